@@ -1,0 +1,68 @@
+# The commands of the project. Each one creates what it needs: nothing but Python 3.11+ and make has to be there.
+VENV ?= .venv
+OUT ?= runs/demo
+# The first Python on the path that is new enough; `make PYTHON=/path/to/python test` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
+
+RUN = $(VENV)/bin/python -m
+INSTALL = $(RUN) pip install --disable-pip-version-check
+
+.PHONY: help demo test check format data slow tables clean
+
+help:
+	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
+	@echo "make test    the default tests: no network, no GPU, a few minutes on 2 cores"
+	@echo "make check   ruff, formatting, pyright"
+	@echo "make format  put the code into the form that make check wants"
+	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
+	@echo "make slow    the tests that take longer"
+	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
+	@echo "make clean   remove the environment and all caches; trained runs stay"
+
+demo: $(VENV)/.installed
+	$(RUN) regard demo --out $(OUT)
+
+test: $(VENV)/.installed-dev
+	$(RUN) pytest
+
+check: $(VENV)/.installed-dev
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) pyright --pythonpath $(VENV)/bin/python
+
+format: $(VENV)/.installed-dev
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+data: $(VENV)/.installed-dev
+	@test -d "$$REGARD_DATA" || { echo "make data: REGARD_DATA='$$REGARD_DATA' is not a folder; name the one that holds the data sets"; exit 2; }
+	$(RUN) pytest -m data
+
+slow: $(VENV)/.installed-dev
+	$(RUN) pytest -m slow
+
+tables: $(VENV)/.installed-dev
+	$(VENV)/bin/python benchmarks/fill_tables.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps keep an installation from being repeated; a changed pyproject.toml brings it back.
+$(VENV)/.installed: pyproject.toml
+	$(new_environment)
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml
+	$(new_environment)
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+define new_environment
+@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || { \
+	echo "Regard needs Python 3.11 or newer (found: $$($(or $(PYTHON),python3) --version 2>&1)). Install one, then: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; \
+	exit 2; }
+"$(PYTHON)" -m venv $(VENV)
+endef

@@ -1,0 +1,187 @@
+"""The score functions with their learned weights, one class each.
+
+A score projects the keys once (`project`), then meets them with queries as often as it likes (`forward`). Parameter names are part of the
+file format and do not change.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+
+
+class AdditiveScore(nn.Module):
+    """Score with a one-layer perceptron: `v . tanh(W q + U k)`.
+
+    Bahdanau et al. 2015, A.1.2. Luong's "concat", `v . tanh(W [q; k])`, is the same function with W = [W, U].
+    Differs from the paper: torch's default initialisation for W and U, and v drawn with variance 1 / A (the paper: 0.001 and zeros).
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+        attention_dim: A, width of the hidden layer.
+
+    Example:
+        >>> score = AdditiveScore(3, 5, 7)
+        >>> score(torch.ones(2, 1, 3), score.project(torch.ones(2, 11, 5))).shape
+        torch.Size([2, 1, 11])
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
+        super().__init__()
+        self.query = ops.Linear(query_dim, attention_dim, bias=False)
+        self.key = ops.Linear(key_dim, attention_dim, bias=True)
+        self.vector = nn.Parameter(torch.empty(attention_dim))
+        nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (B, S, Dk) to (B, S, A)."""
+        return self.key(key)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, Dq) against projected keys (B, S, A): (B, T, S)."""
+        return ops.additive_scores(self.query(query), key, self.vector)
+
+
+class ConcatScore(nn.Module):
+    """Score with one matrix over the query and key together: `v . tanh(W [q; k])`.
+
+    Luong et al. 2015, section 3.1 ("concat"). W is kept as one parameter and split where it is used, so keys are still projected only once.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+        attention_dim: A, width of the hidden layer.
+
+    Example:
+        >>> score = ConcatScore(3, 5, 7)
+        >>> score.weight.shape
+        torch.Size([7, 8])
+    """
+
+    def __init__(self, query_dim: int, key_dim: int, attention_dim: int) -> None:
+        super().__init__()
+        self.query_dim = query_dim
+        self.weight = nn.Parameter(torch.empty(attention_dim, query_dim + key_dim))
+        self.vector = nn.Parameter(torch.empty(attention_dim))
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (B, S, Dk) to (B, S, A)."""
+        return ops.linear(key, self.weight[:, self.query_dim :])
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, Dq) against projected keys (B, S, A): (B, T, S)."""
+        return ops.additive_scores(ops.linear(query, self.weight[:, : self.query_dim]), key, self.vector)
+
+
+class GeneralScore(nn.Module):
+    """Score with a bilinear form: `q^T W k`.
+
+    Luong et al. 2015, section 3.1 ("general"). With W the identity it is the dot score.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+
+    Example:
+        >>> score = GeneralScore(3, 5)
+        >>> score(torch.ones(2, 1, 3), score.project(torch.ones(2, 11, 5))).shape
+        torch.Size([2, 1, 11])
+    """
+
+    def __init__(self, query_dim: int, key_dim: int) -> None:
+        super().__init__()
+        self.key = ops.Linear(key_dim, query_dim, bias=False)
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (B, S, Dk) to (B, S, Dq)."""
+        return self.key(key)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, Dq) against projected keys (B, S, Dq): (B, T, S)."""
+        return ops.dot_scores(query, key)
+
+
+class DotScore(nn.Module):
+    """Score with the inner product, over sqrt(D) if `scaled`; no parameters.
+
+    Luong et al. 2015, section 3.1 ("dot"); Vaswani et al. 2017, Eq. 1 (scaled).
+
+    Args:
+        scaled: divide by the root of the query's size.
+
+    Example:
+        >>> DotScore()(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).tolist()
+        [[[4.0, 4.0]]]
+    """
+
+    def __init__(self, *, scaled: bool = False) -> None:
+        super().__init__()
+        self.scaled = scaled
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (B, S, D) as they are."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, D) against keys (B, S, D): (B, T, S)."""
+        return ops.scaled_dot_scores(query, key) if self.scaled else ops.dot_scores(query, key)
+
+
+class CosineScore(nn.Module):
+    """Score with the cosine times a learned sharpness: `beta cos(q, k)`.
+
+    Graves et al. 2014, Eq. 5 and 6. beta = softplus of the parameter `sharpness`, 1 at first.
+
+    Example:
+        >>> CosineScore()(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).round(decimals=4).tolist()
+        [[[1.0, 1.0]]]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sharpness = nn.Parameter(torch.tensor(math.log(math.e - 1)))
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (B, S, D) as they are."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, D) against keys (B, S, D): (B, T, S)."""
+        return ops.cosine_scores(query, key, nn.functional.softplus(self.sharpness))
+
+
+class LocationScore(nn.Module):
+    """Score positions from the query alone: `W q`, one entry a position.
+
+    Luong et al. 2015, Eq. 8 ("location"). A source longer than `max_source_length` cannot be attended to past it.
+
+    Args:
+        query_dim: size of a query.
+        max_source_length: M, how many positions can be reached.
+
+    Example:
+        >>> LocationScore(3, 2)(torch.ones(1, 1, 3), torch.ones(1, 4, 5)).isinf().tolist()
+        [[[False, False, True, True]]]
+    """
+
+    def __init__(self, query_dim: int, max_source_length: int) -> None:
+        super().__init__()
+        self.query = ops.Linear(query_dim, max_source_length, bias=False)
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (B, S, D) as they are: only their number matters."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (B, T, Dq) for keys (B, S, D): (B, T, S)."""
+        return ops.location_scores(self.query(query), key.shape[-2])
+
+
+Score = AdditiveScore | ConcatScore | CosineScore | DotScore | GeneralScore | LocationScore

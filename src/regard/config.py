@@ -1,0 +1,282 @@
+"""Configurations: frozen pydantic models, read from YAML, overridden by `key.sub=value`.
+
+An unknown key is an error that names its path and the nearest known key. A configuration stops at the builder: modules
+take ints, floats and bools.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from regard.errors import ConfigError
+
+Score = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
+
+
+class Frozen(BaseModel):
+    """Base of every configuration: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataConfig(Frozen):
+    """Which files a run reads. Paths are kept as given; `.gz` is read as it is."""
+
+    source: str | None = Field(None, description="training source sentences, one a line; or one .jsonl / .tsv file of pairs")
+    target: str | None = Field(None, description="training target sentences, line by line with `source`")
+    valid_source: str | None = Field(None, description="validation sources; absent: `held_out` training pairs are held out")
+    valid_target: str | None = Field(None, description="validation targets")
+    held_out: int = Field(500, ge=1, description="pairs held out (at most a tenth) when there are no validation files")
+    max_length: int = Field(200, ge=1, description="longer sequences, in tokens, are left out of training and counted")
+
+
+class VocabularyConfig(Frozen):
+    """How text becomes tokens; trained on the run's own training text."""
+
+    kind: Literal["bpe", "unigram", "word", "character"] = Field("bpe", description="byte-level BPE is lossless")
+    size: int = Field(8000, ge=8, description="entries at most, special tokens included")
+    shared: bool = Field(True, description="one vocabulary for both sides")
+    min_count: int = Field(1, ge=1, description="rarer words or characters become the unknown token (word, character)")
+
+
+class AttentionConfig(Frozen):
+    """The decoder's attention over the source."""
+
+    score: Score = Field("additive", description="how a query meets a key")
+    query_state: Literal["previous", "current"] = Field(
+        "previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
+    )
+    attention_dim: int = Field(256, ge=1, description="width of additive and concat scores")
+    window: Literal["global", "local_m", "local_p"] = Field("global", description="Luong's monotonic or predicted window")
+    radius: int = Field(10, ge=1, description="D: a local window spans 2D+1 positions")
+    input_feeding: bool = Field(False, description="feed the last attentional state to the next step (current only)")
+    max_source_length: int = Field(200, ge=1, description="positions a location score can reach")
+
+    @model_validator(mode="after")
+    def _check(self) -> AttentionConfig:
+        if self.input_feeding and self.query_state == "previous":
+            raise ValueError("input_feeding needs query_state: current (with previous, the context already enters the cell)")
+        return self
+
+
+class RNNConfig(Frozen):
+    """Recurrent encoder-decoder: without attention, additive (Bahdanau) or multiplicative (Luong)."""
+
+    type: Literal["rnn"] = "rnn"
+    cell: Literal["gru", "lstm", "tanh"] = "gru"
+    embed_dim: int = Field(256, ge=1)
+    encoder_dim: int = Field(256, ge=1, description="hidden size of each encoder direction")
+    encoder_layers: int = Field(1, ge=1)
+    bidirectional: bool = True
+    decoder_dim: int = Field(512, ge=1)
+    decoder_layers: int = Field(1, ge=1)
+    attention: AttentionConfig | None = Field(AttentionConfig(), description="null: a fixed context vector")
+    readout: Literal["deep", "tanh"] = Field("deep", description="deep output with maxout (Bahdanau) or tanh(W[c;h]) (Luong)")
+    readout_dim: int = Field(256, ge=1, description="size of what the output layer sees")
+    tie_embeddings: bool = Field(False, description="output layer = target embedding; needs readout_dim = embed_dim")
+    share_embeddings: bool = Field(False, description="source embedding = target embedding; needs a shared vocabulary")
+    dropout: float = Field(0.2, ge=0.0, lt=1.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> RNNConfig:
+        if self.tie_embeddings and self.readout_dim != self.embed_dim:
+            raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
+        return self
+
+
+class TrainingConfig(Frozen):
+    """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
+
+    seed: int = Field(1, ge=0)
+    epochs: int = Field(10, ge=1)
+    max_updates: int | None = Field(None, ge=1, description="stop after so many updates, whatever the epoch")
+    batch_tokens: int = Field(4096, ge=1, description="padded tokens of the longer side in a batch, at most")
+    accumulation: int = Field(1, ge=1, description="batches per update and process")
+    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    learning_rate: float = Field(1e-3, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    schedule: Literal["constant", "inverse_sqrt", "cosine", "linear"] = "constant"
+    warmup: int = Field(0, ge=0, description="updates of linear warm-up")
+    final_fraction: float = Field(0.0, ge=0, le=1, description="cosine, linear: the last rate as a part of the first")
+    label_smoothing: float = Field(0.0, ge=0.0, lt=1.0)
+    clip_norm: float | None = Field(1.0, gt=0)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = Field(False, description="compile the model with torch.compile")
+    distributed: Literal["ddp", "fsdp"] = Field("ddp", description="used under torchrun")
+    evaluate_every: int | None = Field(None, ge=1, description="updates between evaluations; absent: once an epoch")
+    save_every: int | None = Field(None, ge=1, description="updates between checkpoints; absent: at each evaluation")
+    metric: Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match"] = "loss"
+    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better metric")
+    keep: int = Field(2, ge=1, description="newest checkpoints kept, beside the best")
+    average: int = Field(1, ge=1, description="average the weights of the last so many evaluations at the end")
+    ema: float | None = Field(None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
+    log_every: int = Field(20, ge=1)
+    tensorboard: bool = False
+
+
+class DecodingConfig(Frozen):
+    """How text is generated."""
+
+    beam: int = Field(5, ge=1)
+    length_penalty: float = Field(1.0, ge=0, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
+    coverage_penalty: float = Field(0.0, ge=0, description="beta of the GNMT coverage penalty")
+    max_length: int = Field(200, ge=1, description="tokens generated at most")
+    min_length: int = Field(0, ge=0)
+    no_repeat_ngram: int = Field(0, ge=0)
+    replace_unknown: bool = Field(False, description="an unknown word becomes the source word most attended to")
+    batch_size: int = Field(64, ge=1, description="sentences decoded together")
+
+
+class RunConfig(Frozen):
+    """All a run is: stored, resolved, as `config.yaml` in its folder."""
+
+    task: Literal["translation"] = "translation"
+    data: DataConfig = DataConfig()
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    model: RNNConfig = RNNConfig()
+    training: TrainingConfig = TrainingConfig()
+    decoding: DecodingConfig = DecodingConfig()
+
+
+def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a configuration: `base`, then the YAML file, then `key.sub=value` overrides; later ones win.
+
+    Args:
+        path: a YAML file, or None for the defaults.
+        overrides: strings `key.sub=value`; the value is read as YAML (`null`, `0.1`, `[0.9, 0.98]`).
+        base: nested mapping applied before the file.
+
+    Returns:
+        The validated, frozen `RunConfig`.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, a key is unknown, or a value does not fit; names the key path.
+
+    Example:
+        >>> load_config(None, ["model.cell=lstm", "training.epochs=3"]).model.cell
+        'lstm'
+    """
+    tree: dict[str, Any] = {}
+    if base:
+        _merge(tree, base)
+    if path is not None:
+        _merge(tree, _read_yaml(Path(path)))
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override {item!r} is not of the form key.sub=value")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError as error:
+            raise ConfigError(f"override {item!r}: the value is not YAML") from error
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        _merge(tree, nested)
+    return validate(tree, str(path) if path is not None else "configuration")
+
+
+def validate(tree: Mapping[str, Any], where: str) -> RunConfig:
+    """Validate a nested mapping; `where` names it in the error.
+
+    Raises:
+        ConfigError: names `where`, the first wrong key path, and for an unknown key the nearest known one.
+
+    Example:
+        >>> validate({"training": {"seed": 7}}, "here").training.seed
+        7
+    """
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        lines = [_explain(item) for item in error.errors()]
+        raise ConfigError(f"{where}: " + "; ".join(lines)) from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return the resolved configuration as YAML text; `load_config` reads it back to an equal object.
+
+    Example:
+        >>> "cell: gru" in dump_config(RunConfig())
+        True
+    """
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(old: Frozen, new: Frozen) -> list[str]:
+    """Return the key paths in which two configurations differ, as `key: old -> new`.
+
+    Example:
+        >>> differences(RunConfig(), load_config(None, ["training.seed=2"]))
+        ['training.seed: 1 -> 2']
+    """
+    a, b = _flatten(old.model_dump(mode="json")), _flatten(new.model_dump(mode="json"))
+    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key)]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such configuration file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as text ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path}{line}: not valid YAML") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    return tree
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        elif isinstance(value, Mapping):
+            tree[key] = {}
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _explain(item: Mapping[str, Any]) -> str:
+    path = ".".join(str(part) for part in item["loc"])
+    if item["type"] != "extra_forbidden":
+        return f"{path or 'configuration'}: {item['msg']}, found {item['input']!r}" if path else str(item["msg"])
+    model: Any = RunConfig
+    for part in item["loc"][:-1]:
+        model = _submodel(model, str(part))
+    known = list(model.model_fields) if model is not None else []
+    close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+    return f"{path}: unknown key{hint}"
+
+
+def _submodel(model: Any, name: str) -> Any:
+    field = getattr(model, "model_fields", {}).get(name)
+    if field is None:
+        return None
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)

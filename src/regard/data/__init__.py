@@ -1,0 +1,1 @@
+"""Text in, numbers out: reading lines and pairs, vocabularies, batches, and the generated sets."""

@@ -1,0 +1,174 @@
+"""Parallel text: pairs of source and target sentences, read from two files or one, written as two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from regard.data.lines import read_lines, unreadable, whole_characters, write_files
+from regard.errors import ConfigError, DataError
+
+Pair = tuple[str, str]
+
+
+def read_pairs(source: str | Path, target: str | Path | None = None) -> list[Pair]:
+    r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
+
+    With two files, line i of one belongs to line i of the other, whatever the files are called. A `.jsonl` line is an
+    object with the keys "source" and "target" (others are ignored); a `.tsv` line is two columns with a tab between
+    them, no header and no quoting. Any of them may end in `.gz`. Lines are read by the rules of `read_lines`; none is
+    ever skipped.
+
+    Args:
+        source: the file of source sentences, or the one file of pairs.
+        target: the file of target sentences; None when `source` holds both.
+
+    Returns:
+        At least one (source, target) pair.
+
+    Raises:
+        DataError: a file is missing or unreadable, the two have different numbers of lines, there is no line at all,
+            or a line is not what its format asks for; the message names the file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.tsv").write_text("ein Hund\ta dog\n")
+        ...     read_pairs(Path(folder, "a.tsv"))
+        [('ein Hund', 'a dog')]
+    """
+    if target is not None:
+        sources, targets = read_lines(source), read_lines(target)
+        if len(sources) != len(targets):
+            raise DataError(f"{target}: {_count(len(targets))}, but {source} has {len(sources)}")
+        pairs = list(zip(sources, targets, strict=True))
+    else:
+        name = str(source).removesuffix(".gz")
+        parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
+        if parse is None:
+            raise DataError(f"{source}: expected a .jsonl or .tsv file of pairs, or a second file with the targets")
+        pairs = [parse(line, f"{source}, line {number}") for number, line in enumerate(read_lines(source), start=1)]
+    if not pairs:
+        raise DataError(f"{source}: no lines, expected at least one sentence pair")
+    return pairs
+
+
+def write_parallel(folder: str | Path, name: str, pairs: Iterable[Pair]) -> tuple[Path, Path]:
+    r"""Write pairs as NAME.source and NAME.target, one sentence a line, so that `read_pairs` gives them back.
+
+    Both files are complete under temporary names before either gets its own, so an interruption leaves no half file.
+
+    Args:
+        folder: made if it is not there.
+        name: the start of both file names; no folder in it.
+        pairs: (source, target) sentences, at least one.
+
+    Returns:
+        The paths of the two files.
+
+    Raises:
+        DataError: there are no pairs, a sentence could not be read back as one line (the message names the pair and
+            the side), or the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in write_parallel(folder, "toy", [("a b", "b a")])]
+        ['toy.source', 'toy.target']
+    """
+    if not name or Path(name).name != name:
+        raise ConfigError(f"name: {name!r}, expected the start of a file name without a folder")
+    lines: tuple[list[str], list[str]] = ([], [])
+    for number, pair in enumerate(pairs, start=1):
+        for side, text, column in zip(("source", "target"), pair, lines, strict=True):
+            column.append(_as_line(text, number, side))
+    if not lines[0]:
+        raise DataError(f"{Path(folder) / name}: no pairs to write")
+    paths = (Path(folder) / f"{name}.source", Path(folder) / f"{name}.target")
+    write_files({path: "".join(column).encode("utf-8") for path, column in zip(paths, lines, strict=True)})
+    return paths
+
+
+def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
+    """Split off validation pairs: at most a tenth, at least one; both parts keep the order of `pairs`.
+
+    A pure function of its arguments. Pairs that occur twice may end up in both parts.
+
+    Args:
+        pairs: at least two.
+        count: how many to hold out if a tenth of the pairs allows it, >= 1.
+        seed: another seed holds out other pairs.
+
+    Returns:
+        (training pairs, held-out pairs).
+
+    Raises:
+        DataError: there are fewer than two pairs; the message holds how many there are.
+        ConfigError: `count` is below 1.
+
+    Example:
+        >>> train, held = hold_out([(str(i), str(i)) for i in range(50)], count=500, seed=1)
+        >>> len(train), len(held)
+        (45, 5)
+    """
+    if count < 1:
+        raise ConfigError(f"held_out: {count}, expected at least 1")
+    if len(pairs) < 2:
+        raise DataError(f"{len(pairs)} sentence pairs: at least 2 are needed to hold one out for validation")
+    chosen = set(random.Random(f"held out {seed}").sample(range(len(pairs)), max(1, min(count, len(pairs) // 10))))
+    train = [pair for number, pair in enumerate(pairs) if number not in chosen]
+    return train, [pairs[number] for number in sorted(chosen)]
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the sha256 of a file's bytes as 64 hexadecimal digits.
+
+    Raises:
+        DataError: the file is missing or cannot be read; names it.
+
+    Example:
+        >>> import os
+        >>> file_digest(os.devnull)[:8]
+        'e3b0c442'
+    """
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
+def _count(lines: int) -> str:
+    return "1 line" if lines == 1 else f"{lines} lines"
+
+
+def _from_columns(line: str, where: str) -> Pair:
+    columns = line.split("\t")
+    if len(columns) != 2:
+        found = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+        raise DataError(f"{where}: {found}, expected 2: the source, a tab, the target")
+    return columns[0], columns[1]
+
+
+def _from_json(line: str, where: str) -> Pair:
+    try:
+        item = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f'{where}: not JSON, expected {{"source": ..., "target": ...}}') from error
+    if not isinstance(item, dict):
+        raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
+    for key in ("source", "target"):
+        if not isinstance(item.get(key), str):
+            found = f"found {type(item[key]).__name__}" if key in item else "there is none"
+            raise DataError(f'{where}: expected a text under "{key}", {found}')
+    return whole_characters(item["source"]), whole_characters(item["target"])
+
+
+def _as_line(text: str, number: int, side: str) -> str:
+    if "\n" in text or text.endswith("\r") or (number == 1 and text.startswith("\ufeff")) or whole_characters(text) != text:
+        raise DataError(f"pair {number}, {side}: holds a line break or what is no character, so it cannot be one line")
+    return text + "\n"

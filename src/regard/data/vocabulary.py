@@ -1,0 +1,282 @@
+"""Vocabularies: text to token ids and back, trained on the user's own text, one JSON file each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+from regard.data.lines import single_line, unreadable, whole_characters, write_files
+from regard.data.unigram import train_unigram
+from regard.errors import ConfigError, DataError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+KINDS = ("bpe", "unigram", "word", "character")
+
+# Under these names the specials stand in the file. The space puts them out of reach of any text: no pre-tokenizer lets
+# a space into a token of more than one character (byte-level writes it as U+0120, unigram as U+2581), so neither a
+# text that holds "</s>" nor a merge learned from one can ever mean the special token.
+_STORED = tuple(" " + name for name in SPECIALS)
+_SPACE = "\u2581"
+_FORMAT = "regard vocabulary 1"
+
+
+class Encoded(NamedTuple):
+    """A text as tokens, without BOS and EOS; the token `pieces[i]` stands at the characters `offsets[i]` of the text."""
+
+    ids: list[int]
+    pieces: list[str]
+    offsets: list[tuple[int, int]]
+
+
+class Vocabulary:
+    """A trained vocabulary of one kind; PAD, UNK, BOS, EOS are the ids 0 to 3.
+
+    - `bpe`: byte-level byte-pair encoding. Lossless and without unknowns: all 256 bytes are entries.
+    - `unigram`: sub-words by a unigram language model (Kudo 2018). Spaces belong to the word behind them. A character not
+      seen in training is UNK; a space at the very start, and U+2581, are not given back. A first piece that is only a
+      space stands at the first character.
+    - `word`: the text split at white space. A word not seen in training is UNK; decoding joins with one space.
+    - `character`: every Unicode character is a token, spaces too. Characters not seen in training are UNK.
+
+    Nothing is normalised or lower-cased. Text that reads "</s>" or "<pad>" is ordinary text.
+
+    Example:
+        >>> vocabulary = Vocabulary.train(["ein Hund", "ein Haus"], kind="word", size=20)
+        >>> vocabulary.encode("ein Hund bellt")
+        Encoded(ids=[4, 6, 1], pieces=['ein', 'Hund', 'bellt'], offsets=[(0, 3), (4, 8), (9, 14)])
+        >>> vocabulary.decode([4, 6, 1, EOS])
+        'ein Hund <unk>'
+    """
+
+    kind: str
+
+    def __init__(self, kind: str, tokenizer: Tokenizer) -> None:
+        """Wrap a tokenizer made by `train` or `load`."""
+        self.kind = kind
+        self._tokenizer = tokenizer
+        size = tokenizer.get_vocab_size()
+        tokens = [tokenizer.id_to_token(index) for index in range(size)]
+        if any(token is None for token in tokens) or tuple(tokens[:4]) != _STORED:
+            raise ValueError(f"the entries are not numbered from 0 to {size - 1} with the special tokens in front")
+        self._bytes = [_token_bytes(kind, token) for token in tokens if token is not None]
+        for index, name in enumerate(SPECIALS):
+            self._bytes[index] = name.encode()
+        self._pieces = [data.decode("utf-8", errors="backslashreplace") for data in self._bytes]
+
+    def __len__(self) -> int:
+        """Return the number of entries, special tokens included."""
+        return len(self._bytes)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, kind: str, size: int, min_count: int = 1) -> Vocabulary:
+        """Learn a vocabulary from texts; the same texts give the same vocabulary.
+
+        Args:
+            texts: read once, any number.
+            kind: "bpe", "unigram", "word" or "character".
+            size: entries at most, special tokens included; >= 260 for bpe (4 and all bytes), else >= 5.
+            min_count: word, character: rarer ones are left out; >= 1.
+
+        Returns:
+            The vocabulary; it may have fewer than `size` entries when the texts do not give more.
+
+        Raises:
+            DataError: the texts hold nothing but white space.
+            ConfigError: the kind is unknown, or `size` or `min_count` too small; holds what it may be.
+        """
+        if kind not in KINDS:
+            raise ConfigError(f"vocabulary.kind: {kind!r}, expected one of {', '.join(KINDS)}")
+        least = 260 if kind == "bpe" else 5
+        if size < least or min_count < 1:
+            raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
+        checked = _Checked(texts)
+        tokenizer = _frame(kind)
+        options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(_STORED), "show_progress": False}
+        if kind == "unigram":
+            tokenizer.model = models.Unigram(train_unigram(checked, size=size, specials=_STORED), UNK)
+        elif kind == "bpe":
+            trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
+            tokenizer.train_from_iterator(checked, trainer)
+        else:
+            tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
+        if not checked.any_text:
+            raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
+        # The trainers register the special tokens as strings to look for in any text; a tokenizer rebuilt from the model does not.
+        return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
+
+    def encode(self, text: str) -> Encoded:
+        """Return the tokens of a text; an empty text has none. Offsets count characters, also inside byte-level pieces."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
+        """Return `encode` of each text, in order; no texts give an empty list."""
+        batch = [whole_characters(text) for text in texts]
+        return [self._encoded(text, item) for text, item in zip(batch, self._tokenizer.encode_batch(batch), strict=True)]
+
+    def encode_ids(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return only the ids of each text, in order: less time and a fraction of the memory of `encode_batch`."""
+        return [item.ids for item in self._tokenizer.encode_batch_fast([whole_characters(text) for text in texts])]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids as one line: special tokens left out, UNK as "<unk>".
+
+        Bytes that are no UTF-8 become U+FFFD; a line break inside the text becomes a space (see `single_line`).
+
+        Raises:
+            DataError: an id is outside the vocabulary; holds the id and the size.
+        """
+        parts = [self._bytes[index] for index in self._checked_ids(ids) if index not in (PAD, BOS, EOS)]
+        text = (b" " if self.kind == "word" else b"").join(parts).decode("utf-8", errors="replace")
+        return single_line(text.removeprefix(" ") if self.kind == "unigram" else text)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""Return the readable text of each token; a byte that is no whole character stands as `\xe4`.
+
+        Raises:
+            DataError: an id is outside the vocabulary; holds the id and the size.
+        """
+        return [self._pieces[index] for index in self._checked_ids(ids)]
+
+    def unknown_rate(self, texts: Iterable[str]) -> float:
+        """Return the share of tokens that are UNK, in [0, 1]; 0.0 when the texts have no tokens."""
+        total = unknown = 0
+        for ids in self.encode_ids(texts):
+            total += len(ids)
+            unknown += ids.count(UNK)
+        return unknown / total if total else 0.0
+
+    def save(self, path: str | Path) -> None:
+        """Write the vocabulary as JSON: our kind, and under "tokenizer" the format of the tokenizers library.
+
+        Raises:
+            DataError: the file cannot be written; names it.
+        """
+        content = {"format": _FORMAT, "kind": self.kind, "tokenizer": json.loads(self._tokenizer.to_str())}
+        text = json.dumps(content, ensure_ascii=False, indent=None, separators=(",", ":"))
+        write_files({Path(path): (text + "\n").encode("utf-8")})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read what `save` wrote. Only the entries are taken from the file; how text is split follows from the kind.
+
+        Raises:
+            DataError: the file is missing, is not such a file, or is damaged; names it.
+        """
+        try:
+            content = json.loads(Path(path).read_bytes().decode("utf-8"))
+        except OSError as error:
+            raise unreadable(path, error) from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}: damaged or no vocabulary (not JSON)") from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("kind") not in KINDS:
+            raise DataError(f"{path}: expected a vocabulary file ({_FORMAT!r})")
+        kind = content["kind"]
+        try:
+            model = content["tokenizer"]["model"]
+            _check_model(kind, model)
+            return cls(kind, _frame(kind, model))
+        # The library raises a bare Exception for whatever it cannot read.
+        except Exception as error:
+            raise DataError(f"{path}: damaged vocabulary ({type(error).__name__}: {error})") from error
+
+    def _encoded(self, text: str, item: Any) -> Encoded:
+        ids, offsets = item.ids, item.offsets
+        pieces = [text[slice(*span)] if index == UNK else self._pieces[index] for index, span in zip(ids, offsets, strict=True)]
+        return Encoded(ids, pieces, offsets)
+
+    def _checked_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        for index in ids:
+            if not 0 <= index < len(self):
+                raise DataError(f"token id {index}: expected 0 to {len(self) - 1}")
+        return ids
+
+
+class _Checked:
+    """Pass texts on to a trainer, noting whether any of them holds more than white space."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = texts
+        self.any_text = False
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.any_text = self.any_text or bool(text.strip())
+            yield whole_characters(text)
+
+
+def _frame(kind: str, model: dict[str, Any] | None = None) -> Tokenizer:
+    """Return the tokenizer of a kind, empty, or with the entries of a stored model."""
+    empty: Any
+    if kind == "bpe":
+        empty, splitter = models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    elif kind == "unigram":
+        empty, splitter = models.Unigram(), pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    elif kind == "word":
+        empty, splitter = models.WordLevel(unk_token=_STORED[UNK]), pre_tokenizers.WhitespaceSplit()
+    else:
+        empty, splitter = models.WordLevel(unk_token=_STORED[UNK]), pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")
+    tokenizer = Tokenizer(empty)
+    tokenizer.pre_tokenizer = splitter  # pyright: ignore[reportAttributeAccessIssue]
+    if model is None:
+        return tokenizer
+    content = json.loads(tokenizer.to_str())
+    content["model"] = model
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def _check_model(kind: str, model: dict[str, Any]) -> None:
+    """Refuse, as ValueError, entries that the library would accept and later stumble over."""
+    expected = json.loads(_frame(kind).to_str())["model"]
+    for key, value in expected.items():
+        if key not in ("vocab", "merges", "unk_id") and model.get(key) != value:
+            raise ValueError(f"{key} is {model.get(key)!r}, expected {value!r}")
+    numbers = range(len(model["vocab"])) if kind == "unigram" else sorted(model["vocab"].values())
+    if list(numbers) != list(range(len(model["vocab"]))) or (kind == "unigram" and model.get("unk_id") != UNK):
+        raise ValueError("the entries are not numbered one by one")
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Return the byte each character of a byte-level token stands for (the table of GPT-2)."""
+    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(0x100) if byte not in kept]
+    return {chr(byte): byte for byte in kept} | {chr(0x100 + place): byte for place, byte in enumerate(moved)}
+
+
+_BYTES = _byte_of_character()
+
+
+def _token_bytes(kind: str, token: str) -> bytes:
+    if token in _STORED:
+        return b""
+    if kind == "bpe":
+        return bytes(_BYTES[character] for character in token)
+    return (token.replace(_SPACE, " ") if kind == "unigram" else token).encode("utf-8")
+
+
+class _ForkGuard:
+    """Tell the library before a fork that the child is to use one thread.
+
+    Otherwise some releases say so on standard output, in the midst of a user's translations, and others may hang.
+    """
+
+    name = "TOKENIZERS_PARALLELISM"
+    changed = False
+
+    def before(self) -> None:
+        self.changed = self.name not in os.environ
+        if self.changed:
+            os.environ[self.name] = "false"
+
+    def after_in_parent(self) -> None:
+        if self.changed:
+            os.environ.pop(self.name, None)
+
+
+_guard = _ForkGuard()
+os.register_at_fork(before=_guard.before, after_in_parent=_guard.after_in_parent)

@@ -1,0 +1,131 @@
+"""The options of a search, checked once, and the same as tensors beside a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from regard.decoding.penalties import length_penalty
+from regard.errors import ConfigError, ShapeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How to search. Lengths count generated tokens: no BOS, but EOS and a forced prefix; a Sequence holds one entry a sentence.
+
+    Attributes:
+        bos: token fed to the first step; never part of a hypothesis.
+        eos: token that ends a hypothesis.
+        pad: token fed for samples that have ended while others of their sentence go on.
+        beam: hypotheses followed for each sentence (beam search only).
+        n_best: hypotheses returned for each sentence, 1 to `beam` (beam search only).
+        max_length: most tokens, EOS included; a hypothesis that reaches it counts as finished without EOS. 0 gives the empty one.
+        min_length: fewest tokens before EOS.
+        length_penalty: alpha >= 0 of ((5 + length) / 6) ** alpha, by which log-probabilities are divided.
+        coverage_penalty: beta >= 0 of the GNMT coverage penalty; needs attention and `source_lengths`.
+        no_repeat_ngram: n > 0 keeps a hypothesis from holding the same n tokens in a row twice; forced tokens are exempt.
+        patience: a sentence is done once ceil(patience * beam) of its hypotheses have ended (Kasai et al., 2022, Eq. 2); 1 is
+            the usual beam search, `math.inf` searches on until nothing can improve or `max_length` is reached.
+        banned: tokens that are never generated unless forced (padding, BOS, ...).
+        prefix: token ids each sentence's hypotheses must begin with, or None for a sentence without.
+        source_lengths: source positions of each sentence, for the coverage penalty.
+        need_attention: return attention with the hypotheses.
+
+    Where these rules leave no token at all, the hypothesis ends with EOS, even a banned or an early one.
+
+    Raises:
+        ConfigError: a value is out of range; the message holds its name and its range.
+
+    Example:
+        >>> SearchOptions(bos=2, eos=3, beam=4, max_length=[7, 9]).beam
+        4
+    """
+
+    bos: int
+    eos: int
+    pad: int = 0
+    beam: int = 5
+    n_best: int = 1
+    max_length: int | Sequence[int] = 200
+    min_length: int = 0
+    length_penalty: float = 1.0
+    coverage_penalty: float = 0.0
+    no_repeat_ngram: int = 0
+    patience: float = 1.0
+    banned: tuple[int, ...] = ()
+    prefix: Sequence[Sequence[int] | None] | None = None
+    source_lengths: Sequence[int] | None = None
+    need_attention: bool = False
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ConfigError(f"beam must be at least 1, found {self.beam}")
+        if not 1 <= self.n_best <= self.beam:
+            raise ConfigError(f"n_best must be 1 to beam ({self.beam}), found {self.n_best}")
+        lengths = [self.max_length] if isinstance(self.max_length, int) else self.max_length
+        for name, values in (
+            ("max_length", lengths),
+            ("min_length", [self.min_length]),
+            ("no_repeat_ngram", [self.no_repeat_ngram]),
+            ("length_penalty", [self.length_penalty]),
+            ("coverage_penalty", [self.coverage_penalty]),
+            ("source_lengths", self.source_lengths or ()),
+            ("bos, eos, pad and banned", [self.bos, self.eos, self.pad, *self.banned]),
+        ):
+            if not all(0 <= value < math.inf for value in values):
+                raise ConfigError(f"{name} must be at least 0, found {next(v for v in values if not 0 <= v < math.inf)}")
+        if not self.patience > 0:
+            raise ConfigError(f"patience must be greater than 0, found {self.patience}")
+        if self.coverage_penalty and self.source_lengths is None:
+            raise ConfigError("coverage_penalty needs source_lengths: padding must not count as uncovered")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Search options beside a batch of sentences: one entry a sentence, as tensors where steps need them."""
+
+    options: SearchOptions
+    limits: list[int]
+    max_length: Tensor  # (B,) long
+    ceiling: Tensor  # (B,) float: the length penalty at max_length
+    prefix: Tensor  # (B, P) long, -1 after the end of a prefix
+    source_lengths: Tensor | None  # (B,) long
+    banned: Tensor  # (n,) long
+    highest: int  # the greatest token id mentioned anywhere
+
+    @classmethod
+    def build(cls, options: SearchOptions, batch_size: int, device: torch.device | str) -> Self:
+        """Check the options against the batch size and place them on the device.
+
+        Raises:
+            ShapeError: an option has not one entry for each sentence; the message holds its name and both sizes.
+            ConfigError: a prefix holds EOS or a negative id, or is longer than its sentence may get; names the sentence.
+        """
+        limits = [options.max_length] * batch_size if isinstance(options.max_length, int) else list(options.max_length)
+        prefixes = [list(prefix or ()) for prefix in options.prefix] if options.prefix is not None else [[] for _ in limits]
+        sources = options.source_lengths
+        for name, given in (("max_length", limits), ("prefix", prefixes), ("source_lengths", limits if sources is None else sources)):
+            if len(given) != batch_size:
+                raise ShapeError(f"{name} has {len(given)} entries, but the batch has {batch_size} sentences")
+        for sentence, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
+            if options.eos in prefix or min(prefix, default=0) < 0:
+                raise ConfigError(f"prefix of sentence {sentence} holds EOS ({options.eos}) or a negative id: {prefix}")
+            if len(prefix) > limit:
+                raise ConfigError(f"prefix of sentence {sentence} has {len(prefix)} tokens, but its max_length is {limit}")
+        width = max(map(len, prefixes), default=0)
+        padded = [prefix + [-1] * (width - len(prefix)) for prefix in prefixes]
+        return cls(
+            options=options,
+            limits=limits,
+            max_length=torch.tensor(limits, dtype=torch.long, device=device),
+            ceiling=torch.tensor([length_penalty(n, options.length_penalty) for n in limits], dtype=torch.float32, device=device),
+            prefix=torch.tensor(padded, dtype=torch.long, device=device).view(batch_size, width),
+            source_lengths=None if sources is None else torch.tensor(sources, dtype=torch.long, device=device),
+            banned=torch.tensor(options.banned, dtype=torch.long, device=device),
+            highest=max(options.bos, options.eos, options.pad, *options.banned, *(max(p, default=0) for p in prefixes)),
+        )

@@ -1,0 +1,81 @@
+"""Counting scores: token accuracy, exact match and perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from regard.errors import DataError
+from regard.metrics.score import Score, check_parallel
+
+
+def token_accuracy(correct: int, tokens: int) -> Score:
+    """Compute the part of target tokens that the model ranks first, given the true tokens before them.
+
+    Args:
+        correct: tokens ranked first, 0 up to `tokens`.
+        tokens: target tokens, end of sentence included, at least 1.
+
+    Returns:
+        A `Score` in percent.
+
+    Raises:
+        DataError: no tokens, or `correct` outside 0 up to `tokens`; names both.
+
+    Example:
+        >>> token_accuracy(3, 4).value
+        75.0
+    """
+    if tokens < 1:
+        raise DataError(f"token accuracy of {tokens} tokens: expected 1 or more")
+    if not 0 <= correct <= tokens:
+        raise DataError(f"{correct} correct of {tokens} tokens: expected 0 up to {tokens}")
+    return Score("token accuracy", 100.0 * correct / tokens, "%", f"ntokens:{tokens}|prefix:reference")
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Compute the part of lines that equal their reference, character by character.
+
+    Args:
+        hypotheses: output lines.
+        references: expected lines.
+
+    Returns:
+        A `Score` in percent. White space and case count; an empty line equals an empty line.
+
+    Raises:
+        DataError: empty lists or unequal lengths; names both.
+
+    Example:
+        >>> exact_match(["2024-02-29", "2024-03-01"], ["2024-02-29", "2024-03-02"]).value
+        50.0
+    """
+    check_parallel(hypotheses, references)
+    equal = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return Score("exact match", 100.0 * equal / len(references), "%", f"nlines:{len(references)}|case:mixed|space:yes")
+
+
+def perplexity(nll_sum: float, tokens: int) -> Score:
+    """Compute perplexity, exp(nll_sum / tokens).
+
+    Args:
+        nll_sum: negative log-likelihood of all tokens in nats, without label smoothing.
+        tokens: how many tokens it sums, at least 1.
+
+    Returns:
+        A `Score` of 1 or more; infinite where the exponential overflows, NaN for a NaN.
+
+    Raises:
+        DataError: no tokens.
+
+    Example:
+        >>> round(perplexity(2 * math.log(7), 2).value, 6)
+        7.0
+    """
+    if tokens < 1:
+        raise DataError(f"perplexity of {tokens} tokens: expected 1 or more")
+    try:
+        value = math.exp(nll_sum / tokens)
+    except OverflowError:
+        value = math.inf
+    return Score("perplexity", value, "", f"ntokens:{tokens}|smoothing:none")

@@ -1,0 +1,70 @@
+"""A score: a number that never travels without its name, its unit and the settings that made it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from regard.errors import DataError
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measured number.
+
+    Attributes:
+        name: what was measured, as the field writes it ("BLEU", "chrF2", "exact match").
+        value: the number.
+        unit: "0-100" for BLEU and chrF, "%" for a part of a whole (0 to 100), "" for a bare number.
+        signature: every setting the value depends on, as `key:value` parts joined by `|`.
+
+    Example:
+        >>> print(Score("BLEU", 23.456, "0-100", "nrefs:1|tok:13a"))
+        BLEU 23.46 [nrefs:1|tok:13a]
+    """
+
+    name: str
+    value: float
+    unit: str
+    signature: str
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __str__(self) -> str:
+        percent = " %" if self.unit == "%" else ""
+        return f"{self.name} {self.value:.2f}{percent} [{self.signature}]"
+
+
+def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Check that two lists of lines can be compared line by line.
+
+    Args:
+        hypotheses: output lines.
+        references: expected lines.
+
+    Returns:
+        None; an empty list is an error, since no score is defined on it.
+
+    Raises:
+        DataError: a string was given in place of a list, a list is empty, or the lengths differ; names both lengths.
+
+    Example:
+        >>> check_parallel(["a", "b"], ["a"])
+        Traceback (most recent call last):
+        regard.errors.DataError: 2 hypotheses, but 1 reference: a line of each is expected
+    """
+    for name, lines in (("hypotheses", hypotheses), ("references", references)):
+        if isinstance(lines, str):
+            raise DataError(f"{name}: expected a list of lines, found one string")
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{_count(len(hypotheses), 'hypothesis', 'hypotheses')}, but {_count(len(references), 'reference', 'references')}: "
+            "a line of each is expected"
+        )
+    if not hypotheses:
+        raise DataError("no lines to score: hypotheses and references are empty")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"

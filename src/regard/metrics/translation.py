@@ -1,0 +1,211 @@
+"""BLEU and chrF, computed by sacrebleu, and BLEU by source length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from regard.errors import DataError
+from regard.metrics.score import Score, check_parallel
+
+# Those of sacrebleu's tokenizers that need neither a download nor another package.
+TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+
+
+@dataclass(frozen=True)
+class BleuDetails:
+    """BLEU with the parts it is made of.
+
+    Attributes:
+        score: BLEU as `bleu` returns it.
+        precisions: modified n-gram precisions for n = 1 up to the order, 0 to 100, smoothed as the signature says.
+        brevity_penalty: 0 to 1; 1 if the hypotheses are at least as long as the references.
+        hypothesis_length: tokens in all hypotheses.
+        reference_length: tokens in all references.
+    """
+
+    score: Score
+    precisions: tuple[float, ...]
+    brevity_penalty: float
+    hypothesis_length: int
+    reference_length: int
+
+
+@dataclass(frozen=True)
+class LengthRow:
+    """BLEU of the sentences whose source has a length within one range.
+
+    Attributes:
+        range: both ends included, in words: "0-10", "11-20", "21+".
+        count: sentences in the range.
+        score: their BLEU, or None where the range holds no sentence.
+    """
+
+    range: str
+    count: int
+    score: Score | None
+
+
+def bleu(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
+) -> Score:
+    """Compute corpus BLEU (Papineni et al., 2002) with sacrebleu (Post, 2018).
+
+    Args:
+        hypotheses: detokenised output lines.
+        references: detokenised reference lines, one for each hypothesis.
+        lowercase: ignore case.
+        tokenize: "13a", "intl", "zh", "char", or "none" for text that is tokenised already.
+        max_order: longest n-gram counted: 1 gives BLEU-1, 4 the usual BLEU.
+
+    Returns:
+        A `Score` from 0 to 100 with sacrebleu's signature. Empty hypotheses against anything score 0.
+
+    Raises:
+        DataError: empty lists, unequal lengths (both are named), an unknown tokenizer or an order below 1.
+
+    Example:
+        >>> bleu(["the house is small ."], ["the house is small ."]).value
+        100.0
+    """
+    return bleu_details(hypotheses, references, lowercase=lowercase, tokenize=tokenize, max_order=max_order).score
+
+
+def bleu_details(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4
+) -> BleuDetails:
+    """Compute corpus BLEU with its n-gram precisions, brevity penalty and lengths.
+
+    Args:
+        hypotheses: as for `bleu`.
+        references: as for `bleu`.
+        lowercase: as for `bleu`.
+        tokenize: as for `bleu`.
+        max_order: as for `bleu`.
+
+    Returns:
+        `BleuDetails`; `precisions` has `max_order` numbers.
+
+    Raises:
+        DataError: as for `bleu`.
+
+    Example:
+        >>> bleu_details(["a b c d"], ["a b c e"]).precisions[:3]
+        (75.0, 66.66666666666667, 50.0)
+    """
+    check_parallel(hypotheses, references)
+    metric = make_bleu(lowercase=lowercase, tokenize=tokenize, max_order=max_order)
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    name = "BLEU" if max_order == 4 else f"BLEU-{max_order}"
+    # exp(log(100)) rounds to a little above 100, and a score above its range is a puzzle in a table.
+    score = Score(name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
+    return BleuDetails(score, tuple(map(float, result.precisions)), float(result.bp), int(result.sys_len), int(result.ref_len))
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, word_order: int = 0) -> Score:
+    """Compute corpus chrF (Popovic, 2015), or chrF++ with `word_order=2`, with sacrebleu.
+
+    Args:
+        hypotheses: detokenised output lines.
+        references: detokenised reference lines, one for each hypothesis.
+        lowercase: ignore case.
+        word_order: longest word n-gram counted beside the character n-grams of up to 6; 0 or more.
+
+    Returns:
+        A `Score` from 0 to 100 with sacrebleu's signature.
+
+    Raises:
+        DataError: empty lists, unequal lengths (both are named), or a negative word order.
+
+    Example:
+        >>> score = chrf(["house"], ["house"])
+        >>> score.name, score.value
+        ('chrF2', 100.0)
+    """
+    check_parallel(hypotheses, references)
+    metric = make_chrf(lowercase=lowercase, word_order=word_order)
+    result = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(result.name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
+
+
+def bleu_by_length(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    sources: Sequence[str],
+    edges: Sequence[int],
+    *,
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> list[LengthRow]:
+    """Compute BLEU apart for short and long sources (the figure of Bahdanau et al., 2015, section 5.1).
+
+    Args:
+        hypotheses: output lines.
+        references: reference lines.
+        sources: source lines; their length is counted in words, divided by white space.
+        edges: the longest length of each range but the last, rising: (10, 20) gives 0-10, 11-20 and 21+.
+        lowercase: as for `bleu`.
+        tokenize: as for `bleu`.
+
+    Returns:
+        A row for each range, in rising order, `len(edges) + 1` of them; an empty range has count 0 and score None.
+
+    Raises:
+        DataError: empty lists, unequal lengths (both are named), or edges that do not rise from 0 or more.
+
+    Example:
+        >>> rows = bleu_by_length(["a b c d"] * 2, ["a b c d"] * 2, ["x", "x y z"], [2])
+        >>> [(row.range, row.count, row.score.value) for row in rows]
+        [('0-2', 1, 100.0), ('3+', 1, 100.0)]
+    """
+    check_parallel(hypotheses, references)
+    if len(sources) != len(hypotheses):
+        raise DataError(f"{len(sources)} sources, but {len(hypotheses)} hypotheses: a line of each is expected")
+    if any(edge < 0 for edge in edges) or any(low >= high for low, high in pairwise(edges)):
+        raise DataError(f"edges {list(edges)}: expected rising lengths of 0 or more")
+    lengths = [len(source.split()) for source in sources]
+    rows = []
+    for first, last in zip([0, *(edge + 1 for edge in edges)], [*edges, None], strict=True):
+        chosen = [i for i, length in enumerate(lengths) if length >= first and (last is None or length <= last)]
+        score = None
+        if chosen:
+            score = bleu([hypotheses[i] for i in chosen], [references[i] for i in chosen], lowercase=lowercase, tokenize=tokenize)
+        rows.append(LengthRow(f"{first}+" if last is None else f"{first}-{last}", len(chosen), score))
+    return rows
+
+
+def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int = 4) -> BLEU:
+    """Return sacrebleu's BLEU with these settings.
+
+    Raises:
+        DataError: the tokenizer is unknown (the known ones are named) or the order is below 1.
+
+    Example:
+        >>> make_bleu(tokenize="none").tokenizer.signature()
+        'none'
+    """
+    if tokenize not in TOKENIZERS:
+        raise DataError(f"tokenize {tokenize!r}: expected one of {', '.join(TOKENIZERS)}")
+    if max_order < 1:
+        raise DataError(f"max_order {max_order}: expected 1 or more")
+    # sacrebleu warns of text that looks tokenised; with "none" the caller has said that it is.
+    return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=tokenize == "none")
+
+
+def make_chrf(*, lowercase: bool = False, word_order: int = 0) -> CHRF:
+    """Return sacrebleu's chrF with these settings.
+
+    Raises:
+        DataError: the word order is negative.
+
+    Example:
+        >>> make_chrf().beta
+        2
+    """
+    if word_order < 0:
+        raise DataError(f"word_order {word_order}: expected 0 or more")
+    return CHRF(lowercase=lowercase, word_order=word_order)

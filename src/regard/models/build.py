@@ -1,0 +1,134 @@
+"""From a configuration to a model: one readable function a family."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from regard import ops
+from regard.attention import (
+    AdditiveScore,
+    ConcatScore,
+    CosineScore,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+    MonotonicWindow,
+    PredictiveWindow,
+    SourceAttention,
+)
+from regard.attention.score import Score
+from regard.attention.window import Window
+from regard.config import AttentionConfig, RNNConfig
+from regard.errors import ConfigError
+from regard.models.decoder import Bridge, RecurrentDecoder
+from regard.models.encoder import RecurrentEncoder
+from regard.models.readout import DeepReadout, TanhReadout
+from regard.models.sequence import RecurrentEncoderDecoder
+
+
+def build(config: RNNConfig, *, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
+    """Build the model that a configuration describes, with fresh weights.
+
+    Args:
+        config: the model part of a run's configuration.
+        source_size: entries of the source vocabulary.
+        target_size: entries of the target vocabulary.
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        ConfigError: sizes that cannot go together; names the keys.
+
+    Example:
+        >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)
+        >>> model.output.weight.shape
+        torch.Size([13, 256])
+    """
+    if config.share_embeddings and source_size != target_size:
+        raise ConfigError(f"model.share_embeddings: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
+    encoder = RecurrentEncoder(
+        config.cell,
+        config.embed_dim,
+        config.encoder_dim,
+        num_layers=config.encoder_layers,
+        bidirectional=config.bidirectional,
+        dropout=config.dropout,
+    )
+    target_embedding = _embedding(target_size, config.embed_dim)
+    source_embedding = target_embedding if config.share_embeddings else _embedding(source_size, config.embed_dim)
+    attention = config.attention
+    decoder = RecurrentDecoder(
+        config.cell,
+        target_embedding,
+        hidden_dim=config.decoder_dim,
+        context_dim=encoder.output_dim,
+        num_layers=config.decoder_layers,
+        attention=None if attention is None else _attention(attention, config.decoder_dim, encoder.output_dim),
+        attend_first=attention is not None and attention.query_state == "previous",
+        input_feeding=attention is not None and attention.input_feeding,
+        readout=_readout(config, encoder.output_dim),
+        readout_dim=config.readout_dim,
+        dropout=config.dropout,
+    )
+    bridge = Bridge(
+        config.cell,
+        config.encoder_dim,
+        config.encoder_layers,
+        directions=encoder.directions,
+        decoder_dim=config.decoder_dim,
+        decoder_layers=config.decoder_layers,
+    )
+    output = ops.Linear(config.readout_dim, target_size)
+    nn.init.zeros_(output.bias)
+    if config.tie_embeddings:
+        output.weight = target_embedding.weight
+    return RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+
+
+def _embedding(size: int, dim: int) -> nn.Embedding:
+    embedding = nn.Embedding(size, dim)
+    # A tied table is also the output layer: entries of size 1 would start it with logits of size sqrt(dim).
+    nn.init.normal_(embedding.weight, std=dim**-0.5)
+    return embedding
+
+
+def _readout(config: RNNConfig, context_dim: int) -> DeepReadout | TanhReadout:
+    match config.readout:
+        case "deep":
+            return DeepReadout(config.decoder_dim, config.embed_dim, context_dim, config.readout_dim)
+        case "tanh":
+            return TanhReadout(config.decoder_dim, context_dim, config.readout_dim)
+
+
+def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> SourceAttention:
+    return SourceAttention(_score(config, query_dim, key_dim), _window(config, query_dim))
+
+
+def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> Score:
+    match config.score:
+        case "additive":
+            return AdditiveScore(query_dim, key_dim, config.attention_dim)
+        case "concat":
+            return ConcatScore(query_dim, key_dim, config.attention_dim)
+        case "general":
+            return GeneralScore(query_dim, key_dim)
+        case "location":
+            return LocationScore(query_dim, config.max_source_length)
+        case "dot" | "scaled_dot" | "cosine":
+            if query_dim != key_dim:
+                raise ConfigError(
+                    f"model.attention.score: {config.score} needs equal sizes; model.decoder_dim is {query_dim}, "
+                    f"the source states have {key_dim} (model.encoder_dim times the directions)"
+                )
+            return CosineScore() if config.score == "cosine" else DotScore(scaled=config.score == "scaled_dot")
+
+
+def _window(config: AttentionConfig, query_dim: int) -> Window | None:
+    match config.window:
+        case "global":
+            return None
+        case "local_m":
+            return MonotonicWindow(config.radius)
+        case "local_p":
+            return PredictiveWindow(query_dim, config.radius)

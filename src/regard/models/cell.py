@@ -1,0 +1,88 @@
+"""Recurrent cells: GRU, LSTM and tanh, one step at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+
+CellKind = Literal["gru", "lstm", "tanh"]
+GATES = {"gru": 3, "lstm": 4, "tanh": 1}
+
+
+class RecurrentCell(nn.Module):
+    """One step of a recurrent layer, from inputs that are already projected to the gates.
+
+        gru:  r = sig(x_r + U_r h); z = sig(x_z + U_z h); n = tanh(x_n + r * (U_n h + b)); h' = (1 - z) n + z h
+        lstm: i, f, g, o = x + U h;  c' = sig(f) c + sig(i) tanh(g);  h' = sig(o) tanh(c')
+        tanh: h' = tanh(x + U h)
+
+    Cho et al. 2014 (arXiv:1406.1078); Hochreiter and Schmidhuber 1997. The gates stand in torch's order, so weights move to and from
+    `torch.nn.GRUCell`, `LSTMCell` and `RNNCell`. Differs from the paper: the GRU resets after the product, as torch and cuDNN do.
+    Recurrent weights start orthogonal (Bahdanau et al. 2015, B.1), gate by gate.
+
+    Args:
+        kind: "gru", "lstm" or "tanh".
+        hidden_dim: H.
+
+    Example:
+        >>> cell = RecurrentCell("gru", 5)
+        >>> cell(torch.zeros(2, 15), cell.initial(2))[0].shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(self, kind: CellKind, hidden_dim: int) -> None:
+        super().__init__()
+        self.kind: CellKind = kind
+        self.hidden_dim = hidden_dim
+        self.weight = nn.Parameter(torch.empty(GATES[kind] * hidden_dim, hidden_dim))
+        self.bias = nn.Parameter(torch.zeros(hidden_dim)) if kind == "gru" else None
+        for gate in self.weight.data.split(hidden_dim):
+            nn.init.orthogonal_(gate)
+
+    def initial(self, batch_size: int) -> tuple[Tensor, ...]:
+        """Return the zero state: (hidden,) or (hidden, cell), each (N, H)."""
+        zero = self.weight.new_zeros(batch_size, self.hidden_dim)
+        return (zero, zero) if self.kind == "lstm" else (zero,)
+
+    def forward(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Take one step: gate inputs (N, G H) with biases, state of (N, H) parts -> new state; its first part is the output."""
+        recurrent = ops.linear(state[0], self.weight)
+        if self.kind == "gru":
+            assert self.bias is not None
+            return (ops.gru_gates(projected, recurrent, self.bias, state[0]),)
+        if self.kind == "lstm":
+            return ops.lstm_gates(projected + recurrent, state[1])
+        return (torch.tanh(projected + recurrent),)
+
+    def extra_repr(self) -> str:
+        """Show kind and size."""
+        return f"{self.kind}, hidden_dim={self.hidden_dim}"
+
+
+class GateInput(ops.Linear):
+    """Projection of an input to a cell's gates; starts as torch starts recurrent layers, uniform in 1 / sqrt(H).
+
+    Args:
+        input_dim: size of the input.
+        kind: the cell's kind.
+        hidden_dim: H of the cell.
+        bias: whether to add a bias; one projection per cell has it. An LSTM's forget gate starts at 1.
+
+    Example:
+        >>> GateInput(3, "lstm", 5).bias[5:10].tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(self, input_dim: int, kind: CellKind, hidden_dim: int, *, bias: bool = True) -> None:
+        super().__init__(input_dim, GATES[kind] * hidden_dim, bias=bias)
+        bound = 1 / math.sqrt(hidden_dim)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if bias:
+            nn.init.zeros_(self.bias)
+            if kind == "lstm":
+                nn.init.ones_(self.bias.data[hidden_dim : 2 * hidden_dim])

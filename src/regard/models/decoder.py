@@ -1,0 +1,258 @@
+"""Recurrent decoders: without attention, attending before the cell (Bahdanau) or after it (Luong)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import Memory, SourceAttention
+from regard.models.cell import CellKind, GateInput, RecurrentCell
+from regard.models.encoder import Encoded
+from regard.models.readout import DeepReadout, TanhReadout
+
+Layers = tuple[tuple[Tensor, ...], ...]
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Where the hypotheses of a batch stand. The source side has no beam axis: hypotheses are queries on it.
+
+    Attributes:
+        layers: for each layer its parts (hidden, and cell for an LSTM), each (B, K, H).
+        memory: the sources, or None without attention.
+        context: (B, K, C) or (B, 1, C): the fixed context without attention, else None.
+        feed: (B, K, R) the last attentional state when it is fed back, else None.
+        position: how many target tokens have been read.
+    """
+
+    layers: Layers
+    memory: Memory | None
+    context: Tensor | None
+    feed: Tensor | None
+    position: int
+
+    def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
+        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        same = rows.shape[0] == self.layers[0][0].shape[0]
+
+        def pick(part: Tensor) -> Tensor:
+            return part[rows.unsqueeze(1), beams]
+
+        return replace(
+            self,
+            layers=tuple(tuple(pick(part) for part in layer) for layer in self.layers),
+            memory=self.memory if same or self.memory is None else self.memory.rows(rows),
+            context=self.context if same or self.context is None else self.context.index_select(0, rows),
+            feed=None if self.feed is None else pick(self.feed),
+        )
+
+
+class DecoderOutput(NamedTuple):
+    """What a decoder gives for whole targets.
+
+    Attributes:
+        readout: (B, T, R), what the output layer sees.
+        weights: (B, T, S) the attention, or None without attention.
+    """
+
+    readout: Tensor
+    weights: Tensor | None
+
+
+class Bridge(nn.Module):
+    """Make the decoder's first state from the encoder's last ones.
+
+    Bidirectional: `s_0 = tanh(W_s h)` with the backward encoder's last state (Bahdanau et al. 2015, A.2.2). One direction with
+    equal sizes and layers: the states themselves (Luong et al. 2015, section 2). Otherwise tanh(W h). An LSTM's cell has a linear
+    map of its own.
+
+    Args:
+        kind: cell of both sides.
+        encoder_dim: H of an encoder direction.
+        encoder_layers: layers of the encoder.
+        directions: 1 or 2.
+        decoder_dim: H of the decoder.
+        decoder_layers: layers of the decoder.
+
+    Example:
+        >>> bridge = Bridge("gru", 3, 1, directions=2, decoder_dim=5, decoder_layers=1)
+        >>> bridge([(torch.ones(2, 3),), (torch.ones(2, 3),)])[0][0].shape
+        torch.Size([2, 1, 5])
+    """
+
+    def __init__(
+        self, kind: CellKind, encoder_dim: int, encoder_layers: int, *, directions: int, decoder_dim: int, decoder_layers: int
+    ) -> None:
+        super().__init__()
+        self.directions = directions
+        # Decoder layer i starts from encoder layer i, or from the last one when the decoder is deeper.
+        self.sources = [min(i, encoder_layers - 1) * directions + directions - 1 for i in range(decoder_layers)]
+        copy = directions == 1 and encoder_dim == decoder_dim and encoder_layers == decoder_layers
+        parts = 0 if copy else decoder_layers
+        self.hidden = nn.ModuleList(ops.Linear(encoder_dim, decoder_dim) for _ in range(parts))
+        self.cell = nn.ModuleList(ops.Linear(encoder_dim, decoder_dim) for _ in range(parts if kind == "lstm" else 0))
+
+    def forward(self, final: list[tuple[Tensor, ...]]) -> Layers:
+        """Map the encoder's final states to the decoder's first ones, (B, 1, H) each."""
+        layers = []
+        for index, source in enumerate(self.sources):
+            parts = final[source]
+            if len(self.hidden):
+                parts = (torch.tanh(self.hidden[index](parts[0])), *(self.cell[index](part) for part in parts[1:]))
+            layers.append(tuple(part.unsqueeze(1) for part in parts))
+        return tuple(layers)
+
+
+class RecurrentDecoder(nn.Module):
+    """Generate a target, one token a step, with an attention or a fixed context vector.
+
+        attend first (Bahdanau):  c_i = attend(s_{i-1});  s_i = cell([E y_{i-1}; c_i], s_{i-1});  t_i = readout(s_i, E y_{i-1}, c_i)
+        attend last (Luong):      h_t = cell([E y_{t-1}; feed], h_{t-1});  c_t = attend(h_t);  h~_t = readout(h_t, E y_{t-1}, c_t)
+        no attention:             c = [last forward; last backward state] at every step (Cho et al. 2014)
+
+    Bahdanau et al. 2015, Eq. 4 and A.2.2; Luong et al. 2015, section 3 and 3.3 (input feeding: `feed` is h~_{t-1}). Differs from
+    A.2.2: the readout takes s_i, as Eq. 4 says, where A.2.2 writes s_{i-1}.
+
+    Args:
+        kind: cell.
+        embedding: the target embedding.
+        hidden_dim: H.
+        context_dim: C, size of a source state.
+        num_layers: stacked layers.
+        attention: how to attend, or None for a fixed context.
+        attend_first: Bahdanau's order (True) or Luong's.
+        input_feeding: feed the attentional state back (Luong's order only).
+        readout: how state, word and context are combined.
+        readout_dim: R, what the readout returns.
+        dropout: on embeddings, between layers, and on the readout.
+    """
+
+    def __init__(
+        self,
+        kind: CellKind,
+        embedding: nn.Embedding,
+        *,
+        hidden_dim: int,
+        context_dim: int,
+        num_layers: int,
+        attention: SourceAttention | None,
+        attend_first: bool,
+        input_feeding: bool,
+        readout: DeepReadout | TanhReadout,
+        readout_dim: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.attention = attention
+        self.attend_first = attend_first and attention is not None
+        self.input_feeding = input_feeding
+        self.readout_dim = readout_dim
+        sizes = [embedding.embedding_dim] + [hidden_dim] * (num_layers - 1)
+        self.inputs = nn.ModuleList(GateInput(size, kind, hidden_dim) for size in sizes)
+        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in sizes)
+        # What enters the first cell beside the word: Bahdanau's or the fixed context, or Luong's attentional state.
+        extra = readout_dim if input_feeding else context_dim if self.attend_first or attention is None else 0
+        self.extra = GateInput(extra, kind, hidden_dim, bias=False) if extra else None
+        self.readout = readout
+        self.dropout = nn.Dropout(dropout)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embed (..., ) token numbers as (..., E)."""
+        return self.dropout(self.embedding(tokens))
+
+    def start(self, layers: Layers, encoded: Encoded) -> DecoderState:
+        """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them."""
+        batch = encoded.states.shape[0]
+        feed = layers[0][0].new_zeros(batch, 1, self.readout_dim) if self.input_feeding else None
+        if self.attention is not None:
+            return DecoderState(layers, self.attention.memory(encoded.states, encoded.lengths), None, feed, 0)
+        directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
+        context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
+        return DecoderState(layers, None, context, feed, 0)
+
+    def forward(self, target: Tensor, state: DecoderState) -> DecoderOutput:
+        """Run over whole targets (B, T), each token the one before the token to predict."""
+        embedded = self.embed(target)
+        gates = self.inputs[0](embedded)
+        if state.context is not None and self.extra is not None:
+            gates = gates + self.extra(state.context)
+        steps = gates.unsqueeze(2).unbind(1)  # T times (B, 1, G H)
+        with ops.recurrent_steps():
+            if self.input_feeding:
+                return self._forward_fed(steps, embedded, state)
+            hidden, contexts, weights = [], [], []
+            for gate in steps:
+                if self.attend_first:
+                    state, context, weight = self._attend_first(gate, state)
+                    contexts.append(context)
+                    weights.append(weight)
+                else:
+                    state = replace(state, layers=self._advance(gate, state.layers))
+                hidden.append(state.layers[-1][0])
+        if not hidden:
+            return DecoderOutput(gates.new_zeros(*target.shape, self.readout_dim), None)
+        tops = torch.cat(hidden, 1)  # (B, T, H)
+        if self.attend_first:
+            context, weight = torch.cat(contexts, 1), torch.cat(weights, 1)
+        else:
+            context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device))
+        return DecoderOutput(self.dropout(self.readout(tops, embedded, context.expand(*tops.shape[:-1], -1))), weight)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+        """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state."""
+        embedded = self.embed(tokens)
+        gates = self.inputs[0](embedded)
+        if self.attend_first:
+            state, context, weights = self._attend_first(gates, state)
+        else:
+            extra = state.feed if self.input_feeding else state.context
+            gates = gates if self.extra is None or extra is None else gates + self.extra(extra)
+            state = replace(state, layers=self._advance(gates, state.layers))
+            context, weights = self._context(state.layers[-1][0], state, state.position)
+        top = state.layers[-1][0]
+        readout = self.dropout(self.readout(top, embedded, context.expand(*top.shape[:-1], -1)))
+        return readout, weights, replace(state, feed=readout if self.input_feeding else None, position=state.position + 1)
+
+    def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState) -> DecoderOutput:
+        assert self.extra is not None
+        assert state.feed is not None
+        readouts, weights = [], []
+        feed = state.feed
+        for position, gate in enumerate(steps):
+            state = replace(state, layers=self._advance(gate + self.extra(feed), state.layers))
+            top = state.layers[-1][0]
+            context, weight = self._context(top, state, position)
+            feed = self.dropout(self.readout(top, embedded[:, position : position + 1], context.expand(*top.shape[:-1], -1)))
+            readouts.append(feed)
+            weights.append(weight)
+        if not readouts:
+            return DecoderOutput(embedded.new_zeros(*embedded.shape[:2], self.readout_dim), None)
+        return DecoderOutput(torch.cat(readouts, 1), None if weights[0] is None else torch.cat([w for w in weights if w is not None], 1))
+
+    def _attend_first(self, gates: Tensor, state: DecoderState) -> tuple[DecoderState, Tensor, Tensor]:
+        assert self.attention is not None
+        assert self.extra is not None
+        assert state.memory is not None
+        context, weights = self.attention(state.layers[-1][0], state.memory, position=state.position)
+        layers = self._advance(gates + self.extra(context), state.layers)
+        return replace(state, layers=layers, position=state.position + 1), context, weights
+
+    def _context(self, query: Tensor, state: DecoderState, position: int | Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.attention is None or state.memory is None:
+            assert state.context is not None
+            return state.context, None
+        context, weights = self.attention(query, state.memory, position=position)
+        return context, weights
+
+    def _advance(self, gates: Tensor, layers: Layers) -> Layers:
+        # gates (B, K, G H) of the first layer; every layer moves one step.
+        new: list[tuple[Tensor, ...]] = []
+        for index, cell in enumerate(self.cells):
+            projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
+            new.append(cell(projected, layers[index]))
+        return tuple(new)

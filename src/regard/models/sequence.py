@@ -1,0 +1,83 @@
+"""The recurrent encoder-decoder."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from regard import ops
+from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
+from regard.models.encoder import RecurrentEncoder
+
+
+class RecurrentEncoderDecoder(nn.Module):
+    """Translate one sequence into another with recurrent networks.
+
+    Without attention: Cho et al. 2014. With: Bahdanau et al. 2015, Luong et al. 2015; which one is decided by the parts passed in
+    (`regard.models.build`).
+
+    Args:
+        source_embedding: (V_source, E).
+        encoder: reads the source.
+        bridge: makes the decoder's first state.
+        decoder: generates the target.
+        output: readout (R) to vocabulary (V).
+        dropout: on source embeddings.
+    """
+
+    def __init__(
+        self,
+        source_embedding: nn.Embedding,
+        encoder: RecurrentEncoder,
+        bridge: Bridge,
+        decoder: RecurrentDecoder,
+        output: ops.Linear,
+        *,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.bridge = bridge
+        self.decoder = decoder
+        self.output = output
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
+        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        encoded = self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+        return self.decoder.start(self.bridge(encoded.final), encoded)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        readout, weights, state = self.decoder.step(tokens, state)
+        return self.output(readout).float(), weights, state
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and attention weights (B, T, S) or None."""
+        return self.decoder(target_input, self.start(source, source_lengths))
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the targets, padding left out of every product of the output layer.
+
+        Args:
+            source: (B, S) tokens, EOS included.
+            source_lengths: (B,).
+            target_input: (B, T), BOS first.
+            target_output: (B, T), EOS last.
+            target_lengths: (B,), EOS included.
+            label_smoothing: eps of the smoothed cross-entropy.
+        """
+        readout = self.decode(source, source_lengths, target_input).readout
+        real = ops.length_mask(target_lengths, target_output.shape[1]).flatten().nonzero().squeeze(1)
+        hidden = readout.flatten(0, 1).index_select(0, real)
+        goal = target_output.flatten().index_select(0, real)
+        return ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)

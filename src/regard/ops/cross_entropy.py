@@ -1,0 +1,115 @@
+"""The output layer and its cross-entropy in one, by chunks of rows: tokens x vocabulary is never held."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.errors import ShapeError
+from regard.ops.matmul import _autocast, _product
+
+# Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
+_CHUNK = 512
+# float16 gradients of rare words underflow; the chunk's products are taken this much larger and scaled back in float32.
+_HALF_SCALE = 1024.0
+
+
+class SequenceLoss(NamedTuple):
+    """Sums over the target tokens of a batch, 0-dimensional tensors; `loss` carries the gradient.
+
+    Attributes:
+        loss: the (smoothed) cross-entropy, nats.
+        nll: the plain negative log-likelihood, nats.
+        tokens: how many tokens were summed.
+        correct: how many of them had the highest probability.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    tokens: Tensor
+    correct: Tensor
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    # The gradient is formed in the forward pass, while a chunk of logits is at hand, and only scaled in the backward pass.
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, train: bool
+    ) -> tuple[Tensor, ...]:
+        dtype = _autocast(hidden)
+        w, h = weight.to(dtype), hidden.to(dtype)
+        sums = torch.zeros(3, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=hidden.device)
+        scale = _HALF_SCALE if dtype == torch.float16 else 1.0
+        hidden_grad = torch.empty_like(hidden) if train else None
+        weight_grad = torch.zeros_like(weight) if train else None
+        bias_grad = torch.zeros_like(bias) if train and bias is not None else None
+        for start in range(0, hidden.shape[0], _CHUNK):
+            rows, goal = h[start : start + _CHUNK], target[start : start + _CHUNK].unsqueeze(1)
+            logits = _product(rows, w, None if bias is None else bias.to(dtype))
+            logits = logits if dtype == torch.float64 else logits.float()
+            best = logits.argmax(1, keepdim=True)
+            norm = torch.logsumexp(logits, 1, keepdim=True)
+            picked = logits.gather(1, goal)
+            nll = (norm - picked).sum()
+            uniform = (norm - logits.mean(1, keepdim=True)).sum() if smoothing else nll
+            sums += torch.stack([(1 - smoothing) * nll + smoothing * uniform, nll, (best == goal).sum().to(nll.dtype)])
+            if hidden_grad is None or weight_grad is None:
+                continue
+            grad = logits.sub_(norm).exp_()
+            if smoothing:
+                grad -= smoothing / grad.shape[1]
+            grad.scatter_add_(1, goal, torch.full_like(norm, smoothing - 1.0))
+            if bias_grad is not None:
+                bias_grad += grad.sum(0)
+            grad = (grad * scale if scale != 1.0 else grad).to(dtype)
+            hidden_grad[start : start + _CHUNK] = _product(grad, w.t()).to(hidden.dtype) / scale
+            weight_grad += _product(grad.t(), rows.t()).to(weight.dtype) / scale
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
+        ctx.mark_non_differentiable(*(parts := (sums[1].clone(), sums[2].clone())))
+        return sums[0].clone(), *parts
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
+        return hidden_grad * grad, weight_grad * grad, None if bias_grad is None else bias_grad * grad, None, None, None
+
+
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *, label_smoothing: float = 0.0
+) -> SequenceLoss:
+    """Compute the cross-entropy of `softmax(hidden @ weight.T + bias)` against target classes, summed.
+
+        loss = sum over n of (1 - eps) * -log p[n, target[n]] + eps * mean over v of -log p[n, v]
+
+    Label smoothing as in Szegedy et al. 2016 (arXiv:1512.00567), section 7, with the uniform part over all V classes, as torch does it.
+
+    Args:
+        hidden: (N, D) rows before the output layer; under autocast the products are taken in autocast's dtype, the softmax in float32.
+        weight: (V, D).
+        bias: (V,) or None.
+        target: (N,) class numbers, 0 to V - 1.
+        label_smoothing: eps, 0 <= eps < 1.
+
+    Returns:
+        `SequenceLoss`; zeros for N = 0. Differentiable once, in hidden, weight and bias.
+
+    Raises:
+        ShapeError: hidden is not (N, D), or its rows and the targets, or its last axis and the weight's, differ in size.
+
+    Example:
+        >>> out = linear_cross_entropy(torch.zeros(3, 2), torch.zeros(5, 2), None, torch.tensor([0, 1, 4]))
+        >>> round(out.loss.item() / 3, 4), int(out.tokens)
+        (1.6094, 3)
+    """
+    if hidden.dim() != 2 or target.shape != hidden.shape[:1] or weight.shape[-1] != hidden.shape[-1]:
+        raise ShapeError(
+            f"linear_cross_entropy: expected hidden (N, D), weight (V, D), target (N,); found {tuple(hidden.shape)}, "
+            f"{tuple(weight.shape)}, {tuple(target.shape)}"
+        )
+    train = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    loss, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, train)
+    return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)

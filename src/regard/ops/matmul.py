@@ -1,0 +1,213 @@
+"""Linear maps for training loops: the faster of two matrix libraries, and one weight product for many steps.
+
+`linear` is `torch.nn.functional.linear`. On CPUs where MKL does not use the widest vector units (any vendor but Intel), float32 products
+go through oneDNN instead, which torch's CPU builds also carry: about twice the speed on such a machine (`benchmarks/matmul.py`). Which
+one is used depends on the processor alone, never on a timing, so that a run can be repeated bit by bit.
+`REGARD_MATMUL=blas|onednn` forces one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.errors import ConfigError
+
+
+@functools.cache
+def matmul_path() -> tuple[str, str]:
+    """Name the library that multiplies float32 matrices on this CPU, and why.
+
+    Returns:
+        ("onednn" or "blas", the reason in words).
+
+    Raises:
+        ConfigError: `REGARD_MATMUL` holds something else than blas or onednn, or onednn is forced but absent.
+
+    Example:
+        >>> matmul_path()[0] in ("blas", "onednn")
+        True
+    """
+    forced = os.environ.get("REGARD_MATMUL", "")
+    if forced not in ("", "blas", "onednn"):
+        raise ConfigError(f"REGARD_MATMUL: expected blas or onednn, found {forced!r}")
+    available = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if forced == "onednn" and not available:
+        raise ConfigError("REGARD_MATMUL=onednn: this build of torch has no oneDNN linear")
+    if forced:
+        return forced, "forced by REGARD_MATMUL"
+    if not available:
+        return "blas", "this build of torch has no oneDNN linear"
+    if platform.machine().lower() not in ("x86_64", "amd64") or _is_intel():
+        return "blas", "torch's BLAS is the fast one on this processor"
+    return "onednn", "an x86-64 processor on which MKL does not use the widest vector units"
+
+
+def _is_intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "intel" in platform.processor().lower()
+
+
+def _use_onednn(x: Tensor) -> bool:
+    return (
+        x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and x.numel() > 0
+        and matmul_path()[0] == "onednn"
+    )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
+    if _use_onednn(x):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+
+
+def _autocast(x: Tensor) -> torch.dtype:
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(flat, weight)
+        ctx.shape, ctx.bias = x.shape, bias is not None
+        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        flat, weight = ctx.saved_tensors
+        grad = grad.reshape(-1, weight.shape[0])
+        x_grad = _product(grad, weight.t()).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        weight_grad = _product(grad.t(), flat.t()) if ctx.needs_input_grad[1] else None
+        return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
+
+
+class _Collect(torch.autograd.Function):
+    # Stands between a parameter and the steps that use it. The engine runs it after all of them: one product over all steps.
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tape: list[tuple[Tensor, Tensor]]) -> Tensor:
+        ctx.tape = tape
+        ctx.set_materialize_grads(False)
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
+        if not ctx.tape:
+            return None, None
+        grads = torch.cat([grad for grad, _ in ctx.tape])
+        inputs = torch.cat([x for _, x in ctx.tape])
+        ctx.tape.clear()
+        return _product(grads.t(), inputs.t()), None
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tape: list[tuple[Tensor, Tensor]]) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        ctx.save_for_backward(flat, weight)
+        ctx.tape, ctx.shape, ctx.bias = tape, x.shape, bias is not None
+        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        flat, weight = ctx.saved_tensors
+        grad = grad.reshape(-1, weight.shape[0])
+        ctx.tape.append((grad, flat))
+        return _product(grad, weight.t()).view(ctx.shape), None, grad.sum(0) if ctx.bias else None, None
+
+
+class _Steps:
+    # The weights met so far in a recurrent loop: each with its collector and the tape its steps write in the backward pass.
+    def __init__(self) -> None:
+        # The weight itself is kept so that its id stays its own while the loop runs.
+        self._weights: dict[int, tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]] = {}
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        dtype = _autocast(x)
+        if id(weight) not in self._weights:
+            tape: list[tuple[Tensor, Tensor]] = []
+            self._weights[id(weight)] = (weight, _Collect.apply(weight.to(dtype), tape), tape)
+        _, collector, tape = self._weights[id(weight)]
+        return _Step.apply(x.to(dtype), collector, None if bias is None else bias.to(dtype), tape)
+
+
+_steps: ContextVar[_Steps | None] = ContextVar("_steps", default=None)
+
+
+@contextmanager
+def recurrent_steps() -> Iterator[None]:
+    """Take the gradient of every weight used by `linear` in this block as one product over all uses.
+
+    For loops that use the same weights at every step: autograd alone would multiply and add a full weight gradient at each of them.
+    The numbers are the same up to the order of summation.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.eye(3))
+        >>> with recurrent_steps():
+        ...     total = linear(torch.ones(2, 3), weight) + linear(torch.ones(2, 3), weight)
+        >>> total.sum().backward()
+        >>> weight.grad[0].tolist()
+        [4.0, 4.0, 4.0]
+    """
+    token = _steps.set(None if torch.compiler.is_compiling() else _Steps())
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply an affine map: `x @ weight.T + bias`, as `torch.nn.functional.linear` does, by the faster library.
+
+    Args:
+        x: (..., I).
+        weight: (O, I).
+        bias: (O,) or None.
+
+    Returns:
+        (..., O); under autocast in autocast's dtype.
+
+    Example:
+        >>> linear(torch.ones(2, 3), torch.ones(5, 3)).shape
+        torch.Size([2, 5])
+    """
+    steps = _steps.get()
+    if steps is not None and torch.is_grad_enabled() and weight.requires_grad:
+        return steps.linear(x, weight, bias)
+    if _use_onednn(x) and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+        return _Linear.apply(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear` computed by `linear`; same parameters, same initialisation, same names.
+
+    Example:
+        >>> Linear(3, 5)(torch.ones(2, 3)).shape
+        torch.Size([2, 5])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map (..., I) to (..., O)."""
+        return linear(input, self.weight, self.bias)

@@ -1,0 +1,1 @@
+"""Wiring: data, model, training, decoding and metrics into tasks."""

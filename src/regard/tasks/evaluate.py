@@ -1,0 +1,179 @@
+"""Measuring a trained run on given sentence pairs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from regard.config import DecodingConfig
+from regard.data.lines import read_lines
+from regard.data.parallel import Pair
+from regard.errors import DataError
+from regard.metrics import Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
+from regard.metrics.alignment import Links
+from regard.tasks.translate import Translator
+from regard.tasks.translation import encode_corpus, likelihood
+
+# The longest source, in words, of each row of BLEU by length but the last.
+LENGTH_EDGES = (8, 11, 14, 18)
+
+LinkUnit = Literal["word", "character"]
+
+
+class KnownLinks(NamedTuple):
+    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too."""
+
+    sure: list[Links]
+    possible: list[Links]
+    unit: LinkUnit
+
+
+class Evaluation(NamedTuple):
+    """What a run reaches on a test set.
+
+    Attributes:
+        scores: each with its signature.
+        by_length: rows (words of the source, sentences, BLEU).
+        outputs: the translations.
+    """
+
+    scores: list[Score]
+    by_length: list[tuple[str, int, float]]
+    outputs: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        return {
+            "scores": [{"name": s.name, "value": s.value, "unit": s.unit, "signature": s.signature} for s in self.scores],
+            "by_length": [{"source_words": r, "sentences": n, "bleu": b} for r, n, b in self.by_length],
+        }
+
+
+def evaluate_translation(
+    translator: Translator, pairs: Sequence[Pair], *, decoding: DecodingConfig | None = None, links: KnownLinks | None = None
+) -> Evaluation:
+    """Translate the sources and compare with the targets; also measure how well the targets are predicted.
+
+    Args:
+        translator: an opened run.
+        pairs: (source, reference).
+        decoding: how to search; None takes the run's own settings.
+        links: known alignments, for the alignment error rate of the attention on the references.
+
+    Returns:
+        BLEU, chrF, exact match, perplexity, token accuracy, and with links the alignment error rate.
+
+    Raises:
+        DataError: no pair can be used, or links are given for a model without attention.
+    """
+    sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    outputs = [item.text for item in translator.translate(sources, decoding=decoding)]
+    figures = likelihood(translator.run.model, encode_corpus(pairs, translator.run.vocabularies, max_length=None))
+    scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
+    scores.append(Score("perplexity", figures["perplexity"], "per target token", "eos:yes|smoothing:none"))
+    scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", "teacher forcing|eos:yes"))
+    if links is not None:
+        scores.append(_alignment_error(translator, pairs, links))
+    rows = bleu_by_length(outputs, references, sources, edges=LENGTH_EDGES)
+    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs)
+
+
+def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
+    """Read known links, one line a sentence pair: `source-target` sure and `source?target` possible, numbers from 0.
+
+    Args:
+        path: the file, in the format of fast_align and of the published gold alignments.
+        unit: what the numbers count, words or characters.
+
+    Raises:
+        DataError: a link that is not of this form; names file and line.
+    """
+    known = KnownLinks([], [], unit)
+    for number, line in enumerate(read_lines(path), start=1):
+        sure, possible = set(), set()
+        for item in line.split():
+            match = re.fullmatch(r"(\d+)([-?])(\d+)", item)
+            if match is None:
+                raise DataError(f"{path}, line {number}: expected links like 3-4 or 3?4, found {item!r}")
+            link = (int(match[3]), int(match[1]))
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        known.sure.append(sure)
+        known.possible.append(possible)
+    return known
+
+
+def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
+    """Return the character spans that link numbers count: words (what white space separates) or characters.
+
+    Example:
+        >>> unit_spans("ab c", "word"), len(unit_spans("ab c", "character"))
+        ([(0, 2), (3, 4)], 4)
+    """
+    return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
+
+
+def gather_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Gather attention between tokens into attention between larger or smaller units.
+
+    A source unit gets the sum over its tokens, a target unit the mean over its tokens.
+
+    Args:
+        weights: (T, S) token weights.
+        rows: (target units, T), the part of each target token that lies in each unit (`shares`).
+        columns: (source units, S), likewise.
+
+    Returns:
+        (target units, source units).
+    """
+    total = rows.sum(1, keepdims=True)
+    return (rows / np.where(total > 0, total, 1.0)) @ weights @ columns.T
+
+
+def shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return which part of each token's characters lies in each unit: (units, tokens), 0 to 1.
+
+    Example:
+        >>> shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
+        [[1.0, 0.0], [0.0, 0.5]]
+    """
+    table = np.zeros((len(units), len(tokens)))
+    for column, (start, end) in enumerate(tokens):
+        for row, (first, last) in enumerate(units):
+            table[row, column] = max(0, min(end, last) - max(start, first)) / max(1, end - start)
+    return table
+
+
+def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: KnownLinks) -> Score:
+    if len(known.sure) != len(pairs):
+        raise DataError(f"links: {len(known.sure)} lines, but there are {len(pairs)} sentence pairs")
+    if translator.run.config.model.attention is None:
+        raise DataError("links: this model has no attention to compare them with")
+    source_vocabulary, target_vocabulary = translator.run.vocabularies
+    found = []
+    for (source, target), links in zip(pairs, known.possible, strict=True):
+        record = translator.align(source, target)
+        chosen: Links = set()
+        if record is not None:
+            sides = ((source, source_vocabulary), (target, target_vocabulary))
+            columns, rows = (shares(unit_spans(text, known.unit), vocabulary.encode(text).offsets) for text, vocabulary in sides)
+            chosen = links_from_weights(gather_weights(np.asarray(record.weights)[: rows.shape[1], : columns.shape[1]], rows, columns))
+        if known.unit == "character":
+            # Characters without any known source (a hyphen in a date) are not judged.
+            judged = {row for row, _ in links}
+            chosen = {link for link in chosen if link[0] in judged}
+        found.append(chosen)
+    return alignment_error_rate(found, known.sure, known.possible)
+
+
+def describe(evaluation: Evaluation, say: Callable[[str], None]) -> None:
+    """Tell the scores, one a line, then BLEU by source length."""
+    for score in evaluation.scores:
+        say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
+    if len(evaluation.by_length) > 1:
+        say("BLEU by words of the source: " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))

@@ -1,0 +1,61 @@
+"""Writing the generated sets as parallel files with their known links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from regard.data.dates import split_dates
+from regard.data.lines import write_files
+from regard.data.parallel import write_parallel
+from regard.data.toys import generate_toys
+from regard.errors import ConfigError
+
+GeneratedSet = Literal["dates", "copy", "reverse", "sort"]
+Links = Sequence[tuple[int, int] | None]
+
+
+def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
+    """Write train.source, train.target, test.source, test.target and test.links into a folder.
+
+    The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a
+    target character. No test source occurs in the training set of *dates*; toys draw both from one endless set.
+
+    Args:
+        kind: "dates", "copy", "reverse" or "sort".
+        folder: made if it is not there.
+        train: training pairs, at least 1.
+        test: test pairs, at least 1.
+        seed: of the set.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ConfigError: a number below 1.
+        DataError: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in generate("dates", folder, train=3, test=2, seed=1)]
+        ['train.source', 'train.target', 'test.source', 'test.target', 'test.links']
+    """
+    if train < 1 or test < 1:
+        raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
+    folder = Path(folder)
+    written: list[Path] = []
+    examples: dict[str, list[tuple[str, str, Links]]] = {"train": [], "test": []}
+    if kind == "dates":
+        for name, part in zip(examples, split_dates(train, test, seed), strict=True):
+            examples[name] = [(item.source, item.target, item.links) for item in part]
+    else:
+        drawn = [(item.source, item.target, item.links) for item in generate_toys(kind, train + test, seed=seed)]
+        examples = {"train": drawn[:train], "test": drawn[train:]}
+    for name, part in examples.items():
+        written += write_parallel(folder, name, [(source, target) for source, target, _ in part])
+    lines = [" ".join(f"{s}?{t}" for t, span in enumerate(links) if span for s in range(*span)) for _, _, links in examples["test"]]
+    path = folder / "test.links"
+    write_files({path: ("\n".join(lines) + "\n").encode()})
+    return [*written, path]

@@ -1,0 +1,237 @@
+"""Using a trained run: text in, text out, one line for each line, with what was attended to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.config import DecodingConfig
+from regard.data.batching import collate
+from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
+from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
+from regard.errors import ConfigError
+from regard.tasks.run import Run, device_of, open_run
+from regard.viewer import AttentionRecord
+
+# Lines read before any is translated: enough to sort by length, little enough to hold.
+CHUNK_LINES = 4096
+
+
+class Translation(NamedTuple):
+    """What became of one line.
+
+    Attributes:
+        text: the best translation, one line; empty for an empty or blank line.
+        texts: the texts of all hypotheses returned, best first.
+        hypotheses: their tokens, scores and attention.
+        source: the tokens that were read.
+        truncated: how many source tokens were cut off.
+    """
+
+    text: str
+    texts: list[str]
+    hypotheses: list[Hypothesis]
+    source: Encoded
+    truncated: int
+
+
+class Translator:
+    """Translate with a trained run.
+
+    Args:
+        run: an opened run.
+        poll: called before each batch; may raise to leave.
+
+    Example:
+        >>> Translator.open("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+
+    def __init__(self, run: Run, *, poll: Callable[[], None] | None = None) -> None:
+        self.run = run
+        self._poll = poll
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Translator:
+        """Open a run folder.
+
+        Raises:
+            CheckpointError: see `regard.tasks.run.open_run`.
+        """
+        return cls(open_run(folder))
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        *,
+        decoding: DecodingConfig | None = None,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        prefixes: Sequence[str] | None = None,
+        need_attention: bool = False,
+    ) -> list[Translation]:
+        """Translate lines; the result of one does not depend on the others.
+
+        Args:
+            lines: one sentence each.
+            decoding: how to search; None takes the run's own settings.
+            n_best: hypotheses for each line; with sampling, see `SamplingOptions.num_samples`.
+            sampling: draw instead of search.
+            prefixes: for each line, text its translation must begin with; "" for none.
+            need_attention: return attention with the hypotheses.
+
+        Returns:
+            One `Translation` a line, in order.
+
+        Raises:
+            ConfigError: settings that do not fit the model.
+        """
+        decoding = decoding or self.run.config.decoding
+        if decoding.replace_unknown:
+            self._check_replacement()
+        source, target = self.run.vocabularies
+        # The model was never shown a longer source; the rest of one is cut off, and the caller told.
+        limit = self.run.config.data.max_length
+        whole = [source.encode(line if line.strip() else "") for line in lines]
+        encoded = [Encoded(*(part[:limit] for part in item)) for item in whole]
+        forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
+        found: list[list[Hypothesis]] = [[] for _ in lines]
+        # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
+        order = sorted((i for i, item in enumerate(encoded) if item.ids), key=lambda i: (-len(encoded[i].ids), i))
+        for start in range(0, len(order), decoding.batch_size):
+            if self._poll is not None:
+                self._poll()
+            rows = order[start : start + decoding.batch_size]
+            results = self._search(
+                [encoded[i].ids for i in rows],
+                [forced[i] for i in rows],
+                decoding,
+                n_best=n_best,
+                sampling=sampling,
+                need_attention=need_attention or decoding.replace_unknown,
+            )
+            for row, hypotheses in zip(rows, results, strict=True):
+                found[row] = hypotheses
+        translations = []
+        for line, item, all_of_it, hypotheses in zip(lines, encoded, whole, found, strict=True):
+            texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
+            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, len(all_of_it.ids) - len(item.ids)))
+        return translations
+
+    def stream(
+        self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
+    ) -> Iterator[Translation]:
+        """Translate any number of lines in constant memory, a chunk at a time; in order, one result a line."""
+        iterator = iter(lines)
+        while chunk := list(islice(iterator, CHUNK_LINES)):
+            yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
+
+    def align(self, line: str, target: str) -> AttentionRecord | None:
+        """Return what the model attends to when it is made to produce `target`; None without attention or without tokens."""
+        source_vocabulary, target_vocabulary = self.run.vocabularies
+        source, forced = source_vocabulary.encode(line), target_vocabulary.encode(target)
+        if not source.ids or not forced.ids:
+            return None
+        batch = collate([source.ids], [forced.ids], (0,)).to(device_of(self.run.model))
+        with torch.inference_mode():
+            weights = self.run.model.decode(batch.source, batch.source_lengths, batch.target_input).weights
+        if weights is None:
+            return None
+        return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
+
+    def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
+        """Return the attention of one hypothesis as a record to look at; None without attention or hypotheses."""
+        if rank >= len(translation.hypotheses) or translation.hypotheses[rank].attention is None:
+            return None
+        hypothesis = translation.hypotheses[rank]
+        ids = [token for token in hypothesis.tokens if token != EOS]
+        pieces = self.run.vocabularies.target.pieces(ids)
+        assert hypothesis.attention is not None
+        return _record(
+            translation.source.pieces,
+            pieces,
+            hypothesis.attention,
+            source_text=line,
+            target_text=translation.texts[rank],
+            scores=hypothesis.log_probs[: len(pieces) + 1],
+        )
+
+    def _search(
+        self,
+        sources: list[list[int]],
+        prefixes: list[list[int]],
+        decoding: DecodingConfig,
+        *,
+        n_best: int,
+        sampling: SamplingOptions | None,
+        need_attention: bool,
+    ) -> list[list[Hypothesis]]:
+        model, device = self.run.model, device_of(self.run.model)
+        batch = collate(sources, [[] for _ in sources], tuple(range(len(sources)))).to(device)
+        options = SearchOptions(
+            bos=BOS,
+            eos=EOS,
+            pad=PAD,
+            beam=max(decoding.beam, n_best) if sampling is None else 1,
+            n_best=n_best if sampling is None else 1,
+            # Room for a translation twice as long as its source; what runs on past that has lost its way.
+            max_length=[min(decoding.max_length, 2 * len(ids) + 30) for ids in sources],
+            min_length=decoding.min_length,
+            length_penalty=decoding.length_penalty,
+            coverage_penalty=decoding.coverage_penalty if self._attends else 0.0,
+            no_repeat_ngram=decoding.no_repeat_ngram,
+            banned=(PAD, BOS),
+            prefix=prefixes if any(prefixes) else None,
+            source_lengths=batch.source_lengths.tolist(),
+            need_attention=need_attention and self._attends,
+        )
+        with torch.inference_mode():
+            state = model.start(batch.source, batch.source_lengths)
+            if sampling is not None:
+                return sample(model.step, state, batch_size=len(sources), options=options, sampling=sampling, device=device)
+            search = greedy_search if options.beam == 1 else beam_search
+            return search(model.step, state, batch_size=len(sources), options=options, device=device)
+
+    @property
+    def _attends(self) -> bool:
+        return self.run.config.model.attention is not None
+
+    def _check_replacement(self) -> None:
+        if self.run.config.vocabulary.kind != "word":
+            raise ConfigError(f"decoding.replace_unknown: needs vocabulary.kind word, this run has {self.run.config.vocabulary.kind}")
+        if not self._attends:
+            raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
+
+    def _text(self, hypothesis: Hypothesis, source: Encoded, line: str, replace: bool) -> str:
+        target: Vocabulary = self.run.vocabularies.target
+        ids = [token for token in hypothesis.tokens if token != EOS]
+        if not replace or UNK not in ids:
+            return target.decode(ids)
+        assert hypothesis.attention is not None
+        looked = hypothesis.attention[: len(ids), : len(source.ids)].argmax(-1).tolist()
+        pieces = target.pieces(ids)
+        return " ".join(
+            line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True)
+        )
+
+
+def _record(
+    source: list[str], target: list[str], weights: Tensor, *, source_text: str, target_text: str, scores: list[float] | None = None
+) -> AttentionRecord:
+    # The end of sentence is part of what was read and written, and often where the attention rests.
+    rows = weights.shape[0]
+    return AttentionRecord(
+        source=[*source, "</s>"],
+        target=[*target, "</s>"][:rows],
+        weights=weights[:, : len(source) + 1].float().cpu().numpy(),
+        source_text=source_text,
+        target_text=target_text,
+        scores=None if scores is None else scores[:rows],
+    )

@@ -1,0 +1,195 @@
+"""Translation: training on parallel text."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from regard.config import RunConfig
+from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches
+from regard.data.parallel import Pair, file_digest, hold_out, read_pairs
+from regard.errors import DataError
+from regard.metrics import bleu, chrf, exact_match
+from regard.models import RecurrentEncoderDecoder, build
+from regard.ops import SequenceLoss
+from regard.tasks.run import Run, Vocabularies, device_of, load_vocabularies, prepare_run, run_files
+from regard.tasks.translate import Translator
+from regard.training import Job, TrainResult, processes, train
+
+
+class Corpus(NamedTuple):
+    """Encoded sentence pairs.
+
+    Attributes:
+        pairs: the texts.
+        source: token ids of each source, without EOS.
+        target: token ids of each target, without EOS.
+        left_out: pairs that were not taken, by reason.
+    """
+
+    pairs: list[Pair]
+    source: list[list[int]]
+    target: list[list[int]]
+    left_out: dict[str, int]
+
+    def batch(self, planned: PlannedBatch) -> SequenceBatch:
+        """Return the padded batch of the planned pairs."""
+        return collate(self.source, self.target, planned.indices)
+
+    def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> list[PlannedBatch]:
+        """Return an epoch's batches."""
+        return plan_batches(
+            [len(ids) for ids in self.source], [len(ids) for ids in self.target], batch_tokens=batch_tokens, seed=seed, epoch=epoch
+        )
+
+
+def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_length: int | None) -> Corpus:
+    """Encode pairs, leaving out (and counting) those that cannot be trained on.
+
+    Args:
+        pairs: sentence pairs.
+        vocabularies: of both sides.
+        max_length: tokens of either side at most; None takes all.
+
+    Raises:
+        DataError: no pair is left.
+    """
+    sources, targets = (vocabulary.encode_ids([pair[side] for pair in pairs]) for side, vocabulary in enumerate(vocabularies))
+    kept, left_out = [], {"empty": 0, "too long": 0}
+    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        if not source or not target:
+            left_out["empty"] += 1
+        elif max_length is not None and max(len(source), len(target)) > max_length:
+            left_out["too long"] += 1
+        else:
+            kept.append(index)
+    if not kept:
+        raise DataError(f"no sentence pair can be used: {left_out['empty']} empty, {left_out['too long']} longer than data.max_length")
+    return Corpus([pairs[i] for i in kept], [sources[i] for i in kept], [targets[i] for i in kept], left_out)
+
+
+def train_translation(config: RunConfig, folder: str | Path, *, say: Callable[[str], None] = print) -> TrainResult:
+    """Train a translation model, or resume the run in `folder`.
+
+    Args:
+        config: what to train on what; `data.source` must be set.
+        folder: the run folder.
+        say: takes one line of news at a time; called by the first process only.
+
+    Returns:
+        How training ended (`regard.training.TrainResult`).
+
+    Raises:
+        RegardError: bad data, settings that do not fit, a damaged run; see `read_pairs`, `prepare_run` and `regard.training.train`.
+    """
+    folder = Path(folder)
+    with processes() as world:
+        tell = say if world.main else _nothing
+        pairs, valid, digests = _read_data(config)
+        world.on_main(lambda: _prepare(folder, config, digests, pairs))
+        vocabularies = load_vocabularies(folder, config)
+        corpus = encode_corpus(pairs, vocabularies, max_length=config.data.max_length)
+        held = encode_corpus(valid, vocabularies, max_length=None)
+        torch.manual_seed(config.training.seed)
+        model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
+        _report(tell, config, corpus, held, vocabularies, model)
+        job = _job(config, folder, corpus, held, vocabularies)
+        return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
+
+
+def _job(config: RunConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> Job:
+    training = config.training
+
+    def loss(model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
+        return model(*batch[:5], label_smoothing=training.label_smoothing)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, RecurrentEncoderDecoder)
+        figures = likelihood(model, held, poll=job.stop.poll)
+        if training.metric in ("bleu", "chrf", "exact_match"):
+            translator = Translator(Run(folder, config, vocabularies, model, folder), poll=job.stop.poll)
+            greedy = config.decoding.model_copy(update={"beam": 1})
+            outputs = [item.text for item in translator.translate([pair[0] for pair in held.pairs], decoding=greedy)]
+            score = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}[training.metric]
+            figures[training.metric] = score(outputs, [pair[1] for pair in held.pairs]).value
+        return figures
+
+    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
+    job = Job(
+        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
+        collate=corpus.batch,
+        loss=loss,
+        evaluate=evaluate,
+    )
+    return job
+
+
+@torch.no_grad()
+def likelihood(
+    model: RecurrentEncoderDecoder, corpus: Corpus, *, poll: Callable[[], None] | None = None, batch_tokens: int = 4096
+) -> dict[str, float]:
+    """Measure how well a model predicts given targets.
+
+    Args:
+        model: in evaluation mode.
+        corpus: encoded pairs.
+        poll: called once a batch.
+        batch_tokens: padded tokens of a batch at most.
+
+    Returns:
+        loss (nats per target token, EOS included, not smoothed), perplexity, and token_accuracy (0 to 1).
+    """
+    nll, correct, tokens = 0.0, 0.0, 0
+    device = device_of(model)
+    for planned in corpus.plan(batch_tokens=batch_tokens, seed=0, epoch=0):
+        if poll is not None:
+            poll()
+        sums = model(*corpus.batch(planned).to(device)[:5])
+        nll, correct, tokens = nll + sums.nll.item(), correct + sums.correct.item(), tokens + planned.tokens
+    loss = nll / tokens
+    return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf, "token_accuracy": correct / tokens}
+
+
+def _read_data(config: RunConfig) -> tuple[list[Pair], list[Pair], dict[str, str]]:
+    data = config.data
+    if data.source is None:
+        raise DataError("data.source: no training data given (--source FILE --target FILE)")
+    pairs = read_pairs(data.source, data.target)
+    files = {"source": data.source, "target": data.target, "valid_source": data.valid_source, "valid_target": data.valid_target}
+    digests = {name: file_digest(path) for name, path in files.items() if path is not None}
+    if data.valid_source is not None:
+        return pairs, read_pairs(data.valid_source, data.valid_target), digests
+    if data.valid_target is not None:
+        raise DataError("data.valid_target: given without data.valid_source")
+    kept, held = hold_out(pairs, data.held_out, config.training.seed)
+    return kept, held, digests
+
+
+def _report(
+    tell: Callable[[str], None], config: RunConfig, corpus: Corpus, held: Corpus, vocabularies: Vocabularies, model: nn.Module
+) -> None:
+    started = time.strftime("%H:%M:%S")
+    left = ", ".join(f"{count} {reason}" for reason, count in corpus.left_out.items() if count)
+    tell(f"{started} {len(corpus.pairs)} training pairs, {len(held.pairs)} validation pairs" + (f"; left out: {left}" if left else ""))
+    for side, vocabulary, index in zip(("source", "target"), vocabularies, (0, 1), strict=True):
+        if config.vocabulary.kind in ("word", "character"):
+            rate = vocabulary.unknown_rate([pair[index] for pair in held.pairs])
+            tell(f"{side} vocabulary: {len(vocabulary)} entries; unknown in validation text: {rate:.2%}")
+        else:
+            tell(f"{side} vocabulary: {len(vocabulary)} entries")
+    tell(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+
+
+def _nothing(line: str) -> None:
+    pass
+
+
+def _prepare(folder: Path, config: RunConfig, digests: dict[str, str], pairs: list[Pair]) -> int:
+    prepare_run(folder, config, digests, pairs)
+    return 0

@@ -1,0 +1,347 @@
+"""Checkpoints of a run: saved exactly, verified before use, falling back to the one before when damaged.
+
+    RUN/checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  [ema.safetensors]  state.json  manifest.json
+    RUN/model/                      model.safetensors  state.json  manifest.json                  the final weights
+
+Nothing in them can run code: tensors are safetensors, the rest is JSON checked against a schema.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor, nn
+
+from regard.errors import CheckpointError, TrainingError
+from regard.training.distributed import World, like
+from regard.training.folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
+from regard.training.job import Progress, no_event
+from regard.training.optimizer import STATE_KEYS, MovingAverage
+from regard.training.weights import check_tensor, named_tensors, open_tensors, read_weights, whole_tensors
+
+log = logging.getLogger("regard")
+
+MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+STEP = re.compile(r"step-(\d{8,})")
+DAMAGED = "damaged-"
+
+
+@dataclass
+class TrainingState:
+    """All that changes while a model is trained.
+
+    There is no random state in it: the loop seeds torch anew for every batch from the configuration's seed and the batch's place.
+
+    Attributes:
+        model: the module itself, not its DDP wrapper; its weights may be sharded.
+        optimizer: built by `build_optimizer`.
+        kind: name of the optimizer, which fixes what it keeps for a parameter.
+        scaler: gradient scaler, disabled unless training in fp16.
+        progress: where the run stands.
+        average: moving average of the weights, or None.
+
+    Example:
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> scaler = torch.amp.GradScaler("cpu", enabled=False)
+        >>> TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", scaler, Progress()).progress.step
+        0
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    kind: str
+    scaler: torch.amp.GradScaler
+    progress: Progress
+    average: MovingAverage | None = None
+
+
+class _Saved(BaseModel):
+    """Schema of a checkpoint's `state.json`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    progress: Progress
+    scaler: dict[str, float | int]
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step lies in a run folder.
+
+    Example:
+        >>> checkpoint_path(Path("run"), 120).as_posix()
+        'run/checkpoints/step-00000120'
+    """
+    return folder / "checkpoints" / f"step-{step:08d}"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a run folder, oldest first, without looking into them; none for a folder that is not there."""
+    parent = folder / "checkpoints"
+    found = [path for path in parent.iterdir() if STEP.fullmatch(path.name)] if parent.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def latest_checkpoint(folder: str | Path) -> Path | None:
+    """Return the newest checkpoint whose files match their manifest, or None if there are no checkpoints.
+
+    A damaged newer one is passed over with a warning that says which file and why.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        CheckpointError: there are checkpoints, and every one is damaged; says why for each.
+
+    Example:
+        >>> latest_checkpoint("no-such-run") is None
+        True
+    """
+    reasons = []
+    for path in reversed(list_checkpoints(Path(folder))):
+        try:
+            verify_folder(path)
+        except CheckpointError as error:
+            reasons.append(str(error))
+            continue
+        for reason in reasons:
+            log.warning("%s; falling back to %s", reason, path.name)
+        return path
+    if reasons:
+        raise CheckpointError(f"{folder}: every checkpoint is damaged: {'; '.join(reasons)}")
+    return None
+
+
+def save_checkpoint(
+    state: TrainingState, folder: Path, *, world: World, run_files: Sequence[str] = (), on_event: Callable[[str], None] = no_event
+) -> Path:
+    """Save all of a training state as `folder/checkpoints/step-...` (collective; process 0 writes).
+
+    Args:
+        state: what to save.
+        folder: the run folder.
+        world: the processes of the run.
+        run_files: names of files in `folder` whose sha256 goes into the manifest.
+        on_event: see `Job`; it gets "save 7 rename" and the like.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        TrainingError: the disk is full, read-only or the like; names the folder and the cause. Older checkpoints are untouched.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer, scaler = build_optimizer(model, TrainingConfig()), torch.amp.GradScaler("cpu", enabled=False)
+        >>> state = TrainingState(model, optimizer, "adamw", scaler, Progress(step=7))
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> save_checkpoint(state, folder, world=World()).name
+        'step-00000007'
+        >>> load_checkpoint(state, latest_checkpoint(folder))
+    """
+    step = state.progress.step
+    target = checkpoint_path(folder, step)
+    files = {
+        MODEL: whole_tensors(named_tensors(state.model), keep=world.main),
+        OPTIMIZER: whole_tensors(_optimizer_tensors(state), keep=world.main),
+    }
+    if state.average is not None:
+        files[EMA] = whole_tensors({**named_tensors(state.model), **state.average.tensors}, keep=world.main)
+
+    def write() -> int:
+        tree = _Saved(progress=state.progress, scaler=state.scaler.state_dict()).model_dump(mode="json")
+        sums = {name: file_sha256(folder / name) for name in run_files}
+        write_folder(target, files, state=tree, run_files=sums, on_event=lambda name: on_event(f"save {step} {name}"))
+        return 0
+
+    world.on_main(write)
+    return target
+
+
+def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequence[str] = ()) -> None:
+    """Put a checkpoint into a training state: exactly what was saved, so that training goes on as if never stopped.
+
+    Every process reads it. Manifest first, then names, shapes and types, then tensors.
+
+    Args:
+        state: freshly built for the same configuration.
+        path: the checkpoint's folder, in `RUN/checkpoints`.
+        run_files: names of files in `RUN` that must be what they were when the checkpoint was saved.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or does not fit the model (names the tensor), or a run file has changed.
+
+    Example:
+        See `save_checkpoint`:
+
+        >>> from regard.config import TrainingConfig
+        >>> from regard.training.optimizer import build_optimizer
+        >>> model = nn.Linear(3, 2)
+        >>> state = TrainingState(model, build_optimizer(model, TrainingConfig()), "adamw", torch.amp.GradScaler("cpu"), Progress())
+        >>> load_checkpoint(state, "no-such-run/checkpoints/step-00000007")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run/checkpoints/step-00000007/manifest.json: cannot be read (No such file or directory)
+    """
+    path = Path(path)
+    manifest = verify_folder(path)
+    check_run_files(manifest, path.parent.parent, run_files)
+    try:
+        saved = _Saved.model_validate(read_state(path))
+    except ValidationError as error:
+        item = error.errors()[0]
+        raise CheckpointError(f"{path / 'state.json'}: {'.'.join(map(str, item['loc']))}: {item['msg']}") from error
+    if state.scaler.is_enabled() != bool(saved.scaler):
+        raise CheckpointError(
+            f"{path}: was saved {'with' if saved.scaler else 'without'} a gradient scaler; training.precision has changed"
+        )
+    if state.average is not None and EMA not in manifest["files"]:
+        raise CheckpointError(f"{path}: holds no moving average; training.ema has changed")
+    if state.average is not None:
+        read_weights(path / EMA, state.model)
+        for name, parameter in state.model.named_parameters():
+            state.average.tensors[name].copy_(parameter.detach())
+    read_weights(path / MODEL, state.model)
+    _read_optimizer(path / OPTIMIZER, state)
+    if saved.scaler:
+        state.scaler.load_state_dict(saved.scaler)
+    state.progress = saved.progress
+
+
+def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]) -> None:
+    """Compare files of a run with what they were when a checkpoint was saved.
+
+    Raises:
+        CheckpointError: names the file that changed or is missing.
+    """
+    for name in names:
+        try:
+            found = file_sha256(folder / name)
+        except OSError as error:
+            raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror})") from error
+        if found != manifest["run_files"].get(name):
+            raise CheckpointError(f"{folder / name}: has changed since the checkpoints of this run were saved; start a new run folder")
+
+
+def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
+    """Remove all but the newest `keep` checkpoints and those of the steps in `needed`."""
+    kept = {checkpoint_path(folder, step).name for step in needed}
+    for path in list_checkpoints(folder)[:-keep]:
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def prepare_folder(folder: Path) -> int:
+    """Make a run folder ready to train in, and return the step of the checkpoint to go on from, 0 for none.
+
+    Leftovers of interrupted saves are removed. Damaged checkpoints newer than the one found are moved aside, as
+    `damaged-step-...`, because training will come to their step again.
+
+    Raises:
+        CheckpointError: see `latest_checkpoint`.
+        TrainingError: the folder cannot be made or written to.
+    """
+    try:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        remove_leftovers(folder / "checkpoints")
+        latest = latest_checkpoint(folder)
+        _move_damaged(folder, latest)
+    except OSError as error:
+        raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
+    return 0 if latest is None else int(latest.name.removeprefix("step-"))
+
+
+def _move_damaged(folder: Path, latest: Path | None) -> None:
+    if latest is None:
+        return
+    paths = list_checkpoints(folder)
+    for path in paths[paths.index(latest) + 1 :]:
+        aside = path.with_name(DAMAGED + path.name)
+        shutil.rmtree(aside, ignore_errors=True)
+        path.rename(aside)
+
+
+def load_weights(folder: str | Path, model: nn.Module) -> Path:
+    """Read trained weights into a model and return the file they came from; nothing but weights is read.
+
+    Args:
+        folder: a run folder, one of its checkpoints, or its `model` folder. Of a run without final weights, the best
+            checkpoint so far is taken. A moving average is preferred to the weights it averages.
+        model: built from the run's configuration.
+
+    Raises:
+        CheckpointError: there are no weights, they are damaged, or they do not fit the model; names the file or the tensor.
+
+    Example:
+        >>> load_weights("no-such-run", nn.Linear(3, 2))
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no trained weights here, neither model/ nor checkpoints/
+    """
+    path = weights_file(Path(folder))
+    verify_folder(path.parent, only=[path.name])
+    read_weights(path, model)
+    return path
+
+
+def weights_file(folder: Path) -> Path:
+    """Return the file `load_weights` reads.
+
+    Raises:
+        CheckpointError: see `load_weights`.
+    """
+    if (folder / MANIFEST).is_file():
+        found = folder
+    elif (folder / "model" / MANIFEST).is_file():
+        found = folder / "model"
+    else:
+        found = latest_checkpoint(folder)
+        if found is None:
+            raise CheckpointError(f"{folder}: no trained weights here, neither model/ nor checkpoints/")
+        best = (read_state(found).get("progress") or {}).get("best_step")
+        if isinstance(best, int) and (checkpoint_path(folder, best) / MANIFEST).is_file():
+            found = checkpoint_path(folder, best)
+    return found / (EMA if (found / EMA).is_file() else MODEL)
+
+
+def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
+    tensors = {}
+    for name, parameter in state.model.named_parameters():
+        for key in STATE_KEYS[state.kind]:
+            if parameter in state.optimizer.state:
+                tensors[f"{name}.{key}"] = state.optimizer.state[parameter][key]
+    return tensors
+
+
+def _read_optimizer(path: Path, state: TrainingState) -> None:
+    keys = STATE_KEYS[state.kind]
+    with open_tensors(path) as file:
+        names = set(file.keys())
+        parameters = {name: p for name, p in state.model.named_parameters() if any(f"{name}.{key}" in names for key in keys)}
+        expected = {f"{name}.{key}" for name in parameters for key in keys}
+        if names != expected:
+            odd = sorted(names ^ expected)[0]
+            raise CheckpointError(
+                f"{path}: tensor {odd} does not fit optimizer {state.kind} and this model; training.optimizer has changed"
+            )
+        for name, parameter in parameters.items():
+            for key in keys:
+                shape, dtype = ((), torch.float32) if key == "step" else (parameter.shape, parameter.dtype)
+                check_tensor(path, file, f"{name}.{key}", shape=shape, dtype=dtype)
+        for name, parameter in parameters.items():
+            values = {key: file.get_tensor(f"{name}.{key}") for key in keys}
+            step = values.pop("step").to(parameter.device)
+            state.optimizer.state[parameter] = {"step": step, **{key: like(value, parameter) for key, value in values.items()}}

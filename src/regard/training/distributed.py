@@ -1,0 +1,246 @@
+"""Several processes under `torchrun`: who am I, what do all agree on, how is the model spread.
+
+Small decisions travel as integers over a CPU (gloo) group even where gradients use nccl, so that agreeing on them never
+waits for the accelerator. No objects are exchanged: torch would pickle them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, TrainingError
+
+TIMEOUT = timedelta(minutes=2)
+"""How long a process waits for the others, for example while process 0 writes a checkpoint, before it gives up."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of this training run, as one of them sees them.
+
+    Attributes:
+        rank: number of this process, from 0.
+        size: how many there are.
+        device: what this process computes on.
+
+    Example:
+        >>> World().main
+        True
+    """
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes files."""
+        return self.rank == 0
+
+    def gather(self, values: Sequence[int]) -> list[list[int]]:
+        """Return the integers of every process, in rank order (collective)."""
+        return gather(values)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum of a tensor over the processes (collective); the argument is left as it is."""
+        if self.size == 1:
+            return tensor
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    def share(self, values: Sequence[float]) -> list[float]:
+        """Return the numbers process 0 holds (collective); every process passes equally many."""
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(list(values), dtype=torch.float64)
+        dist.broadcast(tensor, src=0)
+        return tensor.tolist()
+
+    def on_main(self, action: Callable[[], int]) -> int:
+        """Run `action` on process 0 and return its number (at least 0) everywhere (collective).
+
+        Raises:
+            TrainingError: on the other processes, when `action` failed on process 0, which raises the cause.
+        """
+        value, failure = 0, None
+        if self.main:
+            try:
+                value = action()
+            except Exception as error:
+                failure = error
+        rows = self.gather([value, int(failure is not None)])
+        if failure is not None:
+            raise failure
+        if rows[0][1]:
+            raise TrainingError("process 0 gave up; its own message says why")
+        return rows[0][0]
+
+
+def gather(values: Sequence[int]) -> list[list[int]]:
+    """Return the integers of every process, in rank order; without other processes, those given.
+
+    Example:
+        >>> gather([3, 5])
+        [[3, 5]]
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return [list(values)]
+    mine = torch.tensor(list(values), dtype=torch.int64)
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    return [row.tolist() for row in rows]
+
+
+def choose_device(local_rank: int = 0) -> torch.device:
+    """Return the device to train on: cuda where there is one, else cpu; `REGARD_DEVICE` (cpu or cuda) overrides.
+
+    Raises:
+        ConfigError: `REGARD_DEVICE` is neither, or cuda is asked for and absent.
+    """
+    wanted = os.environ.get("REGARD_DEVICE", "")
+    if wanted not in ("", "cpu", "cuda"):
+        raise ConfigError(f"REGARD_DEVICE is {wanted!r}, expected cpu or cuda")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("REGARD_DEVICE is cuda, but torch finds no CUDA device")
+    if wanted != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", local_rank)
+    return torch.device("cpu")
+
+
+@contextmanager
+def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
+    """Join the processes that `torchrun` started; without it, a world of one.
+
+    A group that is already there is used and left standing, so a caller may enter this first (to prepare data on
+    process 0, say) and train inside.
+
+    Args:
+        timeout: how long a collective call waits before it fails instead of waiting for a process that is gone.
+
+    Raises:
+        ConfigError: see `choose_device`.
+        TrainingError: the other processes cannot be reached, or were lost.
+
+    Example:
+        >>> with processes() as world:
+        ...     print(world.rank, world.size, world.on_main(lambda: 7))
+        0 1 7
+    """
+    device = choose_device(int(os.environ.get("LOCAL_RANK", "0")))
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    joined = dist.is_available() and dist.is_initialized()
+    if size == 1 and not joined:
+        yield World(device=device)
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        if not joined:
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timeout)
+        yield World(dist.get_rank(), dist.get_world_size(), device)
+    except RuntimeError as error:
+        if not _lost_contact(error):
+            raise
+        # The first sentence; gloo puts a place in its own source before it.
+        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip().splitlines()[0]).split(". ")[0]
+        raise TrainingError(f"lost contact with another process of this run; start the same command again to resume ({reason})") from error
+    finally:
+        if not joined and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def spread(model: nn.Module, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
+    """Return the module to call in training: the model itself, its DDP wrapper, or itself sharded in place (FSDP2).
+
+    FSDP2 keeps parameters, gradients and optimizer state as one sharded group, gathered for each forward pass. The
+    models here are called through one `forward`, and tied parameters may not cross groups.
+    """
+    if world.size == 1:
+        return model
+    if kind == "ddp":
+        devices = [world.device] if world.device.type == "cuda" else None
+        # Buffers outside the state dict are constants (position tables): sending them every step would be waste.
+        constant = [name for name, _ in model.named_buffers() if name not in model.state_dict()]
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)
+        return nn.parallel.DistributedDataParallel(model, device_ids=devices)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, src=0)
+    fully_shard(model, mesh=init_device_mesh(world.device.type, (world.size,)))
+    return model
+
+
+def synchronised(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
+    """Reduce gradients over the processes only in the last backward pass of an update."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        return nullcontext() if last else module.no_sync()
+    sharded: Any = module
+    if hasattr(sharded, "set_requires_gradient_sync"):
+        sharded.set_requires_gradient_sync(last)
+    return nullcontext()
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Hold the full parameters of a sharded model, so that any of its methods may be called (decoding, encoding)."""
+    sharded: Any = model if hasattr(model, "unshard") else None
+    if sharded is not None:
+        sharded.unshard()
+    try:
+        yield
+    finally:
+        if sharded is not None:
+            sharded.reshard()
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the whole of a sharded tensor (collective), or the tensor itself."""
+    whole = getattr(tensor, "full_tensor", None)
+    return tensor if whole is None else whole()
+
+
+def assign(tensor: Tensor, value: Tensor) -> None:
+    """Copy a whole `value`, which every process holds, into a possibly sharded tensor."""
+    with torch.no_grad():
+        tensor.copy_(like(value, tensor))
+
+
+def like(value: Tensor, tensor: Tensor) -> Tensor:
+    """Return a whole `value`, which every process holds, on the device of `tensor` and sharded as it is."""
+    value = value.to(tensor.device)
+    sharded: Any = tensor
+    if not hasattr(sharded, "full_tensor"):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value, sharded.device_mesh, sharded.placements, src_data_rank=None)
+
+
+def _lost_contact(error: RuntimeError) -> bool:
+    text = str(error)
+    signs = (
+        "Connection closed by peer",
+        "Connection reset",
+        "Connection refused",
+        "Broken pipe",
+        "Timed out",
+        "timeout",
+        "NCCL",
+        "TCPStore",
+        "gloo",
+    )
+    return isinstance(error, dist.DistError) or any(sign in text for sign in signs)

@@ -1,0 +1,122 @@
+"""What a task hands to the loop, what it gets back, and where a run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from regard.ops import SequenceLoss
+from regard.training.stop import StopSignal
+
+HIGHER_IS_BETTER = {"loss": False, "perplexity": False, "token_accuracy": True, "bleu": True, "chrf": True, "exact_match": True}
+"""Of the metrics a run can be steered by: whether more is better."""
+
+
+class PlannedBatch(Protocol):
+    """A batch before it is read: which examples, and how many target tokens their loss is divided by."""
+
+    @property
+    def indices(self) -> Sequence[int]: ...
+
+    @property
+    def tokens(self) -> int: ...
+
+
+def no_event(name: str) -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained on, and how it is measured.
+
+    Attributes:
+        plan: epoch (from 0) -> its batches in order; a pure function, the same in every process.
+        collate: planned batch -> anything `loss` takes; moved by `.to(device)` where it has one.
+        loss: (model, batch) -> sums over the batch. It calls `model(...)`, not a method of it: the hooks that reduce gradients
+            and gather sharded weights hang on that call.
+        evaluate: model -> figures by name, `loss` at least, among them the one named by `training.metric`. It is called without
+            gradients, in evaluation mode, in full precision, on every process over the same examples, with torch's random
+            generator seeded.
+        stop: polled by `evaluate` once a batch, so that a signal need not wait for its end.
+        on_event: told what happens, before it does: "update 7" (its weights are not yet changed), "evaluate 7", "save 7",
+            "save 7 model.safetensors" and the other files (each is written), "save 7 rename"; and "saved 7" after.
+
+    Example:
+        >>> from regard.ops import SequenceLoss
+        >>> job = Job(plan=lambda epoch: [], collate=list, loss=lambda model, batch: model(batch), evaluate=lambda model: {"loss": 0.0})
+        >>> job.evaluate(nn.Identity())
+        {'loss': 0.0}
+    """
+
+    plan: Callable[[int], Sequence[PlannedBatch]]
+    collate: Callable[[Any], Any]
+    loss: Callable[[nn.Module, Any], SequenceLoss]
+    evaluate: Callable[[nn.Module], dict[str, float]]
+    stop: StopSignal = field(default_factory=StopSignal)
+    on_event: Callable[[str], None] = no_event
+
+
+class TrainResult(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        step: updates done.
+        reason: "epochs", "max_updates", "patience" or "interrupted".
+        interrupted: number of the signal that ended it, or None.
+        metrics: figures of the last evaluation in this process; empty if there was none.
+        best_step: the evaluated step that was best by `training.metric`, or None.
+        best_value: its figure, or None.
+        weights_sha256: hash of the model as it stands after the last update.
+        model: folder of the final weights; None if interrupted.
+    """
+
+    step: int
+    reason: str
+    interrupted: int | None
+    metrics: dict[str, float]
+    best_step: int | None
+    best_value: float | None
+    weights_sha256: str
+    model: Path | None
+
+
+class Progress(BaseModel):
+    """Where a run stands: all there is to resume, beside tensors and the gradient scaler.
+
+    Attributes:
+        epoch: epochs finished.
+        batch: batches of this epoch's plan that are used up, over all processes.
+        batches: length of the plan this counts in.
+        step: updates done.
+        evaluated_step: step of the last evaluation, -1 before the first.
+        best_step: evaluated step that was best so far.
+        best_value: its metric.
+        bad_evaluations: evaluations since the best.
+        recent: the evaluated steps whose weights are averaged at the end.
+        window: sums since the last training line of the log: loss, nll, tokens, correct, seconds.
+        seconds: time spent so far, over all tries.
+
+    Example:
+        >>> Progress(step=7).epoch
+        0
+    """
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    epoch: int = Field(default=0, ge=0)
+    batch: int = Field(default=0, ge=0)
+    batches: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0)
+    evaluated_step: int = -1
+    best_step: int | None = None
+    best_value: float | None = None
+    bad_evaluations: int = Field(default=0, ge=0)
+    recent: list[int] = []
+    window: list[float] = Field(default=[0.0] * 5, min_length=5, max_length=5)
+    seconds: float = 0.0

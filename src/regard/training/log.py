@@ -1,0 +1,166 @@
+"""What a run tells: one JSON line an event in `log.jsonl`, and a progress bar or plain lines on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from regard.errors import MissingExtraError, TrainingError
+from regard.training import job
+
+FILE = "log.jsonl"
+
+
+class RunLog:
+    """Write the events of a run; on a process other than the first, write nothing.
+
+    Args:
+        folder: the run folder, or None to write nothing.
+        progress: where the run resumes: later lines of an earlier try are dropped, so that the log reads as one undisturbed run.
+        total: updates of the whole run, for the progress bar.
+        tensorboard: also write TensorBoard events to `folder/tensorboard`.
+
+    Raises:
+        MissingExtraError: TensorBoard is asked for but not installed.
+        TrainingError: the log cannot be written; names the file and the cause.
+    """
+
+    def __init__(self, folder: Path | None, progress: job.Progress, *, total: int, tensorboard: bool = False) -> None:
+        self._folder, self._start, self._total = folder, progress, total
+        self._file: TextIO | None = None
+        self._bar: Progress | None = None
+        self._board = _summary_writer(folder / "tensorboard", progress.step) if tensorboard and folder is not None else None
+
+    def __enter__(self) -> RunLog:
+        if self._folder is None:
+            return self
+        path = self._folder / FILE
+        try:
+            drop_later(path, self._start)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(f"{path}: cannot be written ({error.strerror})") from error
+        console = Console(stderr=True)
+        if console.is_terminal:
+            columns = (
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=console)
+            self._bar.add_task("training", total=self._total, completed=self._start.step, figures="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._board is not None:
+            self._board.close()
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
+        """Append one event; figures that are not finite are written as null, which JSON has no other word for.
+
+        Raises:
+            TrainingError: the line cannot be written; names the file and the cause.
+        """
+        if self._file is None:
+            return
+        line = {"event": event, "step": step, **{key: _finite(value) for key, value in figures.items()}}
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise TrainingError(f"{self._file.name}: cannot be written ({error.strerror})") from error
+        self._tell(event, step, figures)
+        if self._board is not None and event in ("train", "evaluate"):
+            for key, value in figures.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{event}/{key}", value, step)
+
+    def to_disk(self) -> None:
+        """Bring what was written to disk, so that the log never knows less than a checkpoint."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def advance(self, step: int) -> None:
+        """Move the progress bar."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step)
+
+    def _tell(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
+        if event == "train":
+            text = f"loss {figures['loss']:.4f}  lr {figures['learning_rate']:.3g}  {figures['tokens_per_second']:,.0f} tokens/s"
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], figures=text)
+                return
+            text = f"epoch {figures['epoch']}  {text}  {_clock(figures['remaining'])} left"
+        else:
+            text = event + "".join(f"  {key} {_short(value)}" for key, value in figures.items())
+        if self._bar is not None:
+            self._bar.console.print(f"step {step}  {text}", markup=False, highlight=False)
+        else:
+            print(f"step {step}  {text}", file=sys.stderr, flush=True)
+
+
+def drop_later(path: Path, progress: job.Progress) -> None:
+    """Rewrite a log without the lines that the run, resumed at `progress`, will write again (or that never came to be).
+
+    Lines that are not JSON (the last one of a killed process) are dropped too.
+    """
+    if not path.exists():
+        return
+    kept = [line for line in path.read_bytes().split(b"\n") if line and _holds(line, progress)]
+    temporary = path.with_name(f".tmp-{path.name}")
+    with temporary.open("wb") as file:
+        file.write(b"".join(line + b"\n" for line in kept))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+def _holds(line: bytes, progress: job.Progress) -> bool:
+    try:
+        entry = json.loads(line)
+        step, event = int(entry["step"]), entry["event"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    if event in ("done", "stop", "error"):
+        return False
+    if event == "evaluate" and step == progress.step:
+        return progress.evaluated_step == step
+    return step <= progress.step
+
+
+def _summary_writer(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("training.tensorboard needs TensorBoard: pip install 'regard[tensorboard]'") from error
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,348 @@
+"""The training loop.
+
+Randomness is a function, not a state: before every batch torch is seeded from (seed, epoch, place of the batch in the
+plan). So a batch drops out the same units whether it runs on process 1 of 2 or as the second of two accumulated batches
+of one process, a resumed run needs no generator states (nor as many processes as before), and evaluation, which may
+draw numbers too, cannot disturb training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import TrainingConfig
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError, TrainingError
+from regard.training.checkpoint import TrainingState, checkpoint_path, load_checkpoint, prepare_folder, prune_checkpoints, save_checkpoint
+from regard.training.distributed import World, full, gathered, processes, spread, synchronised
+from regard.training.final import write_final
+from regard.training.finite import FiniteWatch, Place
+from regard.training.job import HIGHER_IS_BETTER, Job, PlannedBatch, Progress, TrainResult
+from regard.training.log import RunLog
+from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate
+from regard.training.stop import Stopped
+from regard.training.weights import weights_sha256
+
+
+def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | Path, run_files: Sequence[str] = ()) -> TrainResult:
+    """Train a model, from the newest checkpoint in `folder` if there is one, and write the final weights to `folder/model`.
+
+    An update takes the next `processes * accumulation` batches of the plan (fewer at an epoch's end) and divides their summed
+    loss by the sum of their tokens. Killed anywhere and started again, a run ends with the weights of one that was never stopped.
+
+    Args:
+        model: float32 weights; trained in place. Afterwards it holds the weights of the last update, not the final ones.
+        job: what to train on and how to measure it.
+        config: every field but batch_tokens and label_smoothing, which are the task's.
+        folder: the run folder, on one file system all processes see.
+        run_files: names of files in it (configuration, vocabularies) that may not change between tries.
+
+    Returns:
+        How it ended; with `interrupted` set after SIGTERM or SIGINT, when everything is saved and the caller should leave with
+        exit code 128 + signal.
+
+    Raises:
+        ConfigError: the evaluation lacks the figure named by `metric`, or REGARD_DEVICE cannot be had.
+        CheckpointError: no checkpoint is intact, or they do not fit this model, data or configuration.
+        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good),
+            a checkpoint cannot be saved, compilation failed, or another process was lost.
+        DataError: an epoch has no batches.
+
+    Example:
+        >>> import tempfile, types
+        >>> from regard.ops import SequenceLoss
+        >>> def loss(model, batch):
+        ...     error = (model(batch) - 2 * batch).square().sum()
+        ...     return SequenceLoss(error, error.detach(), torch.tensor(4), torch.tensor(0))
+        >>> batches = [types.SimpleNamespace(indices=[0, 1, 2, 3], tokens=4)]
+        >>> data = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+        >>> def evaluate(model):
+        ...     return {"loss": loss(model, data).nll.item() / 4}
+        >>> job = Job(plan=lambda epoch: batches, collate=lambda planned: data[planned.indices], loss=loss, evaluate=evaluate)
+        >>> config = TrainingConfig(epochs=100, learning_rate=0.1, evaluate_every=100)
+        >>> result = train(nn.Linear(1, 1), job, config=config, folder=tempfile.mkdtemp())
+        >>> result.step, result.reason, result.metrics["loss"] < 0.1
+        (100, 'epochs', True)
+    """
+    with processes() as world, job.stop:
+        return _Loop(model, job, config, Path(folder), tuple(run_files), world).run()
+
+
+class _Loop:
+    """One call of `train`; `run` is the loop, the rest are its steps in the order they come."""
+
+    def __init__(self, model: nn.Module, job: Job, config: TrainingConfig, folder: Path, run_files: tuple[str, ...], world: World) -> None:
+        self.job, self.config, self.folder, self.run_files, self.world = job, config, folder, run_files, world
+        start = world.on_main(lambda: prepare_folder(folder))
+        self.model = model.to(world.device)
+        self.wrapped = spread(model, world, config.distributed)
+        # Only training is compiled: evaluation decodes through other methods, and would compile every new length again.
+        self.trained: nn.Module = cast(nn.Module, torch.compile(self.wrapped)) if config.compile else self.wrapped
+        self.optimizer = build_optimizer(model, config)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
+        self.average = MovingAverage(model, config.ema) if config.ema else None
+        self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average)
+        if start:
+            load_checkpoint(self.state, checkpoint_path(folder, start), run_files=run_files)
+        self.progress = self.state.progress
+        self.plan: Sequence[PlannedBatch] = ()
+        self.planned_epoch = -1
+        self._check_plan_is_the_same()
+        self.group_size = world.size * config.accumulation
+        self.total = min(config.max_updates or math.inf, config.epochs * math.ceil(len(self._plan(0)) / self.group_size))
+        self.saved = (self.progress.step, self.progress.evaluated_step)
+        self.metrics: dict[str, float] = {}
+        self.watch = FiniteWatch(world)
+        # Sums over this process since the last line of the log: loss, nll, tokens, correct. What a checkpoint knows of them
+        # (the sum over processes) goes on in process 0.
+        self.sums = torch.tensor(self.progress.window[:4], dtype=torch.float64).to(world.device) * int(world.main)
+        self.window_seconds = self.progress.window[4]
+        self.mark = time.perf_counter()
+        self.log = RunLog(folder if world.main else None, self.progress, total=int(self.total), tensorboard=config.tensorboard)
+
+    def run(self) -> TrainResult:
+        """Evaluate if due, save if due, leave if done, update: in this order, so that any of them can be the last thing done."""
+        self.model.train()
+        with self.log:
+            if self.progress.step:
+                self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
+            while True:
+                if self._evaluation_due():
+                    self._evaluate()
+                if self._save_due():
+                    self._save()
+                if reason := "interrupted" if self.job.stop.agreed else self._done():
+                    return self._finish(reason)
+                self._update()
+
+    def _done(self) -> str:
+        config, progress = self.config, self.progress
+        if config.patience is not None and progress.bad_evaluations >= config.patience:
+            return "patience"
+        if config.max_updates is not None and progress.step >= config.max_updates:
+            return "max_updates"
+        return "epochs" if progress.epoch >= config.epochs else ""
+
+    def _evaluation_due(self) -> bool:
+        progress, every = self.progress, self.config.evaluate_every
+        if self.job.stop.agreed or progress.step == 0 or progress.evaluated_step == progress.step:
+            return False
+        return bool(self._done()) or (progress.batch == 0 if every is None else progress.step % every == 0)
+
+    def _save_due(self) -> bool:
+        progress, every = self.progress, self.config.save_every
+        if progress.step == 0 or self.saved == (progress.step, progress.evaluated_step):
+            return False
+        evaluated = progress.evaluated_step == progress.step
+        # The final weights are made of checkpoints: of the best one, or of the last `average` evaluations.
+        needed = evaluated and (progress.best_step == progress.step or self.config.average > 1)
+        asked = evaluated if every is None else progress.step % every == 0
+        return asked or needed or bool(self._done()) or bool(self.job.stop.agreed)
+
+    def _evaluate(self) -> None:
+        progress, config = self.progress, self.config
+        self._agree()
+        if self.job.stop.agreed:
+            return
+        self.job.on_event(f"evaluate {progress.step}")
+        torch.manual_seed(_seed(config.seed, "evaluation", progress.step))
+        self.model.eval()
+        try:
+            # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
+            averaged = self.average.applied(self.model) if self.average else nullcontext()
+            with torch.no_grad(), averaged, gathered(self.model):
+                metrics = self.job.evaluate(self.model)
+        except Stopped:
+            return
+        finally:
+            self.model.train()
+        if missing := {"loss", config.metric} - metrics.keys():
+            raise ConfigError(f"training.metric: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(sorted(missing))}")
+        names = sorted(metrics)
+        self.metrics = dict(zip(names, self.world.share([float(metrics[name]) for name in names]), strict=True))
+        value, best = self.metrics[config.metric], progress.best_value
+        if math.isfinite(value) and (best is None or (value > best if HIGHER_IS_BETTER[config.metric] else value < best)):
+            progress.best_value, progress.best_step, progress.bad_evaluations = value, progress.step, 0
+        else:
+            progress.bad_evaluations += 1
+        progress.evaluated_step = progress.step
+        progress.recent = [*progress.recent, progress.step][-config.average :]
+        self.log.write("evaluate", progress.step, {**self.metrics, "best": progress.best_step == progress.step})
+        self._pause()
+        self._agree()
+
+    def _save(self) -> None:
+        progress = self.progress
+        self._agree()
+        self.job.on_event(f"save {progress.step}")
+        progress.window = [*self.world.sum(self.sums).tolist(), self.window_seconds]
+        # Logged before it is done: a log that knows of a checkpoint too many is cut at resume, one that knows too few stays wrong.
+        self.log.write("save", progress.step, {"folder": checkpoint_path(self.folder, progress.step).name})
+        self.log.to_disk()
+        save_checkpoint(self.state, self.folder, world=self.world, run_files=self.run_files, on_event=self.job.on_event)
+        self.saved = (progress.step, progress.evaluated_step)
+        if self.world.main:
+            best = [] if progress.best_step is None else [progress.best_step]
+            prune_checkpoints(self.folder, keep=self.config.keep, needed=best + (progress.recent if self.config.average > 1 else []))
+        self.job.on_event(f"saved {progress.step}")
+        self._pause()
+        self._agree()
+
+    def _update(self) -> None:
+        progress, config = self.progress, self.config
+        progress.step += 1
+        self.job.on_event(f"update {progress.step}")
+        plan, first, epoch = self._plan(progress.epoch), progress.batch, progress.epoch
+        group = range(first, min(first + self.group_size, len(plan)))
+        tokens = max(1, sum(plan[index].tokens for index in group))
+        rate = learning_rate(progress.step, config, total=int(self.total))
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+        for start in group[:: self.world.size]:
+            self._backward(epoch, start, group, tokens)
+        norm = self._clip(Place(progress.step, len(group), epoch, first))
+        log_due = progress.step % config.log_every == 0
+        # On an accelerator looking at a figure would wait for it: once a log line is enough. (Before a save it is done in any case.)
+        self._agree(check=log_due or self.world.device.type == "cpu")
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model, progress.step)
+        progress.batch, progress.batches = group.stop, len(plan)
+        if progress.batch == len(plan):
+            progress.epoch, progress.batch = epoch + 1, 0
+        if log_due:
+            self._log_training(epoch, rate, norm)
+        self.window_seconds += self._pause()
+        self.log.advance(progress.step)
+
+    def _backward(self, epoch: int, start: int, group: range, tokens: int) -> None:
+        """Add the gradient of this process' batch of those from `start` on.
+
+        A process with no batch left runs the group's first one with weight 0, to keep step with the others.
+        """
+        index = start + self.world.rank
+        idle = index >= group.stop
+        index = group.start if idle else index
+        weight = 0.0 if idle else self.world.size / tokens  # gradients are averaged over the processes, not summed
+        last = start + self.world.size >= group.stop
+        torch.manual_seed(_seed(self.config.seed, epoch, index))
+        batch = self.job.collate(self._plan(epoch)[index])
+        batch = batch.to(self.world.device) if hasattr(batch, "to") else batch
+        dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float16
+        try:
+            with synchronised(self.wrapped, last):
+                with torch.autocast(self.world.device.type, dtype=dtype, enabled=self.config.precision != "fp32"):
+                    sums = self.job.loss(self.trained, batch)
+                self.scaler.scale(sums.loss * weight).backward()
+        except Exception as error:
+            if explained := _explained(error, self.config, self.world.device):
+                raise explained from error
+            raise
+        if not idle:
+            self.watch.add(Place(self.progress.step, 0, epoch, index), sums.loss)
+            self.sums += torch.stack([value.detach().double() for value in (sums.loss, sums.nll, sums.tokens, sums.correct)])
+
+    def _clip(self, place: Place) -> Tensor:
+        self.scaler.unscale_(self.optimizer)
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = full(nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
+        if self.config.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
+        if not self.scaler.is_enabled():  # in fp16 a gradient that overflows is expected, and the scaler leaves that update out
+            self.watch.add(place, norm)
+        return norm
+
+    def _agree(self, check: bool = True) -> None:
+        """Learn of signals to any process, and stop all if any met a figure that is not finite."""
+        self.job.stop.agreed, place = self.watch.agree(self.job.stop.received, check=check)
+        if place is None:
+            return
+        batches = self.job.plan(place.epoch)[place.batch : place.batch + max(1, place.group)]
+        examples = [index for batch in batches for index in batch.indices]
+        saved = f"step-{self.saved[0]:08d} is the last checkpoint" if self.saved[0] else "nothing is saved yet"
+        self.log.write("error", place.step, {"epoch": place.epoch + 1, "batch": place.batch + 1, "examples": examples})
+        shown = ", ".join(map(str, examples[:20])) + (f" and {len(examples) - 20} more" if len(examples) > 20 else "")
+        what = f"the {'norm of the gradient' if place.group else 'loss'} is not finite"
+        raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what} (examples {shown}); {saved}")
+
+    def _log_training(self, epoch: int, rate: float, norm: Tensor) -> None:
+        loss, nll, tokens, correct = self.world.sum(self.sums).tolist()
+        self.sums.zero_()
+        self.window_seconds += self._pause()
+        figures = {
+            "epoch": epoch + 1,
+            "loss": loss / max(1.0, tokens),
+            "nll": nll / max(1.0, tokens),
+            "accuracy": correct / max(1.0, tokens),
+            "learning_rate": rate,
+            "gradient_norm": norm.item(),
+            "tokens_per_second": tokens / max(1e-9, self.window_seconds),
+            "seconds": self.progress.seconds,
+            "remaining": (self.total - self.progress.step) * self.window_seconds / self.config.log_every,
+        }
+        self.window_seconds = 0.0
+        self.log.write("train", self.progress.step, figures)
+
+    def _pause(self) -> float:
+        """Add the time since the last call to the run's, and return it."""
+        now = time.perf_counter()
+        passed, self.mark = now - self.mark, now
+        self.progress.seconds += passed
+        return passed
+
+    def _plan(self, epoch: int) -> Sequence[PlannedBatch]:
+        if epoch != self.planned_epoch:
+            self.plan, self.planned_epoch = self.job.plan(epoch), epoch
+        if not self.plan:
+            raise DataError(f"epoch {epoch + 1} has no batches: there is nothing to train on")
+        return self.plan
+
+    def _check_plan_is_the_same(self) -> None:
+        progress = self.progress
+        if progress.step == 0:
+            return
+        epoch = progress.epoch if progress.batch else progress.epoch - 1
+        if len(self._plan(epoch)) != progress.batches:
+            raise CheckpointError(
+                f"{checkpoint_path(self.folder, progress.step)}: epoch {epoch + 1} had {progress.batches} batches when this was saved, "
+                f"now it has {len(self.plan)}: the training data or data.batch_tokens have changed"
+            )
+
+    def _finish(self, reason: str) -> TrainResult:
+        progress = self.progress
+        digest = weights_sha256(self.model)
+        interrupted = self.job.stop.agreed or None
+        if interrupted is None:
+            self.world.on_main(lambda: write_final(self.folder, progress=progress, config=self.config, run_files=self.run_files))
+        self.log.write("stop" if interrupted else "done", progress.step, {"reason": reason, "weights_sha256": digest})
+        model = None if interrupted else self.folder / "model"
+        return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
+
+
+def _seed(*parts: int | str) -> int:
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _explained(error: Exception, config: TrainingConfig, device: torch.device) -> RegardError | None:
+    """Return what to tell of an error that comes from a choice in the configuration, or None for any other."""
+    if device.type == "cpu" and config.precision != "fp32" and ("primitive" in str(error) or "not implemented for" in str(error)):
+        return ConfigError(f"training.precision: this processor cannot train this model in {config.precision} ({error})")
+    if not config.compile:
+        return None
+    from torch._dynamo.exc import TorchDynamoException
+
+    if not isinstance(error, TorchDynamoException):
+        return None
+    reason = str(error).strip().splitlines()[0]
+    return TrainingError(f"torch.compile failed on this model: {reason}; train with training.compile=false")

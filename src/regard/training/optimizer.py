@@ -1,0 +1,103 @@
+"""Optimizers, learning rate schedules and the moving average of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import TrainingConfig
+
+STATE_KEYS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ()}
+"""What each optimizer keeps for a parameter once it has had a gradient."""
+
+
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Build the optimizer of a configuration; its learning rate is set anew at every update.
+
+    Weight decay acts on tensors of two or more dimensions (matrices and embeddings), not on biases and norms: the
+    convention of most public Transformer training code. It is decoupled in `adamw` and a part of the gradient in
+    `adam` and `sgd`. `sgd` has no momentum. The fused kernels do one pass over memory and are deterministic.
+
+    Example:
+        >>> optimizer = build_optimizer(nn.Linear(3, 2), TrainingConfig(optimizer="adam", weight_decay=0.1))
+        >>> [(tuple(group["params"][0].shape), group["weight_decay"]) for group in optimizer.param_groups]
+        [((2, 3), 0.1), ((2,), 0.0)]
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=config.learning_rate, fused=True)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+
+
+def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
+    """Return the learning rate of an update, a pure function of its number.
+
+    The first `warmup` updates rise linearly to `learning_rate`. After them: `constant`; `inverse_sqrt`, which falls
+    with 1 / sqrt(step) and is continuous with the warm-up (Vaswani et al. 2017, section 5.3); `cosine` and `linear`,
+    which reach `final_fraction * learning_rate` at update `total` and stay there.
+
+    Args:
+        step: number of the update, from 1.
+        config: gives schedule, learning_rate, warmup and final_fraction.
+        total: updates of the whole run.
+
+    Example:
+        >>> config = TrainingConfig(learning_rate=0.5, warmup=4, schedule="inverse_sqrt")
+        >>> [learning_rate(step, config, total=64) for step in (1, 4, 16, 64)]
+        [0.125, 0.5, 0.25, 0.125]
+    """
+    peak, warmup = config.learning_rate, config.warmup
+    if step < warmup:
+        return peak * step / warmup
+    if config.schedule == "constant":
+        return peak
+    if config.schedule == "inverse_sqrt":
+        return peak * math.sqrt(max(warmup, 1) / step)
+    done = min(1.0, (step - warmup) / max(1, total - warmup))
+    left = 1.0 - done if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+    return peak * (config.final_fraction + (1.0 - config.final_fraction) * left)
+
+
+class MovingAverage:
+    """Exponential moving average of the parameters: average <- d * average + (1 - d) * parameter.
+
+    At update n, d = min(decay, (1 + n) / (10 + n)), so that the random initial weights are forgotten early whatever the decay
+    (the rule of TensorFlow's ExponentialMovingAverage). Buffers are not averaged.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the parameters after update `step` (from 1)."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        parameters = [parameter.detach() for _, parameter in model.named_parameters()]
+        torch._foreach_lerp_(list(self.tensors.values()), parameters, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Put the average into the model; its own parameters come back on leaving."""
+        own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        _assign(model, self.tensors)
+        try:
+            yield
+        finally:
+            _assign(model, own)
+
+
+@torch.no_grad()
+def _assign(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(values[name])

@@ -1,0 +1,142 @@
+"""Weights on disk: names, shapes and types are compared with the model before a tensor is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from regard.errors import CheckpointError
+from regard.training.distributed import assign, full
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""The types a checkpoint may hold, by the names of the safetensors header."""
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a checkpoint of the model holds: parameters and persistent buffers; a tied tensor once, by its first name."""
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            tensors[name] = tensor.detach()
+    return tensors
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
+    """Return the tensors gathered from all processes (collective), on the CPU, each with memory of its own.
+
+    Args:
+        tensors: by name; sharded or not.
+        keep: False on the processes that only help to gather; they get an empty dictionary.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        gathered = full(tensor)
+        if keep:
+            gathered = gathered.to("cpu").contiguous()
+            own = gathered.untyped_storage().nbytes() == gathered.nbytes
+            whole[name] = gathered if own else gathered.clone()
+    return whole
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Return a hash over names, types, shapes and bytes of a model's weights, in the order of their names (collective).
+
+    Two models with equal hashes are equal bit for bit. A model without weights has the hash of nothing.
+
+    Example:
+        >>> from torch import nn
+        >>> weights_sha256(nn.Identity())[:8]
+        'e3b0c442'
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(whole_tensors(named_tensors(model)).items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_weights(path: Path, model: nn.Module) -> None:
+    """Read a safetensors file into a model of exactly its names, shapes and types.
+
+    Raises:
+        CheckpointError: names the tensor that does not fit, what it is, and what the model has.
+    """
+    expected = named_tensors(model)
+    with open_tensors(path) as file:
+        names = set(file.keys())
+        for name in sorted(expected.keys() - names):
+            raise CheckpointError(f"{path}: the checkpoint lacks tensor {name}, the model has it with shape {tuple(expected[name].shape)}")
+        for name in sorted(names - expected.keys()):
+            raise CheckpointError(f"{path}: checkpoint tensor {name} is not in the model")
+        for name, tensor in expected.items():
+            check_tensor(path, file, name, shape=tensor.shape, dtype=tensor.dtype)
+        for name, tensor in expected.items():
+            assign(tensor, file.get_tensor(name))
+
+
+def open_tensors(path: Path) -> Any:
+    """Open a safetensors file; only its header is read.
+
+    Raises:
+        CheckpointError: names the file, which is missing or has no valid header.
+    """
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
+
+
+def check_tensor(path: Path, file: Any, name: str, *, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Compare the header's entry of one tensor with what is expected.
+
+    Raises:
+        CheckpointError: `checkpoint tensor decoder.x is (3, 4), the model has (5, 4)`.
+    """
+    entry = file.get_slice(name)
+    if tuple(entry.get_shape()) != tuple(shape):
+        raise CheckpointError(f"{path}: checkpoint tensor {name} is {tuple(entry.get_shape())}, the model has {tuple(shape)}")
+    found = entry.get_dtype()
+    if DTYPES.get(found) != dtype:
+        raise CheckpointError(f"{path}: checkpoint tensor {name} is {found}, the model has {dtype}")
+
+
+def average_files(paths: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and mean of each tensor over files of the same names and shapes; integers and booleans come from the last file.
+
+    The sum is taken in float64, so that the order of the files does not show.
+
+    Raises:
+        CheckpointError: a file cannot be read, or lacks a tensor of the last one.
+    """
+    files = [open_tensors(path) for path in paths]
+    for name in list(files[-1].keys()):  # an open safetensors file is no mapping: it has no iterator
+        last = files[-1].get_tensor(name)
+        if not last.is_floating_point():
+            yield name, last
+            continue
+        total = last.double()
+        for path, file in zip(paths[:-1], files[:-1], strict=True):
+            if name not in set(file.keys()):
+                raise CheckpointError(f"{path}: the checkpoint lacks tensor {name}")
+            check_tensor(path, file, name, shape=last.shape, dtype=last.dtype)
+            total += file.get_tensor(name).double()
+        yield name, (total / len(files)).to(last.dtype)

@@ -1,0 +1,130 @@
+"""An alignment matrix as a picture file, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import DataError
+from regard.viewer.files import write_whole
+from regard.viewer.record import AttentionRecord
+from regard.viewer.text import display_width, fit, plain, visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENDINGS = (".png", ".svg", ".pdf")
+# matplotlib takes each letter from the first of these that has it; those not installed are left out.
+FONTS = (
+    "DejaVu Sans",
+    "Noto Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Devanagari",
+    "Hiragino Sans",
+    "Yu Gothic",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+    "Noto Emoji",
+)
+# From the ground's grey to dark violet, ever darker, so that lightness alone tells them apart; the page uses the same.
+COLORS = ("#eff1ec", "#cbe4c6", "#84c9ab", "#3f9d96", "#31688e", "#3b2560")
+MAX_LABEL = 24
+# A vector cell is a path of its own; above this many, the file is smaller and faster as an image.
+VECTOR_CELLS = 10_000
+DPI = 150
+
+
+def save_picture(record: AttentionRecord, path: str | Path) -> None:
+    """Draw a record's weights into a PNG, SVG or PDF file, the same bytes for the same record.
+
+    Args:
+        record: what to draw; 1 x 1 up to a few hundred tokens a side.
+        path: the file; its ending chooses the format.
+
+    Raises:
+        DataError: another ending (the known ones are named), no tokens on one side, or the file cannot be written.
+
+    Example:
+        >>> save_picture(AttentionRecord(["a"], ["b"], [[1.0]]), "a.gif")
+        Traceback (most recent call last):
+        regard.errors.DataError: a.gif: expected a name that ends in .png, .svg or .pdf
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in ENDINGS:
+        raise DataError(f"{path}: expected a name that ends in .png, .svg or .pdf")
+    if not record.source or not record.target:
+        raise DataError(f"{path}: the record has no {'source' if not record.source else 'target'} tokens, so there is nothing to draw")
+    import matplotlib
+
+    # A date or a random id would make each file differ from the last.
+    metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[ending]
+    picture = io.BytesIO()
+    log = logging.getLogger("matplotlib.font_manager")
+    level = log.level
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "regard"}):
+        # A letter that no font here has is drawn as a box; saying so for each letter helps no one.
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        log.setLevel(logging.ERROR)
+        try:
+            _draw(record).savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
+        finally:
+            log.setLevel(level)
+    write_whole(path, picture.getvalue())
+
+
+def _draw(record: AttentionRecord) -> Figure:
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
+    rows, columns = len(record.target), len(record.source)
+    longest = max(rows, columns)
+    cell = 0.36 if longest <= 24 else max(0.085, 0.36 * 24 / longest)  # inches; 0.085 still holds a label of 4 points
+    width, height = columns * cell, rows * cell
+    # The matrix fills the figure; what stands around it lies outside, and the file is cut to all of it when saved.
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((0, 0, 1, 1))
+    limit = float(record.weights.max()) or 1.0
+    colors = LinearSegmentedColormap.from_list("regard", COLORS)
+    large = rows * columns > VECTOR_CELLS
+    mesh = axes.pcolormesh(record.weights, cmap=colors, vmin=0.0, vmax=limit, rasterized=large)
+    if longest <= 60:  # white lines between cells, until they would be most of what one sees
+        mesh.set(edgecolor="white", linewidth=0.8)
+    axes.invert_yaxis()
+    source = [fit(visible(token), MAX_LABEL) for token in record.source]
+    target = [fit(visible(token), MAX_LABEL) for token in record.target]
+    font: dict[str, Any] = {"fontfamily": _fonts(), "fontsize": min(11.0, max(4.0, cell * 72 * 0.62)), "parse_math": False}
+    axes.xaxis.tick_top()
+    turned = 90 if any(display_width(token) > 2 for token in source) else 0
+    axes.set_xticks([column + 0.5 for column in range(columns)], source, rotation=turned, **font)
+    axes.set_yticks([row + 0.5 for row in range(rows)], target, **font)
+    axes.tick_params(length=0, pad=4)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    _add_bar(figure, mesh, limit)
+    if record.title.strip():
+        axes.set_title(plain(record.title), loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
+    return figure
+
+
+def _add_bar(figure: Figure, mesh: Any, limit: float) -> None:
+    width, height = figure.get_size_inches()
+    tall = min(max(height, 1.0), 4.0)  # inches: room for its numbers beside one row, and no taller than it helps
+    axes = figure.add_axes((1 + 0.25 / width, 1 - tall / height, 0.11 / width, tall / height))
+    bar = figure.colorbar(mesh, cax=axes, ticks=[0.0, limit / 2, limit])
+    bar.ax.set_yticklabels(["0", f"{limit / 2:.2g}", f"{limit:.2g}"], fontsize=8)
+    bar.ax.tick_params(length=0)
+    for spine in (*bar.ax.spines.values(), bar.outline):
+        spine.set_visible(False)  # type: ignore[operator]
+
+
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import fontManager
+
+    installed = {font.name for font in fontManager.ttflist}
+    return [name for name in FONTS if name in installed]

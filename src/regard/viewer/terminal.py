@@ -1,0 +1,134 @@
+"""An alignment matrix in a terminal: target tokens down, source tokens across, a shade for each weight."""
+
+from __future__ import annotations
+
+from regard.errors import DataError
+from regard.viewer.record import AttentionRecord
+from regard.viewer.text import clusters, display_width, fit, plain, visible
+
+SHADES = "·░▒▓█"
+# Where each shade begins, as a part of the largest weight.
+STEPS = (0.0, 0.1, 0.3, 0.5, 0.75)
+# Entries of the 256-colour table, dark blue to yellow-green: told apart by lightness, and seen on dark and on light grounds.
+COLORS = (245, 67, 37, 35, 106)
+MAX_HEADER = 12
+MAX_LABEL = 20
+CELL = 3
+
+
+def render_alignment(record: AttentionRecord, *, width: int, color: bool, height: int = 100) -> str:
+    """Draw the weights of a record as text.
+
+    Source tokens stand above their columns, written from top to bottom where they do not fit from left to right. At the end
+    of a row stands its strongest source token with its weight, where there is room.
+
+    Args:
+        record: what to draw.
+        width: columns of the terminal, at least 20.
+        color: add colour (256-colour escape sequences); shades alone tell the weights apart too.
+        height: target tokens drawn at most, at least 1.
+
+    Returns:
+        Lines joined by newlines, without one at the end, none wider than `width`. A record without tokens on one side gives a
+        sentence that says so. A last line says what was cut.
+
+    Raises:
+        DataError: `width` is below 20 or `height` below 1.
+
+    Example:
+        >>> record = AttentionRecord(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.7]])
+        >>> print(render_alignment(record, width=60, color=False))
+              das Haus
+          the  ██  ░░   das 0.90
+        house  ░░  ██   Haus 0.70
+        <BLANKLINE>
+        ·  below 0.09  ░░ from 0.09  ▒▒ from 0.27  ▓▓ from 0.45
+        ██ from 0.68
+    """
+    if width < 20 or height < 1:
+        raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
+    title = [fit(plain(record.title), width), ""] if record.title.strip() else []
+    if not record.source or not record.target:
+        side = "source" if not record.source else "target"
+        return "\n".join([*title, fit(f"(no {side} tokens: nothing to draw)", width)])
+    source, target = [visible(token) for token in record.source], [visible(token) for token in record.target[:height]]
+    label = min(max(map(display_width, target)), MAX_LABEL, width // 3)
+    room = width - label - 1
+    cells = _cell_widths(source, room)
+    shown = source[: len(cells)]
+    top = float(record.weights.max()) or 1.0
+    lines = [*title, *_header(shown, cells, label)]
+    for row, name in enumerate(target):
+        lines.append(_row(record, row, (name, label), cells, top=top, width=width, color=color))
+    lines += ["", *_legend(top, width, color), *_cut_note(record, len(cells), len(target), width)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell_widths(source: list[str], room: int) -> list[int]:
+    across = [max(CELL, display_width(token) + 1) for token in source]
+    if sum(across) <= room:
+        return across
+    if len(source) * CELL <= room:
+        return [CELL] * len(source)
+    return [2] * min(len(source), room // 2)
+
+
+def _header(tokens: list[str], cells: list[int], label: int) -> list[str]:
+    indent = " " * (label + 1)
+    if all(display_width(token) < cell for token, cell in zip(tokens, cells, strict=True)):
+        return [indent + "".join(_centre(token, cell) for token, cell in zip(tokens, cells, strict=True))]
+    stacks = [clusters(token) for token in tokens]
+    stacks = [stack if len(stack) <= MAX_HEADER else [*stack[: MAX_HEADER - 1], "…"] for stack in stacks]
+    depth = max(map(len, stacks))
+    lines = []
+    for level in range(depth):
+        # Words hang down to the matrix: the last letter of each is nearest to its column.
+        letters = [stack[level - depth + len(stack)] if level >= depth - len(stack) else "" for stack in stacks]
+        lines.append(indent + "".join(_centre(letter, cell) for letter, cell in zip(letters, cells, strict=True)))
+    return lines
+
+
+def _row(record: AttentionRecord, row: int, name: tuple[str, int], cells: list[int], *, top: float, width: int, color: bool) -> str:
+    text, label = fit(*name), name[1]
+    weights = record.weights[row]
+    line = " " * (label - display_width(text)) + text + " "
+    used = label + 1 + sum(cells)
+    for weight, cell in zip(weights, cells, strict=False):
+        left = (cell - 2) // 2
+        line += " " * left + _shade(float(weight), top, color) + " " * (cell - left - 2)
+    best = int(weights.argmax())
+    number = f" {weights[best]:.2f}"
+    room = width - used - 1 - len(number)
+    if room >= 3 and weights[best] > 0:
+        line += " " + fit(visible(record.source[best]), min(room, MAX_LABEL)) + number
+    return line
+
+
+def _shade(weight: float, top: float, color: bool) -> str:
+    step = sum(weight >= part * top for part in STEPS) - 1
+    block = SHADES[step] * 2 if step else f"{SHADES[0]} "
+    return f"\x1b[38;5;{COLORS[step]}m{block}\x1b[0m" if color else block
+
+
+def _centre(text: str, cell: int) -> str:
+    left = max(0, (cell - max(1, display_width(text))) // 2)
+    return " " * left + text + " " * (cell - left - display_width(text))
+
+
+def _legend(top: float, width: int, color: bool) -> list[str]:
+    words = [f"below {STEPS[1] * top:.2g}", *(f"from {part * top:.2g}" for part in STEPS[1:])]
+    entries = [(_shade(part * top, top, color), word) for part, word in zip(STEPS, words, strict=True)]
+    lines, used = [""], 0
+    for shade, word in entries:
+        needed = 3 + len(word)
+        if used and used + 2 + needed > width:
+            lines, used = [*lines, ""], 0
+        lines[-1] += ("  " if used else "") + f"{shade} {word}"
+        used += needed + (2 if used else 0)
+    return lines
+
+
+def _cut_note(record: AttentionRecord, columns: int, rows: int, width: int) -> list[str]:
+    left_out = [(len(record.source) - columns, "source"), (len(record.target) - rows, "target")]
+    parts = [f"{number} {side} token{'s' if number > 1 else ''}" for number, side in left_out if number]
+    return [fit("not shown: " + ", ".join(parts), width)] if parts else []

@@ -1,0 +1,129 @@
+"""Tokens as they can be shown: white space visible, control characters harmless, width known."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Joiners shape letters and emoji (Persian words, families); unlike the other format characters they cannot reorder text.
+JOINERS = "\u200c\u200d"
+EMPTY = "\u2205"
+
+
+def visible(token: str) -> str:
+    """Return a token as one line of printable text.
+
+    A space of any kind becomes U+2423, a tab U+21E5, a line end U+21B5, another control character its control picture, an
+    invisible or direction-changing character and a lone surrogate U+FFFD, an empty token the sign of the empty set. A mark
+    without a letter before it gets a dotted circle to stand on.
+
+    Args:
+        token: any text.
+
+    Returns:
+        Text without control characters; never empty.
+
+    Example:
+        >>> visible(" the"), visible("a\\x1b[31m"), visible("")
+        ('␣the', 'a␛[31m', '∅')
+    """
+    shown = "".join(_visible_character(character) for character in token) or EMPTY
+    return f"\u25cc{shown}" if unicodedata.category(shown[0]).startswith("M") or shown[0] in JOINERS else shown
+
+
+def plain(text: str) -> str:
+    """Return a text for readers, a title or a sentence, as one line of printable text in which spaces stay spaces.
+
+    Args:
+        text: any text.
+
+    Returns:
+        Text without control characters, as of `visible`; empty for an empty text.
+
+    Example:
+        >>> plain("two words\\x1b")
+        'two words␛'
+    """
+    return " ".join(visible(word) for word in text.split())
+
+
+def _visible_character(character: str) -> str:
+    code, category = ord(character), unicodedata.category(character)
+    if category == "Zs":
+        return "\u2423"
+    if character == "\t":
+        return "\u21e5"
+    if character in "\n\r\x85" or category in ("Zl", "Zp"):
+        return "\u21b5"
+    if category == "Cc":
+        return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
+    if category in ("Cf", "Cs", "Cn") and character not in JOINERS:
+        return "\ufffd"
+    return character
+
+
+def clusters(text: str) -> list[str]:
+    """Divide text into letters with the marks that stand on them.
+
+    Args:
+        text: printable text, as `visible` returns it; empty gives an empty list.
+
+    Returns:
+        Parts of width 1 or 2 that join to the text again.
+
+    Example:
+        >>> [len(part) for part in clusters("e\\u0301a")]
+        [2, 1]
+    """
+    parts: list[str] = []
+    for character in text:
+        if parts and _width(character) == 0:
+            parts[-1] += character
+        else:
+            parts.append(character)
+    return parts
+
+
+def display_width(text: str) -> int:
+    """Return how many terminal columns text takes: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
+
+    Args:
+        text: printable text, as `visible` returns it.
+
+    Returns:
+        0 for an empty text.
+
+    Example:
+        >>> display_width("東京"), display_width("e\\u0301")
+        (4, 1)
+    """
+    return sum(_width(character) for character in text)
+
+
+def fit(text: str, width: int) -> str:
+    """Cut text to a number of terminal columns, the last of them an ellipsis where something is cut.
+
+    Args:
+        text: printable text, as `visible` returns it.
+        width: columns, at least 1.
+
+    Returns:
+        Text of at most `width` columns; a wide character is never halved.
+
+    Example:
+        >>> fit("international", 5), fit("東京都", 4), fit("is", 5)
+        ('inte…', '東…', 'is')
+    """
+    if display_width(text) <= width:
+        return text
+    kept, used = "", 0
+    for part in clusters(text):
+        if used + display_width(part) > width - 1:
+            break
+        kept, used = kept + part, used + display_width(part)
+    return kept + "…"
+
+
+def _width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me") or character in JOINERS:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

@@ -1,0 +1,36 @@
+"""What every test runs under: one thread, a fixed seed, no display, a terminal of known width."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# Before torch and matplotlib are imported, and inherited by the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ["NO_COLOR"] = "1"
+os.environ["COLUMNS"] = "200"
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# The same examples on every machine, and no time limit on one of them: a shared machine may pause at any time.
+settings.register_profile("regard", deadline=None, derandomize=True)
+settings.load_profile("regard")
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """Return the folder of real data sets; asking for it without REGARD_DATA is a failure, never a silent skip."""
+    folder = Path(os.environ.get("REGARD_DATA", ""))
+    if not os.environ.get("REGARD_DATA") or not folder.is_dir():
+        pytest.fail(f"tests marked `data` need REGARD_DATA to name the folder of data sets; it is {str(folder)!r}")
+    return folder

@@ -1,0 +1,141 @@
+"""Reading lines: one rule for every file, whatever is in it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from regard.data.lines import iter_lines, read_lines, single_line, unreadable, whole_characters, write_files
+from regard.errors import DataError
+
+# 16 lines, each with something another reader stumbles over; a byte order mark in front, no line feed at the end.
+ADVERSARIAL = [
+    b"",
+    b"   ",
+    b"broken \xff\xfe\x80 bytes \xe4\xf6",
+    b"nul \x00 byte",
+    b"carriage return and line feed\r",
+    b"lone \r return",
+    "line \u2028 separator".encode(),
+    "next \x85 line".encode(),
+    "paragraph \u2029 separator".encode(),
+    b"vertical \x0b tab and form \x0c feed",
+    b"file \x1c group \x1d record \x1e",
+    "zero \u200b width".encode(),
+    "family \U0001f468\u200d\U0001f469\u200d\U0001f467".encode(),
+    b"x" * 1_000_000,
+    "caf\u00e9 composed".encode(),
+    "cafe\u0301 decomposed".encode(),
+]
+
+
+@pytest.fixture
+def adversarial(tmp_path: Path) -> Path:
+    path = tmp_path / "adversarial16.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"\n".join(ADVERSARIAL))
+    return path
+
+
+def test_adversarial_file_has_sixteen_lines(adversarial: Path) -> None:
+    lines = read_lines(adversarial)
+    assert len(lines) == 16
+    assert lines[0] == ""
+    assert lines[1] == "   "
+    assert lines[2] == "broken \ufffd\ufffd\ufffd bytes \ufffd\ufffd"
+    assert lines[4] == "carriage return and line feed"
+    assert lines[5] == "lone \r return"
+    assert [lines[place] for place in (3, *range(6, 16))] == [ADVERSARIAL[place].decode() for place in (3, *range(6, 16))]
+
+
+def test_stream_and_gzip_give_the_lines_of_the_file(adversarial: Path) -> None:
+    lines = read_lines(adversarial)
+    with open(adversarial, "rb") as stream:
+        assert list(iter_lines(stream)) == lines
+    packed = adversarial.with_suffix(".txt.gz")
+    packed.write_bytes(gzip.compress(adversarial.read_bytes()))
+    assert read_lines(packed) == lines
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\n\n", ["a", ""]),
+        (b"a\r\r\n", ["a\r"]),
+        (b"a\r", ["a"]),
+        (b"\xef\xbb\xbf", []),
+        (b"\xef\xbb\xbf\n", [""]),
+        (b"a\n\xef\xbb\xbfb", ["a", "\ufeffb"]),
+    ],
+)
+def test_line_ends_are_removed_once_and_the_mark_only_at_the_start(data: bytes, lines: list[str]) -> None:
+    assert list(iter_lines(io.BytesIO(data))) == lines
+
+
+def test_every_output_is_one_line_for_every_reader(adversarial: Path) -> None:
+    lines = [single_line(line) for line in read_lines(adversarial)]
+    assert len("\n".join(lines).splitlines()) == 16
+    assert "\0" not in "".join(lines)
+    assert [len(line) for line in lines] == [len(line) for line in read_lines(adversarial)]
+
+
+def test_every_line_break_of_python_becomes_a_space() -> None:
+    breaks = [chr(code) for code in range(0x3000) if len(f"a{chr(code)}b".splitlines()) > 1]
+    assert len(breaks) == 10
+    assert single_line("".join(breaks)) == " " * len(breaks)
+
+
+def test_gzip_that_is_not_gzip_or_is_cut_names_the_file(tmp_path: Path) -> None:
+    whole = gzip.compress(os.urandom(700) + b"\n" + b"one line\n" * 5)
+    for name, data, message in [
+        ("plain.gz", b"not packed\n", "expected gzip data"),
+        ("empty.gz", b"", "expected gzip data"),
+        ("half.gz", whole[: len(whole) // 2], "damaged or truncated gzip data after line"),
+        ("tail.gz", whole[:-3], "damaged or truncated gzip data after line"),
+        ("flipped.gz", whole[:40] + bytes([whole[40] ^ 255]) + whole[41:], "damaged or truncated gzip data after line"),
+        ("garbage.gz", whole + b"more", "damaged or truncated gzip data after line"),
+    ]:
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(DataError, match=message) as caught:
+            read_lines(path)
+        assert str(path) in str(caught.value)
+
+
+def test_what_is_no_readable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.txt: no such file"):
+        read_lines(tmp_path / "none.txt")
+    with pytest.raises(DataError, match=r"none\.txt\.gz: no such file"):
+        read_lines(tmp_path / "none.txt.gz")
+    with pytest.raises(DataError, match=": expected a file, found a folder"):
+        read_lines(tmp_path)
+    with pytest.raises(DataError, match="null byte"):
+        read_lines("a\0b")
+    assert str(unreadable("a.txt", PermissionError(13, "Permission denied"))) == "a.txt: no permission to read it"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read every file")
+def test_file_without_permission_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "secret.txt"
+    path.write_text("a\n")
+    path.chmod(0)
+    with pytest.raises(DataError, match=r"secret\.txt: no permission"):
+        read_lines(path)
+
+
+def test_lone_surrogates_become_replacement_characters() -> None:
+    assert whole_characters("a\ud800\udc00b\U0001f600") == "a\ufffd\ufffdb\U0001f600"
+
+
+def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(DataError, match="cannot be written"):
+        write_files({tmp_path / "first": b"a", tmp_path / "taken" / "x" / "\0"[:0] / ("n" * 300): b"b"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]

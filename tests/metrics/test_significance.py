@@ -1,0 +1,112 @@
+"""The paired bootstrap against sacrebleu's own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
+
+import regard.metrics.significance as significance
+from regard.errors import DataError
+from regard.metrics import bleu, chrf, paired_bootstrap
+
+EPSILON = 1e-4  # sacrebleu sums its counts in float32
+LINES, SAMPLES = 53, 101
+
+
+def _outputs(noise: float, seed: int) -> list[str]:
+    chooser = random.Random(seed)
+    words = [f"w{i}" for i in range(19)]
+    references = _references()
+    return [" ".join(word if chooser.random() > noise else chooser.choice(words) for word in line.split()) for line in references]
+
+
+def _references() -> list[str]:
+    chooser = random.Random(7)
+    words = [f"w{i}" for i in range(19)]
+    return [" ".join(chooser.choices(words, k=chooser.randint(5, 17))) for _ in range(LINES)]
+
+
+@pytest.mark.parametrize(("metric", "scorer"), [("bleu", BLEU), ("chrf", CHRF)])
+@pytest.mark.parametrize("noises", [(0.2, 0.25), (0.1, 0.5), (0.4, 0.3)])
+@pytest.mark.parametrize("seed", [12345, 11])
+def test_scores_means_intervals_and_p_value_equal_sacrebleus(metric, scorer, noises, seed, monkeypatch):
+    monkeypatch.setenv("SACREBLEU_SEED", str(seed))
+    system, baseline, references = _outputs(noises[0], 1), _outputs(noises[1], 2), _references()
+    test = PairedTest([("base", baseline), ("system", system)], {"M": scorer(references=[references])}, None, "bs", SAMPLES)
+    signatures, scores = test()
+    (name,) = signatures
+    expected_base, expected = scores[name]
+    found = paired_bootstrap(system, baseline, references, metric=metric, samples=SAMPLES, seed=seed)
+    assert found.system.value == pytest.approx(expected.score, abs=1e-8)
+    assert found.baseline.value == pytest.approx(expected_base.score, abs=1e-8)
+    assert found.mean == pytest.approx(expected.mean, abs=EPSILON)
+    assert (found.interval[1] - found.interval[0]) / 2 == pytest.approx(expected.ci, abs=EPSILON)
+    assert found.baseline_mean == pytest.approx(expected_base.mean, abs=EPSILON)
+    assert (found.baseline_interval[1] - found.baseline_interval[0]) / 2 == pytest.approx(expected_base.ci, abs=EPSILON)
+    assert found.p_value == pytest.approx(expected.p_value)
+    assert found.system.signature == str(signatures[name])
+
+
+def test_the_scores_are_those_of_the_plain_metrics():
+    system, baseline, references = _outputs(0.2, 1), _outputs(0.3, 2), _references()
+    found = paired_bootstrap(system, baseline, references, samples=5)
+    assert (found.system.value, found.baseline.value) == (bleu(system, references).value, bleu(baseline, references).value)
+    assert found.difference == found.system.value - found.baseline.value
+    with_chrf = paired_bootstrap(system, baseline, references, metric="chrf", samples=5)
+    assert with_chrf.system.value == pytest.approx(chrf(system, references).value)
+    assert with_chrf.system.name == "chrF2"
+
+
+def test_a_clear_difference_is_significant_and_its_interval_leaves_out_zero():
+    found = paired_bootstrap(_outputs(0.05, 1), _outputs(0.6, 2), _references(), samples=199)
+    assert found.p_value == pytest.approx(1 / 200)
+    assert found.difference_interval[0] > 0
+    assert found.interval[0] < found.mean < found.interval[1]
+
+
+def test_a_system_compared_with_itself_is_never_significant():
+    lines = _outputs(0.3, 1)
+    found = paired_bootstrap(lines, lines, _references(), samples=53)
+    assert (found.difference, found.p_value, found.difference_interval) == (0.0, 1.0, (0.0, 0.0))
+
+
+def test_swapping_the_systems_mirrors_the_difference_and_keeps_the_p_value():
+    system, baseline, references = _outputs(0.2, 1), _outputs(0.25, 2), _references()
+    one, other = (paired_bootstrap(a, b, references, samples=97) for a, b in ((system, baseline), (baseline, system)))
+    assert one.difference == -other.difference
+    assert one.p_value == other.p_value
+    assert one.difference_interval == pytest.approx((-other.difference_interval[1], -other.difference_interval[0]))
+
+
+def test_drawing_in_small_chunks_changes_nothing(monkeypatch):
+    system, baseline, references = _outputs(0.2, 1), _outputs(0.25, 2), _references()
+    whole = paired_bootstrap(system, baseline, references, samples=SAMPLES)
+    monkeypatch.setattr(significance, "CHUNK", 3 * LINES)
+    assert paired_bootstrap(system, baseline, references, samples=SAMPLES) == whole
+
+
+def test_another_seed_draws_other_sets():
+    system, baseline, references = _outputs(0.2, 1), _outputs(0.25, 2), _references()
+    means = {paired_bootstrap(system, baseline, references, samples=31, seed=seed).mean for seed in (1, 2, 3)}
+    assert len(means) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hypotheses": ["a"]}, "1 hypothesis, but 2 references"),
+        ({"baseline": ["a", "b", "c"]}, "3 baseline lines, but 2 references"),
+        ({"hypotheses": [], "baseline": [], "references": []}, "no lines"),
+        ({"metric": "ter"}, "metric 'ter': expected bleu or chrf"),
+        ({"samples": 0}, "samples 0"),
+        ({"seed": -1}, "seed -1"),
+    ],
+)
+def test_unusable_arguments_are_data_errors(changes, message):
+    arguments = {"hypotheses": ["a", "b"], "baseline": ["a", "b"], "references": ["a", "b"], **changes}
+    with pytest.raises(DataError, match=message):
+        paired_bootstrap(**arguments)

@@ -1,0 +1,244 @@
+"""What the documents say is run: every Python block, every command, every table, every file named in the README's tree.
+
+Each console block says on the line above it how it is held to its word:
+
+- `<!-- runs -->`: its `regard` lines are run in order, in a folder with the small files of `sample_files`, and must succeed.
+- `<!-- parses: reason -->`: its `regard` lines are only parsed: the verb and every option must exist. The reason says why they do not run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import pytest
+from typer.main import get_command
+
+from benchmarks.fill_tables import EMPTY, fill, stale_documents
+from regard.cli import app
+from regard.config import AttentionConfig
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+# Programs of the reader's own machine: nothing of ours to check.
+READERS_OWN = {"git", "cd", "pip", "python3", "source", "export"}
+
+
+class Block(NamedTuple):
+    document: Path
+    line: int
+    language: str
+    marker: str
+    body: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.document.relative_to(ROOT)}:{self.line}"
+
+    def commands(self) -> Iterator[list[str]]:
+        """Give each command as words; a leading `$ ` and comments are left out, a trailing backslash joins lines."""
+        for line in self.body.replace("\\\n", " ").splitlines():
+            lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="<>|&;")
+            lexer.whitespace_split = True
+            words = list(lexer)
+            if words:
+                yield words
+
+
+def blocks(document: Path, text: str | None = None) -> list[Block]:
+    text = document.read_text(encoding="utf-8") if text is None else text
+    return [
+        Block(document, text.count("\n", 0, match.start("language")) + 1, match["language"], match["marker"] or "", match["body"])
+        for match in FENCE.finditer(text)
+    ]
+
+
+ALL = [block for document in DOCUMENTS for block in blocks(document)]
+CONSOLE = [block for block in ALL if block.language in {"console", "bash", "sh", "shell"}]
+PYTHON = [block for block in ALL if block.language == "python"]
+
+
+def sample_files(folder: Path) -> None:
+    """Write the files the documents speak of: pairs a model can learn something from, in seconds."""
+    words = [
+        ("a", "ein"),
+        ("red", "roter"),
+        ("big", "grosser"),
+        ("dog", "Hund"),
+        ("ball", "Ball"),
+        ("sleeps", "schläft"),
+        ("falls", "fällt"),
+    ]
+    pairs = [[words[0], words[1 + i % 2], words[3 + i // 2 % 2], words[5 + i // 4 % 2]] for i in range(8)]
+    for name, repeats in (("train", 8), ("valid", 1), ("test", 1)):
+        for side, suffix in enumerate(("en", "de")):
+            lines = [" ".join(pair[side] for pair in sentence) for sentence in pairs] * repeats
+            (folder / f"{name}.{suffix}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def do_nothing(**_: Any) -> None:
+    """Stand in for a verb, so that its command line is read and nothing happens."""
+
+
+def check_parses(words: list[str]) -> None:
+    """Fail unless the command line reads a `regard` command: its verb, options, values and number of arguments."""
+    command: Any = get_command(app)
+    for verb in command.commands.values():
+        assert not hasattr(verb, "commands"), "a verb with verbs of its own: teach this test to go down"
+        verb.callback = do_nothing
+    try:
+        command.main(args=words[1:], prog_name="regard", standalone_mode=False)
+    except Exception as error:  # the classes of errors belong to whichever parser typer carries
+        pytest.fail(f"{shlex.join(words)}: {error}")
+
+
+def without_redirections(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Split `regard x < a > b` into its words and {"<": "a", ">": "b"}; any other punctuation of a shell is refused."""
+    kept, redirected = [], {}
+    rest = iter(words)
+    for word in rest:
+        if word in {"<", ">"}:
+            redirected[word] = next(rest)
+        else:
+            assert not re.fullmatch(r"[<>|&;]+", word), f"{shlex.join(words)}: only < and > can be run"
+            kept.append(word)
+    return kept, redirected
+
+
+def run(words: list[str], folder: Path) -> None:
+    """Run one `regard` command in `folder`; its output goes where the command says."""
+    words, redirected = without_redirections(words)
+    given = (folder / redirected["<"]).read_bytes() if "<" in redirected else b""
+    done = subprocess.run([sys.executable, "-m", *words], cwd=folder, input=given, capture_output=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(words)} ended with {done.returncode}:\n{done.stderr.decode()}"
+    if ">" in redirected:
+        (folder / redirected[">"]).write_bytes(done.stdout)
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
+def test_a_python_block_runs(block: Block, tmp_path: Path) -> None:
+    sample_files(tmp_path)
+    script = tmp_path / "block.py"
+    script.write_text(block.body, encoding="utf-8")
+    done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.name)
+def test_a_console_block_names_only_what_exists(block: Block) -> None:
+    assert block.marker, f"{block.name}: say <!-- runs --> or <!-- parses: reason --> on the line above the block"
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    for words in block.commands():
+        if words[0] == "regard":
+            check_parses(without_redirections(words)[0])
+        elif words[0] == "make":
+            named = [word for word in words[1:] if "=" not in word]
+            assert set(named) <= set(targets), f"{block.name}: the Makefile has no target for {named}"
+        elif words[0] == "python":
+            assert (ROOT / words[1]).is_file(), f"{block.name}: there is no {words[1]}"
+        else:
+            assert words[0] in READERS_OWN, f"{block.name}: {words[0]!r} is not a command this test knows"
+
+
+def documents_that_run() -> list[Path]:
+    return sorted({block.document for block in CONSOLE if block.marker == "runs"})
+
+
+@pytest.mark.parametrize("document", documents_that_run(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_commands_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
+    sample_files(tmp_path)
+    for block in CONSOLE:
+        if block.document == document and block.marker == "runs":
+            for words in block.commands():
+                assert words[0] == "regard", f"{block.name}: only `regard` commands can be marked as run"
+                run(words, tmp_path)
+
+
+@pytest.mark.parametrize("line", ["regard nothing", "regard demo --no-such-option x", "regard demo too many", "regard translate"])
+def test_a_command_that_does_not_exist_is_found(line: str) -> None:
+    with pytest.raises(pytest.fail.Exception):
+        check_parses(shlex.split(line))
+
+
+def test_a_block_knows_its_marker_and_its_commands() -> None:
+    text = "<!-- parses: takes an hour -->\n```console\n$ regard translate RUN \\\n    < in > out  # as a filter\n```\n\n```text\nx\n```\n"
+    found = blocks(ROOT / "README.md", text)
+    assert [(block.language, block.marker) for block in found] == [("console", "parses: takes an hour"), ("text", "")]
+    assert list(found[0].commands()) == [["regard", "translate", "RUN", "<", "in", ">", "out"]]
+    assert without_redirections(["regard", "translate", "RUN", "<", "in"]) == (["regard", "translate", "RUN"], {"<": "in"})
+
+
+def test_every_table_is_what_its_file_holds() -> None:
+    assert stale_documents(ROOT, write=False) == []
+
+
+def test_a_table_is_written_between_its_marks(tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text('{"columns": ["model", "BLEU"], "rows": [["a|b", 37.0], ["c", null]], "note": "One run."}')
+    text = "x\n<!-- table:speed -->\nold\n<!-- /table -->\n<!-- table:other -->\n<!-- /table -->\ny\n"
+    table = "| model | BLEU |\n| --- | --: |\n| a\\|b | 37.0 |\n| c | \u2013 |\n\nOne run."
+    expected = f"x\n<!-- table:speed -->\n{table}\n<!-- /table -->\n<!-- table:other -->\n{EMPTY}\n<!-- /table -->\ny\n"
+    assert fill(text, tmp_path) == expected
+    assert fill(expected, tmp_path) == expected
+
+
+def test_a_table_with_a_row_too_short_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "speed.json").write_text('{"columns": ["model", "BLEU"], "rows": [["a", 1], ["b"]]}')
+    with pytest.raises(ValueError, match=r"speed\.json: row 2 has 1 cells, but there are 2 columns"):
+        fill("<!-- table:speed -->\n<!-- /table -->", tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"columns": []}'])
+def test_a_file_that_holds_no_table_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "speed.json").write_text(text)
+    with pytest.raises(ValueError, match=r"speed\.json: "):
+        fill("<!-- table:speed -->\n<!-- /table -->", tmp_path)
+
+
+def test_a_block_that_is_not_closed_is_found(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("<!-- table:a -->\n<!-- table:b -->\n<!-- /table -->\n")
+    with pytest.raises(ValueError, match=r"README\.md: a table block"):
+        stale_documents(tmp_path, write=False)
+
+
+def tree_entries() -> list[str]:
+    """Return the paths of the README's file tree, each whole."""
+    body = next(block.body for block in blocks(ROOT / "README.md") if block.body.startswith("src/regard/"))
+    folders: list[str] = []
+    paths = []
+    for line in body.splitlines():
+        depth = (len(line) - len(line.lstrip(" "))) // 2
+        for name in re.split(r"  +", line.strip())[0].split():
+            folders = [*folders[:depth], name]
+            paths.append("".join(folders))
+    return paths
+
+
+def test_the_file_tree_of_the_readme_names_what_exists_and_all_of_the_package() -> None:
+    entries = tree_entries()
+    assert [entry for entry in entries if not (ROOT / entry).exists()] == []
+    package = ROOT / "src" / "regard"
+    parts = [
+        path for path in package.iterdir() if not path.name.startswith("__") and (path.suffix == ".py" or (path / "__init__.py").exists())
+    ]
+    expected = {f"src/regard/{path.name}" + ("/" if path.is_dir() else "") for path in parts}
+    assert expected - set(entries) == set()
+
+
+def test_the_readme_names_every_score_and_window_there_is() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    fields = AttentionConfig.model_fields
+    names = [*get_args(fields["score"].annotation), *get_args(fields["window"].annotation)]
+    assert [name for name in names if f"={name}`" not in text] == []
+
+
+def test_installing_and_running_stand_at_the_top_of_the_readme() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert any("pip install ." in line for line in lines[:25])
+    assert any(line == "make demo" for line in lines[:40])

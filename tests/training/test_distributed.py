@@ -1,0 +1,160 @@
+"""Two processes do what one does with two batches an update, and resume as exactly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training import tiny
+from tests.training.test_resume import lines
+
+ROOT = Path(__file__).parents[2]
+TRIALS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp bf16": {"precision": "bf16"},
+    "ddp fp16": {"precision": "fp16"},
+    "fsdp": {"distributed": "fsdp", "ema": 0.9},
+    "fsdp fp16": {"distributed": "fsdp", "precision": "fp16"},
+}
+
+
+def start(trials: list[dict[str, Any]], processes: int = 2) -> list[subprocess.Popen[str]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    shared = {**os.environ, "REGARD_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "tests.training.worker", json.dumps(trials)]
+    group = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if processes > 1 else {}
+    return [
+        subprocess.Popen(
+            command,
+            env={**shared, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(processes)
+    ]
+
+
+def finish(started: list[subprocess.Popen[str]]) -> list[tuple[int, list[dict[str, Any]], str]]:
+    """Return exit code, answers and standard error of each process."""
+    ended = []
+    for process in started:
+        out, err = process.communicate(timeout=100)
+        ended.append((process.returncode, [json.loads(line) for line in out.splitlines()], err))
+    return ended
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
+    """Run every trial in one pair of processes, for starting a process costs more than all of them: straight, interrupted, resumed."""
+    folder = tmp_path_factory.mktemp("pair")
+    trials, names = [], []
+    for name, changes in TRIALS.items():
+        trials += [
+            {"folder": str(folder / name), "changes": changes},
+            {"folder": str(folder / f"{name} resumed"), "changes": changes, "raise": "update 7"},
+            {"folder": str(folder / f"{name} resumed"), "changes": changes, "signal": "evaluate 9", "rank": 1},
+            {"folder": str(folder / f"{name} resumed"), "changes": changes},
+        ]
+        names += [name, f"{name} killed", f"{name} interrupted", f"{name} resumed"]
+    ended = finish(start(trials))
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    return folder, dict(zip(names, ended[0][1], strict=True))
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_two_processes_train_as_one_that_accumulates(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str) -> None:
+    folder, results = pair
+    single = tiny.run(tmp_path, accumulation=2, **TRIALS[name])
+    assert results[name]["step"] == single.step
+    figures = [(line["step"], key, value) for line in lines(tmp_path) for key, value in line.items() if isinstance(value, float)]
+    others = [(line["step"], key, value) for line in lines(folder / name) for key, value in line.items() if isinstance(value, float)]
+    # Half-precision products of the same batches are the same; what differs is the order of the float32 sums around them.
+    assert [item[:2] for item in others] == [item[:2] for item in figures]
+    assert [item[2] for item in others] == pytest.approx([item[2] for item in figures], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_two_processes_resume_exactly(pair: tuple[Path, dict[str, dict[str, Any]]], name: str) -> None:
+    folder, results = pair
+    assert results[f"{name} killed"] == {"killed": True}
+    assert results[f"{name} interrupted"]["interrupted"] == signal.SIGTERM, "a signal to one process stops all"
+    assert results[f"{name} interrupted"]["step"] == 9
+    assert results[f"{name} resumed"] == results[name]
+    assert lines(folder / f"{name} resumed") == lines(folder / name)
+    final = [(folder / run / "model" / "model.safetensors").read_bytes() for run in (name, f"{name} resumed")]
+    assert final[0] == final[1]
+
+
+def test_sharded_training_gives_the_weights_of_replicated_training(pair: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+    folder, _ = pair
+    losses = [[line["loss"] for line in lines(folder / name) if line["event"] == "train"] for name in ("ddp", "fsdp")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_lost_process_ends_the_others(tmp_path: Path) -> None:
+    (_, _, _), (code, answers, _) = finish(start([{"folder": str(tmp_path), "kill": "save 6 optimizer.safetensors"}]))
+    assert code == 1
+    assert "lost contact" in answers[0]["error"] or "gave up" in answers[0]["error"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [".tmp-step-00000006", "step-00000003", "step-00000004"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddp", "ddp bf16", "fsdp"])
+@pytest.mark.parametrize("event", ["update 7", "save 8 optimizer.safetensors", "save 8 rename"])
+def test_a_pair_killed_for_good_resumes_exactly(
+    pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str, event: str
+) -> None:
+    _, results = pair
+    trial = {"folder": str(tmp_path), "changes": TRIALS[name]}
+    assert finish(start([{**trial, "kill": event}]))[0][0] == -signal.SIGKILL
+    (code, answers, _), _ = finish(start([trial]))
+    assert code == 0
+    assert answers == [results[name]]
+
+
+@pytest.mark.slow
+def test_torchrun_starts_the_same_run(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path) -> None:
+    _, results = pair
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "tests.training.worker"]
+    done = subprocess.run(
+        [*command, json.dumps([{"folder": str(tmp_path)}])],
+        env={**os.environ, "REGARD_DEVICE": "cpu", "PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert json.loads(done.stdout) == results["ddp"]
+
+
+def test_a_process_killed_inside_a_save_resumes_exactly(tmp_path: Path) -> None:
+    expected = tiny.run(tmp_path / "straight", precision="bf16")
+    killed = {"folder": str(tmp_path / "killed"), "changes": {"precision": "bf16"}}
+    [(code, answers, _)] = finish(start([{**killed, "kill": "save 8 manifest.json"}], processes=1))
+    assert (code, answers) == (-signal.SIGKILL, [])
+    assert (tmp_path / "killed" / "checkpoints" / ".tmp-step-00000008").is_dir()
+    assert tiny.run(tmp_path / "killed", precision="bf16").weights_sha256 == expected.weights_sha256
+
+
+def test_a_second_interrupt_ends_the_process_at_once() -> None:
+    code = (
+        "import signal\nfrom regard.training import StopSignal\nwith StopSignal():\n    for _ in range(2):\n        signal.raise_signal(2)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGINT

@@ -1,0 +1,96 @@
+"""The log reads as one undisturbed run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from regard.errors import TrainingError
+from regard.training.job import Progress
+from regard.training.log import RunLog, drop_later
+from tests.training import tiny
+
+
+def entry(event: str, step: int) -> str:
+    return json.dumps({"event": event, "step": step}) + "\n"
+
+
+@pytest.mark.parametrize(("evaluated", "kept"), [(7, True), (5, False)])
+def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path, evaluated: int, kept: bool) -> None:
+    path = tmp_path / "log.jsonl"
+    first = [entry("train", 6), entry("save", 7), entry("train", 7)]
+    evaluation = [entry("evaluate", 7)]
+    later = [entry("done", 7), entry("train", 8), "[]\n", '{"event": "tra']
+    path.write_text("".join(first + evaluation + later))
+    drop_later(path, Progress(step=7, evaluated_step=evaluated))
+    assert path.read_text() == "".join(first + (evaluation if kept else []))
+
+
+def test_a_log_starts_anew_when_nothing_was_saved(tmp_path: Path) -> None:
+    with pytest.raises(tiny.Killed):
+        tiny.run(tmp_path, "update 2", log_every=1)
+    tiny.run(tmp_path, log_every=1, max_updates=2)
+    found = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in found] == [("train", 1), ("train", 2), ("evaluate", 2), ("save", 2), ("done", 2)]
+
+
+def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
+    tiny.run(tmp_path, log_every=7, max_updates=7, evaluate_every=7, save_every=7)
+    [line] = [line for text in (tmp_path / "log.jsonl").read_text().splitlines() if (line := json.loads(text))["event"] == "train"]
+    known = {
+        "event",
+        "step",
+        "epoch",
+        "loss",
+        "nll",
+        "accuracy",
+        "learning_rate",
+        "gradient_norm",
+        "tokens_per_second",
+        "seconds",
+        "remaining",
+    }
+    assert set(line) == known
+    assert (line["event"], line["step"], line["epoch"]) == ("train", 7, 1)
+    assert line["loss"] == line["nll"]
+    assert 0 < line["accuracy"] < 1
+    assert line["tokens_per_second"] == pytest.approx(5 * tiny.EXAMPLES / line["seconds"], rel=0.05)
+
+
+def test_plain_lines_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny.run(tmp_path, log_every=2, max_updates=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0].startswith("step 2  epoch 1  loss ")
+    assert " tokens/s  0:00:00 left" in err.splitlines()[0]
+
+
+def test_a_terminal_shows_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    tiny.run(tmp_path, log_every=2, max_updates=2)
+    err = capsys.readouterr().err
+    assert "2/2" in err
+    assert "tokens/s" in err
+
+
+def test_a_log_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(TrainingError, match=r"log\.jsonl: cannot be written \(Is a directory\)"), RunLog(tmp_path, Progress(), total=3):
+        pass
+
+
+def test_figures_reach_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+
+    class Writer:
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            seen.append((name, step))
+
+        def close(self) -> None:
+            seen.append(("closed", 0))
+
+    monkeypatch.setattr("regard.training.log._summary_writer", lambda folder, step: Writer())
+    tiny.run(tmp_path, tensorboard=True, log_every=2, max_updates=2)
+    assert {("train/loss", 2), ("train/learning_rate", 2), ("evaluate/loss", 2), ("closed", 0)} <= set(seen)

@@ -1,0 +1,69 @@
+"""Learning rates, and which weights decay."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from torch import nn
+
+from regard.config import TrainingConfig
+from regard.training import build_optimizer, learning_rate
+from tests.training import tiny
+
+PEAK = 0.3
+
+
+def rate(step: int, **changes: Any) -> float:
+    return learning_rate(step, TrainingConfig(learning_rate=PEAK, **changes), total=110)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine", "linear"])
+def test_warm_up_is_linear_and_reaches_the_peak(schedule: str) -> None:
+    assert [rate(step, schedule=schedule, warmup=10) for step in (1, 5, 10)] == pytest.approx([PEAK / 10, PEAK / 2, PEAK])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [PEAK, PEAK, PEAK]),
+        ("inverse_sqrt", [PEAK * math.sqrt(10 / 60), PEAK * math.sqrt(10 / 110), PEAK * math.sqrt(10 / 200)]),
+        ("cosine", [PEAK * 0.6, PEAK * 0.2, PEAK * 0.2]),
+        ("linear", [PEAK * 0.6, PEAK * 0.2, PEAK * 0.2]),
+    ],
+)
+def test_after_warm_up_the_rate_falls_as_the_schedule_says(schedule: str, expected: list[float]) -> None:
+    found = [rate(step, schedule=schedule, warmup=10, final_fraction=0.2) for step in (60, 110, 200)]
+    assert found == pytest.approx(expected)
+
+
+def test_cosine_and_linear_differ_off_the_middle() -> None:
+    quarter = [rate(35, schedule=schedule, warmup=10) / PEAK for schedule in ("cosine", "linear")]
+    assert quarter == pytest.approx([0.5 * (1 + math.cos(math.pi / 4)), 0.75])
+
+
+def test_without_warm_up_the_first_update_has_the_full_rate() -> None:
+    assert rate(1, schedule="inverse_sqrt") == PEAK
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+def test_matrices_and_embeddings_decay_and_vectors_do_not(kind: Any) -> None:
+    model = tiny.model()
+    optimizer = build_optimizer(model, TrainingConfig(optimizer=kind, weight_decay=0.1))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    named = {name: decay[id(p)] for name, p in model.named_parameters()}
+    assert {name for name, value in named.items() if value} == {"embedding.weight", "recurrence.weight", "output.weight"}
+    assert set(named.values()) == {0.0, 0.1}
+
+
+def test_frozen_weights_are_left_out() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    optimizer = build_optimizer(model, TrainingConfig())
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1]
+
+
+def test_settings_reach_the_optimizer() -> None:
+    group = build_optimizer(nn.Linear(3, 2), TrainingConfig(betas=(0.7, 0.8), eps=1e-5)).param_groups[0]
+    assert (group["betas"], group["eps"]) == ((0.7, 0.8), 1e-5)

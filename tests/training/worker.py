@@ -1,0 +1,55 @@
+"""A process that trains the tiny model: `python -m tests.training.worker '[{"folder": ..., "changes": {...}, "kill": EVENT}, ...]'`.
+
+It runs the trials one after the other and prints a JSON line for each. A trial may be interrupted: `raise` leaves it at an event every
+process sees; `kill` ends this process for good (SIGKILL) at an event; `exit` leaves with the code the command line would leave with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.errors import RegardError
+from regard.training import processes
+from tests.training import tiny
+
+
+def act(trial: dict[str, Any], rank: int) -> tuple[str | None, Callable[[], None] | None]:
+    """Return the event of a trial and what happens then on this process."""
+    if "raise" in trial:
+        return trial["raise"], None
+    if "signal" in trial and rank == trial.get("rank", 0):
+        return trial["signal"], lambda: os.kill(os.getpid(), signal.SIGTERM)
+    if "kill" in trial and rank == trial.get("rank", 0):
+        return trial["kill"], lambda: os.kill(os.getpid(), signal.SIGKILL)
+    return None, None
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    os.fsync = lambda fd: None  # a killed process loses nothing it wrote; only a machine that stops does
+    code = 0
+    with processes() as world:
+        for trial in json.loads(sys.argv[1]):
+            try:
+                result = tiny.run(Path(trial["folder"]), *act(trial, world.rank), **trial.get("changes", {}))
+                answer = {"sha256": result.weights_sha256, "step": result.step, "interrupted": result.interrupted}
+                code = 128 + result.interrupted if result.interrupted else 0
+            except tiny.Killed:
+                answer = {"killed": True}
+            except RegardError as error:
+                answer, code = {"error": f"{type(error).__name__}: {error}"}, error.exit_code
+            if world.main or "error" in answer:
+                print(json.dumps(answer), flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
