@@ -28,35 +28,35 @@ class Frozen(BaseModel):
 class DataConfig(Frozen):
     """Which files a run reads. Paths are kept as given; `.gz` is read as it is."""
 
-    source: str | None = Field(None, description="training source sentences, one a line; or one .jsonl / .tsv file of pairs")
-    target: str | None = Field(None, description="training target sentences, line by line with `source`")
-    valid_source: str | None = Field(None, description="validation sources; absent: `held_out` training pairs are held out")
-    valid_target: str | None = Field(None, description="validation targets")
-    held_out: int = Field(500, ge=1, description="pairs held out (at most a tenth) when there are no validation files")
-    max_length: int = Field(200, ge=1, description="longer sequences, in tokens, are left out of training and counted")
+    source: str | None = Field(default=None, description="training source sentences, one a line; or one .jsonl / .tsv file of pairs")
+    target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
+    valid_source: str | None = Field(default=None, description="validation sources; absent: `held_out` training pairs are held out")
+    valid_target: str | None = Field(default=None, description="validation targets")
+    held_out: int = Field(default=500, ge=1, description="pairs held out (at most a tenth) when there are no validation files")
+    max_length: int = Field(default=200, ge=1, description="longer sequences, in tokens, are left out of training and counted")
 
 
 class VocabularyConfig(Frozen):
     """How text becomes tokens; trained on the run's own training text."""
 
-    kind: Literal["bpe", "unigram", "word", "character"] = Field("bpe", description="byte-level BPE is lossless")
-    size: int = Field(8000, ge=8, description="entries at most, special tokens included")
-    shared: bool = Field(True, description="one vocabulary for both sides")
-    min_count: int = Field(1, ge=1, description="rarer words or characters become the unknown token (word, character)")
+    kind: Literal["bpe", "unigram", "word", "character"] = Field(default="bpe", description="byte-level BPE is lossless")
+    size: int = Field(default=8000, ge=8, description="entries at most, special tokens included")
+    shared: bool = Field(default=True, description="one vocabulary for both sides")
+    min_count: int = Field(default=1, ge=1, description="rarer words or characters become the unknown token (word, character)")
 
 
 class AttentionConfig(Frozen):
     """The decoder's attention over the source."""
 
-    score: Score = Field("additive", description="how a query meets a key")
+    score: Score = Field(default="additive", description="how a query meets a key")
     query_state: Literal["previous", "current"] = Field(
-        "previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
+        default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
-    attention_dim: int = Field(256, ge=1, description="width of additive and concat scores")
-    window: Literal["global", "local_m", "local_p"] = Field("global", description="Luong's monotonic or predicted window")
-    radius: int = Field(10, ge=1, description="D: a local window spans 2D+1 positions")
-    input_feeding: bool = Field(False, description="feed the last attentional state to the next step (current only)")
-    max_source_length: int = Field(200, ge=1, description="positions a location score can reach")
+    attention_dim: int = Field(default=256, ge=1, description="width of additive and concat scores")
+    window: Literal["global", "local_m", "local_p"] = Field(default="global", description="Luong's monotonic or predicted window")
+    radius: int = Field(default=10, ge=1, description="D: a local window spans 2D+1 positions")
+    input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
+    max_source_length: int = Field(default=200, ge=1, description="positions a location score can reach")
 
     @model_validator(mode="after")
     def _check(self) -> AttentionConfig:
@@ -70,18 +70,18 @@ class RNNConfig(Frozen):
 
     type: Literal["rnn"] = "rnn"
     cell: Literal["gru", "lstm", "tanh"] = "gru"
-    embed_dim: int = Field(256, ge=1)
-    encoder_dim: int = Field(256, ge=1, description="hidden size of each encoder direction")
-    encoder_layers: int = Field(1, ge=1)
+    embed_dim: int = Field(default=256, ge=1)
+    encoder_dim: int = Field(default=256, ge=1, description="hidden size of each encoder direction")
+    encoder_layers: int = Field(default=1, ge=1)
     bidirectional: bool = True
-    decoder_dim: int = Field(512, ge=1)
-    decoder_layers: int = Field(1, ge=1)
-    attention: AttentionConfig | None = Field(AttentionConfig(), description="null: a fixed context vector")
-    readout: Literal["deep", "tanh"] = Field("deep", description="deep output with maxout (Bahdanau) or tanh(W[c;h]) (Luong)")
-    readout_dim: int = Field(256, ge=1, description="size of what the output layer sees")
-    tie_embeddings: bool = Field(False, description="output layer = target embedding; needs readout_dim = embed_dim")
-    share_embeddings: bool = Field(False, description="source embedding = target embedding; needs a shared vocabulary")
-    dropout: float = Field(0.2, ge=0.0, lt=1.0)
+    decoder_dim: int = Field(default=512, ge=1)
+    decoder_layers: int = Field(default=1, ge=1)
+    attention: AttentionConfig | None = Field(default=AttentionConfig(), description="null: a fixed context vector")
+    readout: Literal["deep", "tanh"] = Field(default="deep", description="deep output with maxout (Bahdanau) or tanh(W[c;h]) (Luong)")
+    readout_dim: int = Field(default=256, ge=1, description="size of what the output layer sees")
+    tie_embeddings: bool = Field(default=False, description="output layer = target embedding; needs readout_dim = embed_dim")
+    share_embeddings: bool = Field(default=False, description="source embedding = target embedding; needs a shared vocabulary")
+    dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
 
     @model_validator(mode="after")
     def _check(self) -> RNNConfig:
@@ -93,46 +93,46 @@ class RNNConfig(Frozen):
 class TrainingConfig(Frozen):
     """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
 
-    seed: int = Field(1, ge=0)
-    epochs: int = Field(10, ge=1)
-    max_updates: int | None = Field(None, ge=1, description="stop after so many updates, whatever the epoch")
-    batch_tokens: int = Field(4096, ge=1, description="padded tokens of the longer side in a batch, at most")
-    accumulation: int = Field(1, ge=1, description="batches per update and process")
+    seed: int = Field(default=1, ge=0)
+    epochs: int = Field(default=10, ge=1)
+    max_updates: int | None = Field(default=None, ge=1, description="stop after so many updates, whatever the epoch")
+    batch_tokens: int = Field(default=4096, ge=1, description="padded tokens of the longer side in a batch, at most")
+    accumulation: int = Field(default=1, ge=1, description="batches per update and process")
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     schedule: Literal["constant", "inverse_sqrt", "cosine", "linear"] = "constant"
-    warmup: int = Field(0, ge=0, description="updates of linear warm-up")
-    final_fraction: float = Field(0.0, ge=0, le=1, description="cosine, linear: the last rate as a part of the first")
-    label_smoothing: float = Field(0.0, ge=0.0, lt=1.0)
-    clip_norm: float | None = Field(1.0, gt=0)
+    warmup: int = Field(default=0, ge=0, description="updates of linear warm-up")
+    final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: the last rate as a part of the first")
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
+    clip_norm: float | None = Field(default=1.0, gt=0)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    compile: bool = Field(False, description="compile the model with torch.compile")
-    distributed: Literal["ddp", "fsdp"] = Field("ddp", description="used under torchrun")
-    evaluate_every: int | None = Field(None, ge=1, description="updates between evaluations; absent: once an epoch")
-    save_every: int | None = Field(None, ge=1, description="updates between checkpoints; absent: at each evaluation")
+    compile: bool = Field(default=False, description="compile the model with torch.compile")
+    distributed: Literal["ddp", "fsdp"] = Field(default="ddp", description="used under torchrun")
+    evaluate_every: int | None = Field(default=None, ge=1, description="updates between evaluations; absent: once an epoch")
+    save_every: int | None = Field(default=None, ge=1, description="updates between checkpoints; absent: at each evaluation")
     metric: Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match"] = "loss"
-    patience: int | None = Field(None, ge=1, description="stop after so many evaluations without a better metric")
-    keep: int = Field(2, ge=1, description="newest checkpoints kept, beside the best")
-    average: int = Field(1, ge=1, description="average the weights of the last so many evaluations at the end")
-    ema: float | None = Field(None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
-    log_every: int = Field(20, ge=1)
+    patience: int | None = Field(default=None, ge=1, description="stop after so many evaluations without a better metric")
+    keep: int = Field(default=2, ge=1, description="newest checkpoints kept, beside the best")
+    average: int = Field(default=1, ge=1, description="average the weights of the last so many evaluations at the end")
+    ema: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
+    log_every: int = Field(default=20, ge=1)
     tensorboard: bool = False
 
 
 class DecodingConfig(Frozen):
     """How text is generated."""
 
-    beam: int = Field(5, ge=1)
-    length_penalty: float = Field(1.0, ge=0, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
-    coverage_penalty: float = Field(0.0, ge=0, description="beta of the GNMT coverage penalty")
-    max_length: int = Field(200, ge=1, description="tokens generated at most")
-    min_length: int = Field(0, ge=0)
-    no_repeat_ngram: int = Field(0, ge=0)
-    replace_unknown: bool = Field(False, description="an unknown word becomes the source word most attended to")
-    batch_size: int = Field(64, ge=1, description="sentences decoded together")
+    beam: int = Field(default=5, ge=1)
+    length_penalty: float = Field(default=1.0, ge=0, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
+    coverage_penalty: float = Field(default=0.0, ge=0, description="beta of the GNMT coverage penalty")
+    max_length: int = Field(default=200, ge=1, description="tokens generated at most")
+    min_length: int = Field(default=0, ge=0)
+    no_repeat_ngram: int = Field(default=0, ge=0)
+    replace_unknown: bool = Field(default=False, description="an unknown word becomes the source word most attended to")
+    batch_size: int = Field(default=64, ge=1, description="sentences decoded together")
 
 
 class RunConfig(Frozen):

@@ -21,6 +21,8 @@ TRIALS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp bf16": {"precision": "bf16"},
     "ddp fp16": {"precision": "fp16"},
+    "ddp accumulated": {"accumulation": 2, "epochs": 5},
+    "fsdp accumulated": {"distributed": "fsdp", "accumulation": 2, "epochs": 5},
     "fsdp": {"distributed": "fsdp", "ema": 0.9},
     "fsdp fp16": {"distributed": "fsdp", "precision": "fp16"},
 }
@@ -50,9 +52,13 @@ def start(trials: list[dict[str, Any]], processes: int = 2) -> list[subprocess.P
 def finish(started: list[subprocess.Popen[str]]) -> list[tuple[int, list[dict[str, Any]], str]]:
     """Return exit code, answers and standard error of each process."""
     ended = []
-    for process in started:
-        out, err = process.communicate(timeout=100)
-        ended.append((process.returncode, [json.loads(line) for line in out.splitlines()], err))
+    try:
+        for process in started:
+            out, err = process.communicate(timeout=100)
+            ended.append((process.returncode, [json.loads(line) for line in out.splitlines()], err))
+    finally:
+        for process in started:
+            process.kill()
     return ended
 
 
@@ -77,7 +83,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
 @pytest.mark.parametrize("name", TRIALS)
 def test_two_processes_train_as_one_that_accumulates(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str) -> None:
     folder, results = pair
-    single = tiny.run(tmp_path, accumulation=2, **TRIALS[name])
+    single = tiny.run(tmp_path, **{**TRIALS[name], "accumulation": 2 * TRIALS[name].get("accumulation", 1)})
     assert results[name]["step"] == single.step
     figures = [(line["step"], key, value) for line in lines(tmp_path) for key, value in line.items() if isinstance(value, float)]
     others = [(line["step"], key, value) for line in lines(folder / name) for key, value in line.items() if isinstance(value, float)]

@@ -169,8 +169,11 @@ def test_half_precision_keeps_float32_weights_and_learns_nearly_the_same(tmp_pat
     tiny.run(full)
     weights = load_file(half / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    losses = [[line["loss"] for line in lines(folder) if line["event"] == "train"] for folder in (half, full)]
+    losses, norms = (
+        [[line.get(key) for line in lines(f) if line["event"] == "train"] for f in (half, full)] for key in ("loss", "gradient_norm")
+    )
     assert losses[0] != losses[1]
+    assert norms[0][1:] == pytest.approx(norms[1][1:], rel=0.5), "of the gradient itself, not of the scaled one"
     assert losses[0] == pytest.approx(losses[1], rel=0.05)  # fp16 starts with updates left out, until the scale fits
 
 
@@ -185,8 +188,10 @@ def test_a_gradient_that_overflows_in_fp16_lowers_the_scale_and_training_goes_on
 
 @pytest.mark.parametrize("spoil", [lambda s: s._replace(loss=s.loss * float("nan")), lambda s: s._replace(loss=s.loss + float("inf"))])
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(tmp_path: Path, spoil: Callable[[SequenceLoss], SequenceLoss]) -> None:
+    events: list[str] = []
     with pytest.raises(TrainingError) as caught:
-        run(tmp_path, spoiled(11, spoil))
+        run(tmp_path, replace(spoiled(11, spoil), on_event=events.append))
+    assert events[-1] == "update 11", "the weights are not even changed"
     examples = ", ".join(str(index) for index in tiny.plan(1)[3].indices)
     assert str(caught.value) == (
         f"step 11, epoch 2, batch 4: the loss is not finite (examples {examples}); step-00000010 is the last checkpoint"

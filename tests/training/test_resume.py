@@ -39,6 +39,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in clock} for line in found if line["event"] in ("train", "evaluate", "done")]
 
 
+def state(folder: Path) -> dict[str, Any]:
+    """Return the last checkpoint's state without what depends on the clock."""
+    newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    found = json.loads((newest / "state.json").read_text())
+    del found["progress"]["seconds"], found["progress"]["window"][4]
+    return found
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "model").iterdir())}
 
@@ -61,6 +69,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path, undisturbed: dict[str, tup
     result = tiny.run(tmp_path, **FEATURES[feature])
     assert result.weights_sha256 == expected.weights_sha256
     assert lines(tmp_path) == lines(folder)
+    assert state(tmp_path) == state(folder)
     assert files(tmp_path) == files(folder)
 
 
@@ -85,6 +94,8 @@ def test_a_signal_saves_and_the_run_resumes_exactly(
     assert (tmp_path / "checkpoints" / f"step-{result.step:08d}" / "manifest.json").is_file()
     assert result.step == int(moment.split()[1]), "it stops at the end of the update, evaluation or save the signal came in"
     assert signal.getsignal(number) == before
+    if moment.startswith("evaluate"):
+        assert result.step not in [line["step"] for line in lines(tmp_path) if line["event"] == "evaluate"], "the evaluation is left"
     assert tiny.run(tmp_path).weights_sha256 == expected.weights_sha256
     assert lines(tmp_path) == lines(folder)
 

@@ -20,9 +20,11 @@ from regard.attention.score import Score
 from regard.attention.window import Window
 from regard.config import AttentionConfig, RNNConfig
 from regard.errors import ConfigError
+from regard.models.cell import RecurrentStack
 from regard.models.decoder import Bridge, RecurrentDecoder
+from regard.models.embedding import ScaledEmbedding
 from regard.models.encoder import RecurrentEncoder
-from regard.models.readout import DeepReadout, TanhReadout
+from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.sequence import RecurrentEncoderDecoder
 
 
@@ -55,20 +57,26 @@ def build(config: RNNConfig, *, source_size: int, target_size: int) -> Recurrent
         bidirectional=config.bidirectional,
         dropout=config.dropout,
     )
-    target_embedding = _embedding(target_size, config.embed_dim)
-    source_embedding = target_embedding if config.share_embeddings else _embedding(source_size, config.embed_dim)
+    target_embedding = ScaledEmbedding(target_size, config.embed_dim)
+    source_embedding = target_embedding if config.share_embeddings else ScaledEmbedding(source_size, config.embed_dim)
     attention = config.attention
-    decoder = RecurrentDecoder(
+    attend_first = attention is not None and attention.query_state == "previous"
+    feeding = attention is not None and attention.input_feeding
+    stack = RecurrentStack(
         config.cell,
-        target_embedding,
-        hidden_dim=config.decoder_dim,
-        context_dim=encoder.output_dim,
+        config.embed_dim,
+        config.decoder_dim,
         num_layers=config.decoder_layers,
+        extra_dim=config.readout_dim if feeding else encoder.output_dim if attend_first or attention is None else 0,
+        dropout=config.dropout,
+    )
+    decoder = RecurrentDecoder(
+        target_embedding,
+        stack,
+        _readout(config, encoder.output_dim),
         attention=None if attention is None else _attention(attention, config.decoder_dim, encoder.output_dim),
-        attend_first=attention is not None and attention.query_state == "previous",
-        input_feeding=attention is not None and attention.input_feeding,
-        readout=_readout(config, encoder.output_dim),
-        readout_dim=config.readout_dim,
+        attend_first=attend_first,
+        input_feeding=feeding,
         dropout=config.dropout,
     )
     bridge = Bridge(
@@ -86,14 +94,7 @@ def build(config: RNNConfig, *, source_size: int, target_size: int) -> Recurrent
     return RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
 
 
-def _embedding(size: int, dim: int) -> nn.Embedding:
-    embedding = nn.Embedding(size, dim)
-    # A tied table is also the output layer: entries of size 1 would start it with logits of size sqrt(dim).
-    nn.init.normal_(embedding.weight, std=dim**-0.5)
-    return embedding
-
-
-def _readout(config: RNNConfig, context_dim: int) -> DeepReadout | TanhReadout:
+def _readout(config: RNNConfig, context_dim: int) -> Readout:
     match config.readout:
         case "deep":
             return DeepReadout(config.decoder_dim, config.embed_dim, context_dim, config.readout_dim)

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from regard import ops
 
 CellKind = Literal["gru", "lstm", "tanh"]
+Layers = tuple[tuple[Tensor, ...], ...]
+"""The state of stacked layers: for each its parts, (hidden,) or (hidden, cell)."""
+
 GATES = {"gru": 3, "lstm": 4, "tanh": 1}
 
 
@@ -86,3 +89,45 @@ class GateInput(ops.Linear):
             nn.init.zeros_(self.bias)
             if kind == "lstm":
                 nn.init.ones_(self.bias.data[hidden_dim : 2 * hidden_dim])
+
+
+class RecurrentStack(nn.Module):
+    """Stacked recurrent layers that move one step together, with room for a second input beside the word.
+
+    Args:
+        kind: cell.
+        input_dim: E, size of the embedded word.
+        hidden_dim: H of every layer.
+        num_layers: layers.
+        extra_dim: size of a second input of the first layer (a context or a fed-back state); 0 for none.
+        dropout: between layers.
+
+    Example:
+        >>> stack = RecurrentStack("lstm", 3, 5, num_layers=2, extra_dim=0, dropout=0.0)
+        >>> state = tuple(cell.initial(2) for cell in stack.cells)
+        >>> stack(stack.project(torch.ones(2, 3)), state)[-1][0].shape
+        torch.Size([2, 5])
+    """
+
+    def __init__(self, kind: CellKind, input_dim: int, hidden_dim: int, *, num_layers: int, extra_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        sizes = [input_dim] + [hidden_dim] * (num_layers - 1)
+        self.inputs = nn.ModuleList(GateInput(size, kind, hidden_dim) for size in sizes)
+        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in sizes)
+        self.extra = GateInput(extra_dim, kind, hidden_dim, bias=False) if extra_dim else None
+        self.dropout = nn.Dropout(dropout)
+
+    def project(self, embedded: Tensor) -> Tensor:
+        """Map embedded words (..., E) to the first layer's gates (..., G H); can be done for all steps at once."""
+        return self.inputs[0](embedded)
+
+    def forward(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> Layers:
+        """Move one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if there is one."""
+        if self.extra is not None and extra is not None:
+            gates = gates + self.extra(extra)
+        new: list[tuple[Tensor, ...]] = []
+        for index, cell in enumerate(self.cells):
+            projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
+            new.append(cell(projected, layers[index]))
+        return tuple(new)

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import Memory, SourceAttention
-from regard.models.cell import CellKind, GateInput, RecurrentCell
+from regard.models.cell import CellKind, Layers, RecurrentStack
 from regard.models.encoder import Encoded
-from regard.models.readout import DeepReadout, TanhReadout
-
-Layers = tuple[tuple[Tensor, ...], ...]
+from regard.models.readout import Readout
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,11 @@ class DecoderState:
     context: Tensor | None
     feed: Tensor | None
     position: int
+
+    @property
+    def top(self) -> Tensor:
+        """The output of the last layer, (B, K, H)."""
+        return self.layers[-1][0]
 
     def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
         """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
@@ -114,61 +117,52 @@ class RecurrentDecoder(nn.Module):
         attend last (Luong):      h_t = cell([E y_{t-1}; feed], h_{t-1});  c_t = attend(h_t);  h~_t = readout(h_t, E y_{t-1}, c_t)
         no attention:             c = [last forward; last backward state] at every step (Cho et al. 2014)
 
-    Bahdanau et al. 2015, Eq. 4 and A.2.2; Luong et al. 2015, section 3 and 3.3 (input feeding: `feed` is h~_{t-1}). Differs from
-    A.2.2: the readout takes s_i, as Eq. 4 says, where A.2.2 writes s_{i-1}.
+    Bahdanau et al. 2015, Eq. 4 and A.2.2; Luong et al. 2015, section 3 and 3.3 (input feeding: `feed` is h~_{t-1}). Differs from A.2.2: the
+    readout takes s_i, as Eq. 4 says, where A.2.2 writes s_{i-1}.
 
     Args:
-        kind: cell.
         embedding: the target embedding.
-        hidden_dim: H.
-        context_dim: C, size of a source state.
-        num_layers: stacked layers.
+        stack: the recurrent layers; their second input takes Bahdanau's or the fixed context, or Luong's attentional state.
+        readout: how state, word and context are combined.
         attention: how to attend, or None for a fixed context.
         attend_first: Bahdanau's order (True) or Luong's.
         input_feeding: feed the attentional state back (Luong's order only).
-        readout: how state, word and context are combined.
-        readout_dim: R, what the readout returns.
-        dropout: on embeddings, between layers, and on the readout.
+        dropout: on embeddings and on the readout.
+
+    Example:
+        >>> from regard.models import RecurrentEncoder, RecurrentStack, TanhReadout
+        >>> stack = RecurrentStack("gru", 3, 5, num_layers=1, extra_dim=10, dropout=0.0)
+        >>> decoder = RecurrentDecoder(nn.Embedding(7, 3), stack, TanhReadout(5, 10, 2), attention=None)
+        >>> encoded = RecurrentEncoder("gru", 3, 5, num_layers=1, bidirectional=True, dropout=0.0)(torch.ones(1, 4, 3), torch.tensor([4]))
+        >>> state = decoder.start(((torch.zeros(1, 1, 5),),), encoded)
+        >>> decoder(torch.tensor([[2, 4, 6]]), state).readout.shape
+        torch.Size([1, 3, 2])
     """
 
     def __init__(
         self,
-        kind: CellKind,
         embedding: nn.Embedding,
+        stack: RecurrentStack,
+        readout: Readout,
         *,
-        hidden_dim: int,
-        context_dim: int,
-        num_layers: int,
         attention: SourceAttention | None,
-        attend_first: bool,
-        input_feeding: bool,
-        readout: DeepReadout | TanhReadout,
-        readout_dim: int,
-        dropout: float,
+        attend_first: bool = False,
+        input_feeding: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embedding = embedding
+        self.stack = stack
+        self.readout = readout
         self.attention = attention
         self.attend_first = attend_first and attention is not None
         self.input_feeding = input_feeding
-        self.readout_dim = readout_dim
-        sizes = [embedding.embedding_dim] + [hidden_dim] * (num_layers - 1)
-        self.inputs = nn.ModuleList(GateInput(size, kind, hidden_dim) for size in sizes)
-        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in sizes)
-        # What enters the first cell beside the word: Bahdanau's or the fixed context, or Luong's attentional state.
-        extra = readout_dim if input_feeding else context_dim if self.attend_first or attention is None else 0
-        self.extra = GateInput(extra, kind, hidden_dim, bias=False) if extra else None
-        self.readout = readout
         self.dropout = nn.Dropout(dropout)
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embed (..., ) token numbers as (..., E)."""
-        return self.dropout(self.embedding(tokens))
 
     def start(self, layers: Layers, encoded: Encoded) -> DecoderState:
         """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them."""
         batch = encoded.states.shape[0]
-        feed = layers[0][0].new_zeros(batch, 1, self.readout_dim) if self.input_feeding else None
+        feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
         if self.attention is not None:
             return DecoderState(layers, self.attention.memory(encoded.states, encoded.lengths), None, feed, 0)
         directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
@@ -176,83 +170,69 @@ class RecurrentDecoder(nn.Module):
         return DecoderState(layers, None, context, feed, 0)
 
     def forward(self, target: Tensor, state: DecoderState) -> DecoderOutput:
-        """Run over whole targets (B, T), each token the one before the token to predict."""
-        embedded = self.embed(target)
-        gates = self.inputs[0](embedded)
-        if state.context is not None and self.extra is not None:
-            gates = gates + self.extra(state.context)
-        steps = gates.unsqueeze(2).unbind(1)  # T times (B, 1, G H)
+        """Run over whole targets (B, T), each token the one before the token to predict.
+
+        Only what depends on the step before runs step by step; the rest is done for all steps at once.
+        """
+        embedded = self.dropout(self.embedding(target))
+        steps = self.stack.project(embedded).unsqueeze(2).unbind(1)  # T times (B, 1, G H)
+        if not steps:
+            return DecoderOutput(embedded.new_zeros(*target.shape, self.readout.output_dim), None)
         with ops.recurrent_steps():
             if self.input_feeding:
                 return self._forward_fed(steps, embedded, state)
             hidden, contexts, weights = [], [], []
-            for gate in steps:
+            for gates in steps:
                 if self.attend_first:
-                    state, context, weight = self._attend_first(gate, state)
+                    state, context, weight = self._attend_first(gates, state)
                     contexts.append(context)
                     weights.append(weight)
                 else:
-                    state = replace(state, layers=self._advance(gate, state.layers))
-                hidden.append(state.layers[-1][0])
-        if not hidden:
-            return DecoderOutput(gates.new_zeros(*target.shape, self.readout_dim), None)
+                    state = replace(state, layers=self.stack(gates, state.layers, state.context))
+                hidden.append(state.top)
         tops = torch.cat(hidden, 1)  # (B, T, H)
         if self.attend_first:
-            context, weight = torch.cat(contexts, 1), torch.cat(weights, 1)
-        else:
-            context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device))
-        return DecoderOutput(self.dropout(self.readout(tops, embedded, context.expand(*tops.shape[:-1], -1))), weight)
+            return DecoderOutput(self._read(tops, embedded, torch.cat(contexts, 1)), torch.cat(weights, 1))
+        context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device))
+        return DecoderOutput(self._read(tops, embedded, context), weight)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state."""
-        embedded = self.embed(tokens)
-        gates = self.inputs[0](embedded)
+        embedded = self.dropout(self.embedding(tokens))
+        gates = self.stack.project(embedded)
         if self.attend_first:
             state, context, weights = self._attend_first(gates, state)
-        else:
-            extra = state.feed if self.input_feeding else state.context
-            gates = gates if self.extra is None or extra is None else gates + self.extra(extra)
-            state = replace(state, layers=self._advance(gates, state.layers))
-            context, weights = self._context(state.layers[-1][0], state, state.position)
-        top = state.layers[-1][0]
-        readout = self.dropout(self.readout(top, embedded, context.expand(*top.shape[:-1], -1)))
-        return readout, weights, replace(state, feed=readout if self.input_feeding else None, position=state.position + 1)
+            return self._read(state.top, embedded, context), weights, state
+        readout, weights, state = self._attend_last(gates, embedded, state)
+        return readout, weights, replace(state, position=state.position + 1)
 
     def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState) -> DecoderOutput:
-        assert self.extra is not None
-        assert state.feed is not None
         readouts, weights = [], []
-        feed = state.feed
-        for position, gate in enumerate(steps):
-            state = replace(state, layers=self._advance(gate + self.extra(feed), state.layers))
-            top = state.layers[-1][0]
-            context, weight = self._context(top, state, position)
-            feed = self.dropout(self.readout(top, embedded[:, position : position + 1], context.expand(*top.shape[:-1], -1)))
-            readouts.append(feed)
+        for gates, word in zip(steps, embedded.unsqueeze(2).unbind(1), strict=True):
+            readout, weight, state = self._attend_last(gates, word, state)
+            state = replace(state, position=state.position + 1)
+            readouts.append(readout)
             weights.append(weight)
-        if not readouts:
-            return DecoderOutput(embedded.new_zeros(*embedded.shape[:2], self.readout_dim), None)
-        return DecoderOutput(torch.cat(readouts, 1), None if weights[0] is None else torch.cat([w for w in weights if w is not None], 1))
+        return DecoderOutput(torch.cat(readouts, 1), torch.cat(weights, 1))
 
     def _attend_first(self, gates: Tensor, state: DecoderState) -> tuple[DecoderState, Tensor, Tensor]:
         assert self.attention is not None
-        assert self.extra is not None
         assert state.memory is not None
-        context, weights = self.attention(state.layers[-1][0], state.memory, position=state.position)
-        layers = self._advance(gates + self.extra(context), state.layers)
-        return replace(state, layers=layers, position=state.position + 1), context, weights
+        context, weights = self.attention(state.top, state.memory, position=state.position)
+        return replace(state, layers=self.stack(gates, state.layers, context), position=state.position + 1), context, weights
+
+    def _attend_last(self, gates: Tensor, embedded: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+        layers = self.stack(gates, state.layers, state.feed if self.input_feeding else state.context)
+        state = replace(state, layers=layers)
+        context, weights = self._context(state.top, state, state.position)
+        readout = self._read(state.top, embedded, context)
+        return readout, weights, replace(state, feed=readout) if self.input_feeding else state
 
     def _context(self, query: Tensor, state: DecoderState, position: int | Tensor) -> tuple[Tensor, Tensor | None]:
         if self.attention is None or state.memory is None:
             assert state.context is not None
             return state.context, None
-        context, weights = self.attention(query, state.memory, position=position)
-        return context, weights
+        return self.attention(query, state.memory, position=position)
 
-    def _advance(self, gates: Tensor, layers: Layers) -> Layers:
-        # gates (B, K, G H) of the first layer; every layer moves one step.
-        new: list[tuple[Tensor, ...]] = []
-        for index, cell in enumerate(self.cells):
-            projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
-            new.append(cell(projected, layers[index]))
-        return tuple(new)
+    def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
+        return self.dropout(self.readout(top, embedded, context.expand(*top.shape[:-1], -1)))

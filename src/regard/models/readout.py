@@ -28,6 +28,7 @@ class DeepReadout(nn.Module):
 
     def __init__(self, state_dim: int, embed_dim: int, context_dim: int, output_dim: int) -> None:
         super().__init__()
+        self.output_dim = output_dim
         self.linear = ops.Linear(state_dim + embed_dim + context_dim, 2 * output_dim)
 
     def forward(self, state: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
@@ -53,8 +54,12 @@ class TanhReadout(nn.Module):
 
     def __init__(self, state_dim: int, context_dim: int, output_dim: int) -> None:
         super().__init__()
+        self.output_dim = output_dim
         self.linear = ops.Linear(state_dim + context_dim, output_dim, bias=False)
 
     def forward(self, state: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
         """Combine (..., state_dim) and (..., C) into (..., R)."""
         return torch.tanh(self.linear(torch.cat([context.to(state.dtype), state], -1)))
+
+
+Readout = DeepReadout | TanhReadout

@@ -22,6 +22,15 @@ class RecurrentEncoderDecoder(nn.Module):
         decoder: generates the target.
         output: readout (R) to vocabulary (V).
         dropout: on source embeddings.
+
+    Example:
+        >>> from regard.config import RNNConfig
+        >>> from regard.models import build
+        >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)
+        >>> source, lengths, target = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]])
+        >>> loss = model(source, lengths, target, torch.tensor([[6, 3]]), torch.tensor([2]))
+        >>> int(loss.tokens), model.decode(source, lengths, target).weights.shape
+        (2, torch.Size([1, 2, 3]))
     """
 
     def __init__(

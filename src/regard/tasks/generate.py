@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from regard.data.dates import split_dates
+from regard.data.dates import DateExample, split_dates
 from regard.data.lines import write_files
 from regard.data.parallel import write_parallel
-from regard.data.toys import generate_toys
+from regard.data.toys import ToyExample, generate_toys
 from regard.errors import ConfigError
 
 GeneratedSet = Literal["dates", "copy", "reverse", "sort"]
-Links = Sequence[tuple[int, int] | None]
 
 
 def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
@@ -46,16 +45,15 @@ def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, s
         raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
     folder = Path(folder)
     written: list[Path] = []
-    examples: dict[str, list[tuple[str, str, Links]]] = {"train": [], "test": []}
+    parts: tuple[Sequence[DateExample | ToyExample], ...]
     if kind == "dates":
-        for name, part in zip(examples, split_dates(train, test, seed), strict=True):
-            examples[name] = [(item.source, item.target, item.links) for item in part]
+        parts = split_dates(train, test, seed)
     else:
-        drawn = [(item.source, item.target, item.links) for item in generate_toys(kind, train + test, seed=seed)]
-        examples = {"train": drawn[:train], "test": drawn[train:]}
-    for name, part in examples.items():
-        written += write_parallel(folder, name, [(source, target) for source, target, _ in part])
-    lines = [" ".join(f"{s}?{t}" for t, span in enumerate(links) if span for s in range(*span)) for _, _, links in examples["test"]]
+        drawn = generate_toys(kind, train + test, seed=seed)
+        parts = drawn[:train], drawn[train:]
+    for name, part in zip(("train", "test"), parts, strict=True):
+        written += write_parallel(folder, name, [(item.source, item.target) for item in part])
+    lines = [" ".join(f"{s}?{t}" for t, span in enumerate(item.links) if span for s in range(*span)) for item in parts[1]]
     path = folder / "test.links"
     write_files({path: ("\n".join(lines) + "\n").encode()})
     return [*written, path]

@@ -100,7 +100,7 @@ class Translator:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told.
         limit = self.run.config.data.max_length
         whole = [source.encode(line if line.strip() else "") for line in lines]
-        encoded = [Encoded(*(part[:limit] for part in item)) for item in whole]
+        encoded = [Encoded(item.ids[:limit], item.pieces[:limit], item.offsets[:limit]) for item in whole]
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
         found: list[list[Hypothesis]] = [[] for _ in lines]
         # Like lengths together: little padding. Longest first, so that too large a batch fails at once.

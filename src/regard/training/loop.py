@@ -250,7 +250,7 @@ class _Loop:
             raise
         if not idle:
             self.watch.add(Place(self.progress.step, 0, epoch, index), sums.loss)
-            self.sums += torch.stack([value.detach().double() for value in (sums.loss, sums.nll, sums.tokens, sums.correct)])
+            self.sums += torch.stack([value.detach().to(self.sums) for value in (sums.loss, sums.nll, sums.tokens, sums.correct)])
 
     def _clip(self, place: Place) -> Tensor:
         self.scaler.unscale_(self.optimizer)
