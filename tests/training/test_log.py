@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,18 @@ def test_a_log_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> Non
     (tmp_path / "log.jsonl").mkdir()
     with pytest.raises(TrainingError, match=r"log\.jsonl: cannot be written \(Is a directory\)"), RunLog(tmp_path, Progress(), total=3):
         pass
+
+
+def test_a_full_disk_under_the_log_is_told_in_one_line_and_the_run_resumes(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[1]))
+    try:
+        with pytest.raises(TrainingError, match=r"log\.jsonl: cannot be written \(File too large\)"):
+            tiny.run(tmp_path, log_every=1, save_every=100, evaluate_every=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert tiny.run(tmp_path).reason == "epochs"
+    assert all(json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines())
 
 
 def test_figures_reach_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

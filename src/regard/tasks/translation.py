@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,13 +75,16 @@ def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_leng
     return Corpus([pairs[i] for i in kept], [sources[i] for i in kept], [targets[i] for i in kept], left_out)
 
 
-def train_translation(config: RunConfig, folder: str | Path, *, say: Callable[[str], None] = print) -> TrainResult:
+def train_translation(
+    config: RunConfig, folder: str | Path, *, say: Callable[[str], None] = print, on_event: Callable[[str], None] | None = None
+) -> TrainResult:
     """Train a translation model, or resume the run in `folder`.
 
     Args:
         config: what to train on what; `data.source` must be set.
         folder: the run folder.
         say: takes one line of news at a time; called by the first process only.
+        on_event: told what happens, before it does; see `regard.training.Job`.
 
     Returns:
         How training ended (`regard.training.TrainResult`).
@@ -100,6 +104,8 @@ def train_translation(config: RunConfig, folder: str | Path, *, say: Callable[[s
         model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
         _report(tell, config, corpus, held, vocabularies, model)
         job = _job(config, folder, corpus, held, vocabularies)
+        if on_event is not None:
+            job = replace(job, on_event=on_event)
         return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
 
 

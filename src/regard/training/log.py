@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -69,7 +70,8 @@ class RunLog:
         if self._board is not None:
             self._board.close()
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what could not be written has been told; closing would try once more
+                self._file.close()
 
     def write(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         """Append one event; figures that are not finite are written as null, which JSON has no other word for.
@@ -93,8 +95,12 @@ class RunLog:
 
     def to_disk(self) -> None:
         """Bring what was written to disk, so that the log never knows less than a checkpoint."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             os.fsync(self._file.fileno())
+        except OSError as error:
+            raise TrainingError(f"{self._file.name}: cannot be written ({error.strerror})") from error
 
     def advance(self, step: int) -> None:
         """Move the progress bar."""

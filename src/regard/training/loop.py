@@ -153,7 +153,7 @@ class _Loop:
         if self.job.stop.agreed:
             return
         self.job.on_event(f"evaluate {progress.step}")
-        torch.manual_seed(_seed(config.seed, "evaluation", progress.step))
+        _seed(self.world.device, config.seed, "evaluation", progress.step)
         self.model.eval()
         try:
             # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
@@ -235,7 +235,7 @@ class _Loop:
         index = group.start if idle else index
         weight = 0.0 if idle else self.world.size / tokens  # gradients are averaged over the processes, not summed
         last = start + self.world.size >= group.stop
-        torch.manual_seed(_seed(self.config.seed, epoch, index))
+        _seed(self.world.device, self.config.seed, epoch, index)
         batch = self.job.collate(self._plan(epoch)[index])
         batch = batch.to(self.world.device) if hasattr(batch, "to") else batch
         dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float16
@@ -329,9 +329,13 @@ class _Loop:
         return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
 
 
-def _seed(*parts: int | str) -> int:
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+def _seed(device: torch.device, *parts: int | str) -> None:
+    """Seed torch from what names this moment of a run."""
+    seed = int.from_bytes(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little") >> 1
+    # torch.manual_seed also notes, with a stack trace, the seed of every device that is not in use: half a millisecond a batch.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def _explained(error: Exception, config: TrainingConfig, device: torch.device) -> RegardError | None:
