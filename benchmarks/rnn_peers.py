@@ -217,9 +217,27 @@ def main() -> None:
         write_result(arguments.out, result)
 
 
+def table(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result as the table of the documents: ratios only, the median of the pairs and the least of them."""
+    peers = [name for name in TRAINERS if name != "regard"]
+    parts = [("training, target tokens/s", kind, part) for kind, part in result["training"].items()]
+    parts += [("beam 5, sentences/s", kind, part["sentences_per_second"]) for kind, part in result["decoding"].items()]
+    rows = []
+    for what, kind, part in parts:
+        ratios = [part["ratio"].get(name) for name in peers]
+        rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (least {ratio['least']:.2f})" for ratio in ratios)])
+    machine = result["machine"]
+    note = (
+        f"`{result['command']}`: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, float32. "
+        f"{result['configuration']['model']}; {result['configuration']['decoding']}."
+    )
+    return {"columns": ["what", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}
+
+
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Write the result file; after every part, so that an interrupted benchmark keeps what it has."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    result |= table(result)
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 

@@ -309,31 +309,56 @@ def doctor() -> None:
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and an exit code."""
+    if sys.stderr is None:  # closed: nowhere to say anything, and print would take standard output instead
+        sys.stderr = open(os.devnull, "w")
     try:
-        sys.exit(app(standalone_mode=False) or 0)
-    except RegardError as error:
-        sys.exit(_fail(" ".join(str(error).splitlines()), error.exit_code))
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(_run())
     except BrokenPipeError:
-        # The reader has gone (`| head`). What is still buffered goes nowhere, quietly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()  # the reader has gone (`| head`)
         sys.exit(141)
+
+
+def _run() -> int:
+    try:
+        if sys.stdout is None:
+            raise DataError("standard output: closed; /dev/null takes what nobody wants to read")
+        code = app(standalone_mode=False) or 0
+        sys.stdout.flush()  # here, where it can still be told that it failed
+        return code
+    except RegardError as error:
+        return _fail(" ".join(str(error).splitlines()), error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except SystemExit as leaving:
+        # typer makes an exit code of its own of a broken pipe.
+        raise leaving.__context__ if isinstance(leaving.__context__, BrokenPipeError) else leaving
+    except BrokenPipeError:
+        raise
     except Exception as error:
         # A wrong command line. The class is click's, which typer carries under a name of its own.
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
-            sys.exit(_fail(" ".join(explain().split()) or "no command given; see regard --help", code))
+            return _fail(" ".join(explain().split()) or "no command given; see regard --help", code)
         if isinstance(error, MemoryError) or "not enough memory" in str(error):
-            sys.exit(_fail("not enough memory; a smaller --batch-size, --beam or training.batch_tokens needs less", 1))
+            return _fail("not enough memory; a smaller --batch-size, --beam or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
-            sys.exit(_fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2))
+            return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2)
         raise
 
 
 def _fail(message: str, code: int) -> int:
     _note(f"error: {message}")
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        _forget_output()
     return code
+
+
+def _forget_output() -> None:
+    # Else what is still buffered is tried once more when the interpreter ends, and fails there with a message of its own.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _note(message: str) -> None:

@@ -7,6 +7,7 @@ take ints, floats and bools.
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -16,13 +17,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from regard.errors import ConfigError
 
+# What the reader raises: its own error, a date that is none, lists within lists without end.
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+# Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
+MAX_DEPTH = 5
+MAX_ERRORS = 5
+
 Score = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
 
 
 class Frozen(BaseModel):
     """Base of every configuration: immutable, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class DataConfig(Frozen):
@@ -81,6 +88,7 @@ class RNNConfig(Frozen):
     readout_dim: int = Field(default=256, ge=1, description="size of what the output layer sees")
     tie_embeddings: bool = Field(default=False, description="output layer = target embedding; needs readout_dim = embed_dim")
     share_embeddings: bool = Field(default=False, description="source embedding = target embedding; needs a shared vocabulary")
+    init: Literal["scaled", "bahdanau", "luong"] = Field(default="scaled", description="how weights start; the papers' own by name")
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
 
     @model_validator(mode="after")
@@ -93,7 +101,7 @@ class RNNConfig(Frozen):
 class TrainingConfig(Frozen):
     """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
 
-    seed: int = Field(default=1, ge=0)
+    seed: int = Field(default=1, ge=0, lt=2**63)
     epochs: int = Field(default=10, ge=1)
     max_updates: int | None = Field(default=None, ge=1, description="stop after so many updates, whatever the epoch")
     batch_tokens: int = Field(default=4096, ge=1, description="padded tokens of the longer side in a batch, at most")
@@ -175,7 +183,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *
             raise ConfigError(f"override {item!r} is not of the form key.sub=value")
         try:
             value = yaml.safe_load(text) if text else ""
-        except yaml.YAMLError as error:
+        except NOT_YAML as error:
             raise ConfigError(f"override {item!r}: the value is not YAML") from error
         nested: Any = value
         for part in reversed(key.split(".")):
@@ -197,8 +205,9 @@ def validate(tree: Mapping[str, Any], where: str) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        lines = [_explain(item) for item in error.errors()]
-        raise ConfigError(f"{where}: " + "; ".join(lines)) from error
+        lines = [_explain(item) for item in error.errors()[:MAX_ERRORS]]
+        more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
+        raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -239,7 +248,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: no such configuration file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text ({error})") from error
-    except yaml.YAMLError as error:
+    except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}{line}: not valid YAML") from error
@@ -250,21 +259,25 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return tree
 
 
-def _merge(tree: dict[str, Any], other: Mapping[str, Any]) -> None:
+def _merge(tree: dict[str, Any], other: Mapping[str, Any], depth: int = 1) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"configuration: keys within keys, more than {MAX_DEPTH} levels deep")
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
+            _merge(tree[key], value, depth + 1)
         elif isinstance(value, Mapping):
             tree[key] = {}
-            _merge(tree[key], value)
+            _merge(tree[key], value, depth + 1)
         else:
             tree[key] = value
 
 
 def _explain(item: Mapping[str, Any]) -> str:
     path = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "value_error":  # from a check of ours, which says what it found
+        return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
     if item["type"] != "extra_forbidden":
-        return f"{path or 'configuration'}: {item['msg']}, found {item['input']!r}" if path else str(item["msg"])
+        return f"{path}: {item['msg']}, found {reprlib.repr(item['input'])}" if path else str(item["msg"])
     model: Any = RunConfig
     for part in item["loc"][:-1]:
         model = _submodel(model, str(part))

@@ -262,3 +262,20 @@ def test_parameter_names_are_frozen():
         "output.weight",
         "source_embedding.weight",
     ]
+
+
+def test_the_papers_initialisations_are_as_published():
+    published = model_of("gru", "bahdanau", init="bahdanau")
+    for name, parameter in published.named_parameters():
+        if parameter.dim() == 1:
+            assert not parameter.any(), name
+    for cell in published.modules():
+        if isinstance(cell, RecurrentCell):
+            for gate in cell.weight.split(cell.hidden_dim):
+                torch.testing.assert_close(gate @ gate.T, torch.eye(cell.hidden_dim), rtol=0, atol=1e-5)
+    score = published.decoder.attention.score
+    assert 0.0005 < score.query.weight.std() < 0.002
+    assert 0.008 < published.output.weight.std() < 0.012
+    luong = model_of("lstm", "luong", init="luong")
+    for parameter in luong.parameters():
+        assert parameter.abs().max() <= 0.1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import gzip
 import os
 import zlib
@@ -121,6 +122,8 @@ def whole_characters(text: str) -> str:
 def write_files(contents: Mapping[Path, bytes]) -> None:
     r"""Write files so that each is there whole or not at all: all under temporary names first, then renamed.
 
+    A link is followed, and what is no ordinary file (a pipe, `/dev/null`) is written to, not replaced.
+
     Args:
         contents: the bytes of each path; missing folders are made.
 
@@ -134,18 +137,26 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         ...     read_lines(Path(folder, "a.txt"))
         ['one']
     """
-    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    temporary: dict[Path, Path] = {}
+    path = Path()
     try:
         for path, data in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(temporary[path], "wb") as stream:
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
+            if path.exists() and not path.is_file():
+                path.write_bytes(data)
+                continue
+            place = path.resolve()
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary[place] = place.with_name(f".{place.name}.{os.getpid()}")
+            with open(temporary[place], "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
         for path, written in temporary.items():
             os.replace(written, path)
     except OSError as error:
-        raise DataError(f"{next(iter(contents))}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
     finally:
         for written in temporary.values():
             with contextlib.suppress(OSError):
@@ -167,4 +178,5 @@ def unreadable(path: str | Path, error: Exception) -> DataError:
         PermissionError: "no permission to read it",
     }
     reason = reasons.get(type(error)) or (isinstance(error, OSError) and error.strerror) or str(error)
-    return DataError(f"{str(path)!r}: {reason}" if "\0" in str(path) else f"{path}: {reason}")
+    shown = repr(str(path)) if not str(path) or "\0" in str(path) else path
+    return DataError(f"{shown}: {reason}")

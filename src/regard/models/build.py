@@ -24,6 +24,7 @@ from regard.models.cell import RecurrentStack
 from regard.models.decoder import Bridge, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding
 from regard.models.encoder import RecurrentEncoder
+from regard.models.init import initialize
 from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.sequence import RecurrentEncoderDecoder
 
@@ -91,7 +92,9 @@ def build(config: RNNConfig, *, source_size: int, target_size: int) -> Recurrent
     nn.init.zeros_(output.bias)
     if config.tie_embeddings:
         output.weight = target_embedding.weight
-    return RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+    model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+    initialize(model, config.init)
+    return model
 
 
 def _readout(config: RNNConfig, context_dim: int) -> Readout:

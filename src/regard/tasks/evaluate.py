@@ -72,10 +72,13 @@ def evaluate_translation(
     """
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     outputs = [item.text for item in translator.translate(sources, decoding=decoding)]
-    figures = likelihood(translator.run.model, encode_corpus(pairs, translator.run.vocabularies, max_length=None))
+    # What translation would cut off is left out here: a line of a million characters has no likelihood worth its memory.
+    corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length)
+    figures = likelihood(translator.run.model, corpus)
+    used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
     scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
-    scores.append(Score("perplexity", figures["perplexity"], "per target token", "eos:yes|smoothing:none"))
-    scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", "teacher forcing|eos:yes"))
+    scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
+    scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     rows = bleu_by_length(outputs, references, sources, edges=LENGTH_EDGES)
@@ -142,11 +145,9 @@ def shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) 
         >>> shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
         [[1.0, 0.0], [0.0, 0.5]]
     """
-    table = np.zeros((len(units), len(tokens)))
-    for column, (start, end) in enumerate(tokens):
-        for row, (first, last) in enumerate(units):
-            table[row, column] = max(0, min(end, last) - max(start, first)) / max(1, end - start)
-    return table
+    first, last = np.array(units, dtype=np.int64).reshape(-1, 2, 1).transpose(1, 0, 2)
+    start, end = np.array(tokens, dtype=np.int64).reshape(-1, 2).T
+    return np.maximum(0, np.minimum(end, last) - np.maximum(start, first)) / np.maximum(1, end - start)
 
 
 def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: KnownLinks) -> Score:
@@ -161,8 +162,13 @@ def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: Known
         chosen: Links = set()
         if record is not None:
             sides = ((source, source_vocabulary), (target, target_vocabulary))
-            columns, rows = (shares(unit_spans(text, known.unit), vocabulary.encode(text).offsets) for text, vocabulary in sides)
-            chosen = links_from_weights(gather_weights(np.asarray(record.weights)[: rows.shape[1], : columns.shape[1]], rows, columns))
+            weights = np.asarray(record.weights)[:-1, :-1]  # without the ends of sentence
+            counts = weights.shape[1], weights.shape[0]
+            columns, rows = (
+                shares(unit_spans(text, known.unit), vocabulary.encode(text).offsets[:count])
+                for (text, vocabulary), count in zip(sides, counts, strict=True)
+            )
+            chosen = links_from_weights(gather_weights(weights, rows, columns))
         if known.unit == "character":
             # Characters without any known source (a hyphen in a date) are not judged.
             judged = {row for row, _ in links}

@@ -98,9 +98,8 @@ class Translator:
             self._check_replacement()
         source, target = self.run.vocabularies
         # The model was never shown a longer source; the rest of one is cut off, and the caller told.
-        limit = self.run.config.data.max_length
         whole = [source.encode(line if line.strip() else "") for line in lines]
-        encoded = [Encoded(item.ids[:limit], item.pieces[:limit], item.offsets[:limit]) for item in whole]
+        encoded = [self._cut(item) for item in whole]
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
         found: list[list[Hypothesis]] = [[] for _ in lines]
         # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
@@ -134,9 +133,13 @@ class Translator:
             yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
     def align(self, line: str, target: str) -> AttentionRecord | None:
-        """Return what the model attends to when it is made to produce `target`; None without attention or without tokens."""
-        source_vocabulary, target_vocabulary = self.run.vocabularies
-        source, forced = source_vocabulary.encode(line), target_vocabulary.encode(target)
+        """Return what the model attends to when it is made to produce `target`; None without attention or without tokens.
+
+        Both are cut to `data.max_length` tokens, as for translation.
+        """
+        source, forced = (
+            self._cut(vocabulary.encode(text)) for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
+        )
         if not source.ids or not forced.ids:
             return None
         batch = collate([source.ids], [forced.ids], (0,)).to(device_of(self.run.model))
@@ -198,6 +201,10 @@ class Translator:
                 return sample(model.step, state, batch_size=len(sources), options=options, sampling=sampling, device=device)
             search = greedy_search if options.beam == 1 else beam_search
             return search(model.step, state, batch_size=len(sources), options=options, device=device)
+
+    def _cut(self, text: Encoded) -> Encoded:
+        limit = self.run.config.data.max_length
+        return Encoded(text.ids[:limit], text.pieces[:limit], text.offsets[:limit])
 
     @property
     def _attends(self) -> bool:

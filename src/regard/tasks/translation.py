@@ -99,7 +99,7 @@ def train_translation(
         world.on_main(lambda: _prepare(folder, config, digests, pairs))
         vocabularies = load_vocabularies(folder, config)
         corpus = encode_corpus(pairs, vocabularies, max_length=config.data.max_length)
-        held = encode_corpus(valid, vocabularies, max_length=None)
+        held = encode_corpus(valid, vocabularies, max_length=config.data.max_length)
         torch.manual_seed(config.training.seed)
         model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
         _report(tell, config, corpus, held, vocabularies, model)
