@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,6 @@ from regard.errors import ConfigError, DataError, RegardError
 
 if TYPE_CHECKING:
     from regard.decoding import SamplingOptions
-    from regard.tasks.translate import Translation
 
 app = typer.Typer(
     help="Attention models: train them, use them, measure them, look at them.",
@@ -90,8 +90,9 @@ def train(
 ) -> None:
     """Train a model; the same command resumes it. Exit code 143 or 130 after SIGTERM or Ctrl-C, when all is saved."""
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
-    asked = {"task": task.value, "data": {name: path for name, path in files.items() if path is not None}}
-    settings = _with_files(load_config(config, overrides or [], base={"task": task.value}), asked["data"])
+    settings = load_config(config, overrides or [], base={"task": task.value})
+    given = {name: path for name, path in files.items() if path is not None}
+    settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
     if print_config:
         sys.stdout.write(dump_config(settings))
         return
@@ -121,7 +122,7 @@ def translate(
     temperature: Annotated[float, typer.Option(help="with --sample")] = 1.0,
     top_k: Annotated[int, typer.Option(min=0, help="with --sample: from the k most probable tokens")] = 0,
     top_p: Annotated[float, typer.Option(help="with --sample: from the fewest tokens of this probability")] = 1.0,
-    seed: Annotated[int, typer.Option(help="with --sample")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --sample")] = 1,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, log-probabilities, score")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")] = False,
 ) -> None:
@@ -129,6 +130,8 @@ def translate(
     from regard.decoding import SamplingOptions
     from regard.tasks.translate import Translator
 
+    if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1):
+        raise ConfigError("--temperature, --top-k, --top-p, --seed: only with --sample")
     translator = Translator.open(run)
     decoding = _decoding(
         translator.run.config,
@@ -150,7 +153,7 @@ def translate(
     for number, item in enumerate(translator.stream(_input(), decoding=decoding, n_best=n_best, sampling=sampling), start=1):
         if item.truncated:
             _note(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
-        _write(_as_json(item) if json_lines or n_best > 1 else item.text)
+        _write(json.dumps(item.to_json(), ensure_ascii=False) if json_lines or n_best > 1 else item.text)
         lines, tokens = number, tokens + (len(item.hypotheses[0].tokens) if item.hypotheses else 0)
     if timing:
         seconds = time.perf_counter() - started
@@ -185,34 +188,25 @@ def evaluate(
     from regard.data.lines import write_files
     from regard.data.parallel import read_pairs
     from regard.metrics import paired_bootstrap
-    from regard.tasks.evaluate import describe, evaluate_translation, read_links
+    from regard.tasks.evaluate import describe, describe_comparison, evaluate_translation, read_links
     from regard.tasks.translate import Translator
 
+    if json_file is not None and json_file == output:
+        raise ConfigError(f"--json and --output: both name {output}")
     pairs = read_pairs(source, target)
     unit: Literal["word", "character"] = link_unit.value
     known = read_links(links, unit) if links is not None else None
     translator = Translator.open(run)
+    other = Translator.open(against) if against is not None else None
     changes: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = _decoding(translator.run.config, **changes)
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe(evaluation, _say)
     report = {"run": str(run), "source": source, "decoding": decoding.model_dump(mode="json"), **evaluation.to_json()}
-    if against is not None:
-        other = Translator.open(against)
+    if other is not None:
         outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=_decoding(other.run.config, **changes))]
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
-        low, high = found.difference_interval
-        _say(
-            f"BLEU {found.system.value:.2f} against {found.baseline.value:.2f} of {against}: {found.difference:+.2f} "
-            f"[{low:+.2f}, {high:+.2f}], p = {found.p_value:.4f}"
-        )
-        report["against"] = {
-            "run": str(against),
-            "bleu": found.baseline.value,
-            "difference": found.difference,
-            "interval": [low, high],
-            "p_value": found.p_value,
-        }
+        report["against"] = describe_comparison(found, str(against), _say)
     contents = {}
     if json_file is not None:
         contents[json_file] = (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
@@ -310,7 +304,7 @@ def doctor() -> None:
 def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and an exit code."""
     if sys.stderr is None:  # closed: nowhere to say anything, and print would take standard output instead
-        sys.stderr = open(os.devnull, "w")
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open as long as the process
     try:
         sys.exit(_run())
     except BrokenPipeError:
@@ -331,7 +325,9 @@ def _run() -> int:
         return 130
     except SystemExit as leaving:
         # typer makes an exit code of its own of a broken pipe.
-        raise leaving.__context__ if isinstance(leaving.__context__, BrokenPipeError) else leaving
+        if isinstance(leaving.__context__, BrokenPipeError):
+            raise BrokenPipeError from leaving
+        raise
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -339,8 +335,8 @@ def _run() -> int:
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
             return _fail(" ".join(explain().split()) or "no command given; see regard --help", code)
-        if isinstance(error, MemoryError) or "not enough memory" in str(error):
-            return _fail("not enough memory; a smaller --batch-size, --beam or training.batch_tokens needs less", 1)
+        if isinstance(error, MemoryError) or "not enough memory" in str(error) or "allocate memory" in str(error):
+            return _fail("not enough memory; a smaller model, --batch-size, --beam or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
             return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2)
         raise
@@ -384,23 +380,15 @@ def _input() -> Iterator[str]:
 
 
 def _width() -> int:
-    return os.get_terminal_size().columns if sys.stdout.isatty() else 120
-
-
-def _with_files(config: RunConfig, files: dict[str, str]) -> RunConfig:
-    return config.model_copy(update={"data": config.data.model_copy(update=files)})
+    return max(20, shutil.get_terminal_size((120, 40)).columns) if sys.stdout.isatty() else 120
 
 
 def _decoding(config: RunConfig, **changes: Any) -> DecodingConfig:
-    return config.decoding.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    from regard.tasks.translate import check_decoding
 
-
-def _as_json(item: Translation) -> str:
-    hypotheses = [
-        {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
-        for text, found in zip(item.texts, item.hypotheses, strict=True)
-    ]
-    return json.dumps({"text": item.text, "hypotheses": hypotheses}, ensure_ascii=False)
+    decoding = config.decoding.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    check_decoding(config, decoding)
+    return decoding
 
 
 @app.callback(invoke_without_command=True)

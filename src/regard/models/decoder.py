@@ -127,7 +127,8 @@ class RecurrentDecoder(nn.Module):
         attention: how to attend, or None for a fixed context.
         attend_first: Bahdanau's order (True) or Luong's.
         input_feeding: feed the attentional state back (Luong's order only).
-        dropout: on embeddings and on the readout.
+        dropout: on embeddings and on the readout, where it goes to the output layer; not on what is fed back (Zaremba et al. 2014: only
+            connections that do not recur are dropped).
 
     Example:
         >>> from regard.models import RecurrentEncoder, RecurrentStack, TanhReadout
@@ -192,9 +193,9 @@ class RecurrentDecoder(nn.Module):
                 hidden.append(state.top)
         tops = torch.cat(hidden, 1)  # (B, T, H)
         if self.attend_first:
-            return DecoderOutput(self._read(tops, embedded, torch.cat(contexts, 1)), torch.cat(weights, 1))
+            return DecoderOutput(self.dropout(self._read(tops, embedded, torch.cat(contexts, 1))), torch.cat(weights, 1))
         context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device))
-        return DecoderOutput(self._read(tops, embedded, context), weight)
+        return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state."""
@@ -202,9 +203,9 @@ class RecurrentDecoder(nn.Module):
         gates = self.stack.project(embedded)
         if self.attend_first:
             state, context, weights = self._attend_first(gates, state)
-            return self._read(state.top, embedded, context), weights, state
+            return self.dropout(self._read(state.top, embedded, context)), weights, state
         readout, weights, state = self._attend_last(gates, embedded, state)
-        return readout, weights, replace(state, position=state.position + 1)
+        return self.dropout(readout), weights, replace(state, position=state.position + 1)
 
     def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState) -> DecoderOutput:
         readouts, weights = [], []
@@ -213,7 +214,7 @@ class RecurrentDecoder(nn.Module):
             state = replace(state, position=state.position + 1)
             readouts.append(readout)
             weights.append(weight)
-        return DecoderOutput(torch.cat(readouts, 1), torch.cat(weights, 1))
+        return DecoderOutput(self.dropout(torch.cat(readouts, 1)), torch.cat(weights, 1))
 
     def _attend_first(self, gates: Tensor, state: DecoderState) -> tuple[DecoderState, Tensor, Tensor]:
         assert self.attention is not None
@@ -235,4 +236,4 @@ class RecurrentDecoder(nn.Module):
         return self.attention(query, state.memory, position=position)
 
     def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
-        return self.dropout(self.readout(top, embedded, context.expand(*top.shape[:-1], -1)))
+        return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))

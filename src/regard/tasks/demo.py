@@ -73,7 +73,9 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
     config = demo_config(folder / "data")
     result = train_translation(config, folder / "run", say=say)
     if result.interrupted:
-        raise TrainingError("interrupted; the same command goes on from here")
+        error = TrainingError("interrupted; the same command goes on from here")
+        error.exit_code = 128 + result.interrupted
+        raise error
     translator = Translator.open(folder / "run")
     pairs = read_pairs(folder / "data" / "test.source", folder / "data" / "test.target")
     evaluation = evaluate_translation(translator, pairs, links=read_links(folder / "data" / "test.links", "character"))

@@ -12,8 +12,9 @@ import numpy as np
 from regard.config import DecodingConfig
 from regard.data.lines import read_lines
 from regard.data.parallel import Pair
+from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
-from regard.metrics import Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
+from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
 from regard.metrics.alignment import Links
 from regard.tasks.translate import Translator
 from regard.tasks.translation import encode_corpus, likelihood
@@ -69,11 +70,19 @@ def evaluate_translation(
 
     Raises:
         DataError: no pair can be used, or links are given for a model without attention.
+
+    Example:
+        >>> def bleu_of(run, pairs):
+        ...     return evaluate_translation(Translator.open(run), pairs).scores[0]
+        >>> bleu_of("no-such-run", [("ein Hund", "a dog")])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
     """
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     outputs = [item.text for item in translator.translate(sources, decoding=decoding)]
     # What translation would cut off is left out here: a line of a million characters has no likelihood worth its memory.
-    corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length)
+    corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length, name="test data")
     figures = likelihood(translator.run.model, corpus)
     used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
     scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
@@ -165,8 +174,7 @@ def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: Known
             weights = np.asarray(record.weights)[:-1, :-1]  # without the ends of sentence
             counts = weights.shape[1], weights.shape[0]
             columns, rows = (
-                shares(unit_spans(text, known.unit), vocabulary.encode(text).offsets[:count])
-                for (text, vocabulary), count in zip(sides, counts, strict=True)
+                _unit_shares(text, vocabulary, known.unit, count) for (text, vocabulary), count in zip(sides, counts, strict=True)
             )
             chosen = links_from_weights(gather_weights(weights, rows, columns))
         if known.unit == "character":
@@ -177,9 +185,24 @@ def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: Known
     return alignment_error_rate(found, known.sure, known.possible)
 
 
+def _unit_shares(text: str, vocabulary: Vocabulary, unit: LinkUnit, count: int) -> np.ndarray:
+    tokens = vocabulary.encode(text).offsets[:count]
+    # Of a text that was cut off, only the units that were read: a line of a million characters has a million others.
+    return shares(unit_spans(text[: tokens[-1][1]], unit), tokens)
+
+
 def describe(evaluation: Evaluation, say: Callable[[str], None]) -> None:
     """Tell the scores, one a line, then BLEU by source length."""
     for score in evaluation.scores:
         say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
     if len(evaluation.by_length) > 1:
         say("BLEU by words of the source: " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))
+
+
+def describe_comparison(found: Comparison, name: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tell in one line how BLEU compares with that of another run, and return the figures, ready for a JSON file."""
+    low, high = found.difference_interval
+    against = f"BLEU {found.system.value:.2f} against {found.baseline.value:.2f} of {name}"
+    say(f"{against}: {found.difference:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p_value:.4f}")
+    figures = {"bleu": found.baseline.value, "difference": found.difference, "interval": [low, high], "p_value": found.p_value}
+    return {"run": name, **figures}

@@ -22,6 +22,8 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError
 from regard.models import RecurrentEncoderDecoder, build
 from regard.training import load_weights
+from regard.training.checkpoint import check_run_files, weights_file
+from regard.training.folder import verify_folder
 
 CONFIG, DATA = "config.yaml", "data.json"
 SHARED, SOURCE, TARGET = "vocabulary.json", "source.vocabulary.json", "target.vocabulary.json"
@@ -68,10 +70,19 @@ def open_run(folder: str | Path) -> Run:
 
     Raises:
         CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit; names the file.
+
+    Example:
+        >>> open_run("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
     """
     folder = Path(folder)
     config = read_config(folder)
     vocabularies = load_vocabularies(folder, config)
+    # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other translations.
+    manifest = verify_folder(weights_file(folder).parent, only=())
+    check_run_files(manifest, folder, [name for name in run_files(config) if name != DATA])
     model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
     weights = load_weights(folder, model)
     return Run(folder, config, vocabularies, model.eval(), weights)
@@ -105,7 +116,7 @@ def load_vocabularies(folder: Path, config: RunConfig) -> Vocabularies:
     return Vocabularies(Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET))
 
 
-def prepare_run(folder: Path, config: RunConfig, digests: dict[str, str], pairs: Sequence[tuple[str, str]]) -> None:
+def prepare_run(folder: Path, config: RunConfig, digests: dict[str, str], pairs: Sequence[tuple[str, str]]) -> bool:
     """Start a run folder, or check that an existing one is of the same configuration and data.
 
     Args:
@@ -114,15 +125,26 @@ def prepare_run(folder: Path, config: RunConfig, digests: dict[str, str], pairs:
         digests: sha256 of each data file, by what it is used for.
         pairs: training pairs, for the vocabularies.
 
+    Returns:
+        Whether the run was started now.
+
     Raises:
         ConfigError: the folder holds something else, or a run with other settings or data; names the differences.
     """
     if (folder / CONFIG).exists():
         _check_same(folder, config, digests)
-    else:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
-        _begin(folder, config, digests, pairs)
+        return False
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
+    _begin(folder, config, digests, pairs)
+    return True
+
+
+def discard_run(folder: Path, config: RunConfig) -> None:
+    """Remove a run that was started and cannot be trained."""
+    for name in run_files(config):
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
 
 
 def _begin(folder: Path, config: RunConfig, digests: dict[str, str], pairs: Sequence[tuple[str, str]]) -> None:
@@ -147,8 +169,8 @@ def _check_same(folder: Path, config: RunConfig, digests: dict[str, str]) -> Non
     old = read_config(folder)
     changed = [item for item in differences(old, config) if not item.startswith(("decoding.", *_DATA_PATHS))]
     try:
-        known = json.loads((folder / DATA).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        known = dict(json.loads((folder / DATA).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder / DATA}: missing or damaged") from error
     changed += [f"the {name} file has other content" for name in {**known, **digests} if known.get(name) != digests.get(name)]
     if changed:

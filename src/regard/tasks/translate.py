@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.config import DecodingConfig
+from regard.config import DecodingConfig, RunConfig
 from regard.data.batching import collate
+from regard.data.lines import single_line
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.tasks.run import Run, device_of, open_run
 from regard.viewer import AttentionRecord
 
-# Lines read before any is translated: enough to sort by length, little enough to hold.
+# What is read before any of it is translated: enough to sort by length, little enough to hold.
 CHUNK_LINES = 4096
+CHUNK_CHARACTERS = 4_000_000
 
 
 class Translation(NamedTuple):
@@ -38,6 +39,14 @@ class Translation(NamedTuple):
     hypotheses: list[Hypothesis]
     source: Encoded
     truncated: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the texts with what they were chosen by, ready for JSON."""
+        hypotheses = [
+            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
+            for text, found in zip(self.texts, self.hypotheses, strict=True)
+        ]
+        return {"text": self.text, "hypotheses": hypotheses}
 
 
 class Translator:
@@ -94,13 +103,12 @@ class Translator:
             ConfigError: settings that do not fit the model.
         """
         decoding = decoding or self.run.config.decoding
-        if decoding.replace_unknown:
-            self._check_replacement()
-        source, target = self.run.vocabularies
-        # The model was never shown a longer source; the rest of one is cut off, and the caller told.
-        whole = [source.encode(line if line.strip() else "") for line in lines]
-        encoded = [self._cut(item) for item in whole]
+        check_decoding(self.run.config, decoding)
+        encoded, cut = self._encode(lines)
+        target = self.run.vocabularies.target
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
+        # A source of chance for each line, so that what is drawn for one does not depend on the batch it is in.
+        seeds = torch.randint(2**62, (len(lines),)).tolist() if sampling is not None else []
         found: list[list[Hypothesis]] = [[] for _ in lines]
         # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
         order = sorted((i for i, item in enumerate(encoded) if item.ids), key=lambda i: (-len(encoded[i].ids), i))
@@ -115,21 +123,21 @@ class Translator:
                 n_best=n_best,
                 sampling=sampling,
                 need_attention=need_attention or decoding.replace_unknown,
+                generators=[torch.Generator().manual_seed(seeds[i]) for i in rows] if sampling is not None else None,
             )
             for row, hypotheses in zip(rows, results, strict=True):
                 found[row] = hypotheses
         translations = []
-        for line, item, all_of_it, hypotheses in zip(lines, encoded, whole, found, strict=True):
+        for line, item, truncated, hypotheses in zip(lines, encoded, cut, found, strict=True):
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
-            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, len(all_of_it.ids) - len(item.ids)))
+            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated))
         return translations
 
     def stream(
         self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
     ) -> Iterator[Translation]:
         """Translate any number of lines in constant memory, a chunk at a time; in order, one result a line."""
-        iterator = iter(lines)
-        while chunk := list(islice(iterator, CHUNK_LINES)):
+        for chunk in _chunks(lines):
             yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
     def align(self, line: str, target: str) -> AttentionRecord | None:
@@ -175,6 +183,7 @@ class Translator:
         n_best: int,
         sampling: SamplingOptions | None,
         need_attention: bool,
+        generators: list[torch.Generator] | None,
     ) -> list[list[Hypothesis]]:
         model, device = self.run.model, device_of(self.run.model)
         batch = collate(sources, [[] for _ in sources], tuple(range(len(sources)))).to(device)
@@ -185,10 +194,10 @@ class Translator:
             beam=max(decoding.beam, n_best) if sampling is None else 1,
             n_best=n_best if sampling is None else 1,
             # Room for a translation twice as long as its source; what runs on past that has lost its way.
-            max_length=[min(decoding.max_length, 2 * len(ids) + 30) for ids in sources],
+            max_length=[min(decoding.max_length, 2 * len(ids) + 30) + len(prefix) for ids, prefix in zip(sources, prefixes, strict=True)],
             min_length=decoding.min_length,
             length_penalty=decoding.length_penalty,
-            coverage_penalty=decoding.coverage_penalty if self._attends else 0.0,
+            coverage_penalty=decoding.coverage_penalty,
             no_repeat_ngram=decoding.no_repeat_ngram,
             banned=(PAD, BOS),
             prefix=prefixes if any(prefixes) else None,
@@ -198,7 +207,8 @@ class Translator:
         with torch.inference_mode():
             state = model.start(batch.source, batch.source_lengths)
             if sampling is not None:
-                return sample(model.step, state, batch_size=len(sources), options=options, sampling=sampling, device=device)
+                count = len(sources)
+                return sample(model.step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
             search = greedy_search if options.beam == 1 else beam_search
             return search(model.step, state, batch_size=len(sources), options=options, device=device)
 
@@ -210,11 +220,15 @@ class Translator:
     def _attends(self) -> bool:
         return self.run.config.model.attention is not None
 
-    def _check_replacement(self) -> None:
-        if self.run.config.vocabulary.kind != "word":
-            raise ConfigError(f"decoding.replace_unknown: needs vocabulary.kind word, this run has {self.run.config.vocabulary.kind}")
-        if not self._attends:
-            raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
+    def _encode(self, lines: Sequence[str]) -> tuple[list[Encoded], list[int]]:
+        # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the
+        # tokens of a line of a megabyte take a hundred times its size.
+        encoded, cut = [], []
+        for line in lines:
+            whole = self.run.vocabularies.source.encode(line if line.strip() else "")
+            encoded.append(self._cut(whole))
+            cut.append(len(whole.ids) - len(encoded[-1].ids))
+        return encoded, cut
 
     def _text(self, hypothesis: Hypothesis, source: Encoded, line: str, replace: bool) -> str:
         target: Vocabulary = self.run.vocabularies.target
@@ -224,9 +238,41 @@ class Translator:
         assert hypothesis.attention is not None
         looked = hypothesis.attention[: len(ids), : len(source.ids)].argmax(-1).tolist()
         pieces = target.pieces(ids)
-        return " ".join(
-            line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True)
-        )
+        words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
+        return single_line(" ".join(words))
+
+
+def check_decoding(config: RunConfig, decoding: DecodingConfig) -> None:
+    """Refuse a way of decoding that a run's model or vocabulary cannot follow.
+
+    Raises:
+        ConfigError: names the setting and what it needs.
+
+    Example:
+        >>> check_decoding(RunConfig(), DecodingConfig(replace_unknown=True))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: decoding.replace_unknown: needs vocabulary.kind word, this run has bpe
+    """
+    if decoding.replace_unknown and config.vocabulary.kind != "word":
+        raise ConfigError(f"decoding.replace_unknown: needs vocabulary.kind word, this run has {config.vocabulary.kind}")
+    if decoding.replace_unknown and config.model.attention is None:
+        raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
+    if decoding.coverage_penalty and config.model.attention is None:
+        raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    characters = 0
+    for line in lines:
+        chunk.append(line)
+        characters += len(line)
+        if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def _record(

@@ -15,12 +15,12 @@ from torch import nn
 from regard.config import RunConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches
 from regard.data.parallel import Pair, file_digest, hold_out, read_pairs
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import RecurrentEncoderDecoder, build
 from regard.ops import SequenceLoss
-from regard.tasks.run import Run, Vocabularies, device_of, load_vocabularies, prepare_run, run_files
-from regard.tasks.translate import Translator
+from regard.tasks.run import Run, Vocabularies, device_of, discard_run, load_vocabularies, prepare_run, run_files
+from regard.tasks.translate import Translator, check_decoding
 from regard.training import Job, TrainResult, processes, train
 
 
@@ -50,28 +50,30 @@ class Corpus(NamedTuple):
         )
 
 
-def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_length: int | None) -> Corpus:
+def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_length: int, name: str) -> Corpus:
     """Encode pairs, leaving out (and counting) those that cannot be trained on.
 
     Args:
         pairs: sentence pairs.
         vocabularies: of both sides.
-        max_length: tokens of either side at most; None takes all.
+        max_length: tokens of either side at most.
+        name: what to call the pairs in an error.
 
     Raises:
-        DataError: no pair is left.
+        DataError: no pair is left; holds the name, and why they were left out.
     """
     sources, targets = (vocabulary.encode_ids([pair[side] for pair in pairs]) for side, vocabulary in enumerate(vocabularies))
     kept, left_out = [], {"empty": 0, "too long": 0}
     for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if not source or not target:
             left_out["empty"] += 1
-        elif max_length is not None and max(len(source), len(target)) > max_length:
+        elif max(len(source), len(target)) > max_length:
             left_out["too long"] += 1
         else:
             kept.append(index)
     if not kept:
-        raise DataError(f"no sentence pair can be used: {left_out['empty']} empty, {left_out['too long']} longer than data.max_length")
+        reasons = f"{left_out['empty']} with an empty side, {left_out['too long']} longer than data.max_length ({max_length} tokens)"
+        raise DataError(f"{name}: no sentence pair can be used: {reasons}")
     return Corpus([pairs[i] for i in kept], [sources[i] for i in kept], [targets[i] for i in kept], left_out)
 
 
@@ -91,15 +93,35 @@ def train_translation(
 
     Raises:
         RegardError: bad data, settings that do not fit, a damaged run; see `read_pairs`, `prepare_run` and `regard.training.train`.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.config import load_config
+        >>> from regard.tasks import generate
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     source, target, *_ = generate("copy", folder, train=40, test=1, seed=1)
+        ...     settings = [f"data.source={source}", f"data.target={target}", "vocabulary.kind=word", "training.max_updates=2"]
+        ...     settings += ["model.embed_dim=4", "model.encoder_dim=4", "model.decoder_dim=8", "model.readout_dim=4"]
+        ...     result = train_translation(load_config(None, settings), Path(folder, "run"), say=lambda line: None)
+        >>> result.step, result.reason
+        (2, 'max_updates')
     """
     folder = Path(folder)
+    check_settings(config)
     with processes() as world:
         tell = say if world.main else _nothing
         pairs, valid, digests = _read_data(config)
-        world.on_main(lambda: _prepare(folder, config, digests, pairs))
+        started = world.on_main(lambda: int(prepare_run(folder, config, digests, pairs)))
         vocabularies = load_vocabularies(folder, config)
-        corpus = encode_corpus(pairs, vocabularies, max_length=config.data.max_length)
-        held = encode_corpus(valid, vocabularies, max_length=config.data.max_length)
+        try:
+            corpus, held = (
+                encode_corpus(part, vocabularies, max_length=config.data.max_length, name=name)
+                for part, name in ((pairs, "training data"), (valid, "validation data"))
+            )
+        except DataError:
+            if started and world.main:
+                discard_run(folder, config)
+            raise
         torch.manual_seed(config.training.seed)
         model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
         _report(tell, config, corpus, held, vocabularies, model)
@@ -107,6 +129,22 @@ def train_translation(
         if on_event is not None:
             job = replace(job, on_event=on_event)
         return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
+
+
+def check_settings(config: RunConfig) -> None:
+    """Refuse settings that do not fit together, before anything is read or written.
+
+    Raises:
+        ConfigError: names the setting and what it needs.
+
+    Example:
+        >>> check_settings(RunConfig())
+    """
+    if config.model.share_embeddings and not config.vocabulary.shared:
+        raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
+    check_decoding(config, config.decoding)
+    with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
+        build(config.model, source_size=8, target_size=8)
 
 
 def _job(config: RunConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> Job:
@@ -181,8 +219,10 @@ def _report(
     tell: Callable[[str], None], config: RunConfig, corpus: Corpus, held: Corpus, vocabularies: Vocabularies, model: nn.Module
 ) -> None:
     started = time.strftime("%H:%M:%S")
-    left = ", ".join(f"{count} {reason}" for reason, count in corpus.left_out.items() if count)
-    tell(f"{started} {len(corpus.pairs)} training pairs, {len(held.pairs)} validation pairs" + (f"; left out: {left}" if left else ""))
+    tell(f"{started} {len(corpus.pairs)} training pairs, {len(held.pairs)} validation pairs")
+    for part, name in ((corpus, "training"), (held, "validation")):
+        if left := ", ".join(f"{count} {reason}" for reason, count in part.left_out.items() if count):
+            tell(f"{name} pairs left out: {left}")
     for side, vocabulary, index in zip(("source", "target"), vocabularies, (0, 1), strict=True):
         if config.vocabulary.kind in ("word", "character"):
             rate = vocabulary.unknown_rate([pair[index] for pair in held.pairs])
@@ -194,8 +234,3 @@ def _report(
 
 def _nothing(line: str) -> None:
     pass
-
-
-def _prepare(folder: Path, config: RunConfig, digests: dict[str, str], pairs: list[Pair]) -> int:
-    prepare_run(folder, config, digests, pairs)
-    return 0
