@@ -174,9 +174,9 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *
     """
     tree: dict[str, Any] = {}
     if base:
-        _merge(tree, base)
+        _merge(tree, base, "configuration")
     if path is not None:
-        _merge(tree, _read_yaml(Path(path)))
+        _merge(tree, _read_yaml(Path(path)), str(path))
     for item in overrides:
         key, equals, text = item.partition("=")
         if not equals or not key:
@@ -188,7 +188,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
-        _merge(tree, nested)
+        _merge(tree, nested, f"override {item!r}")
     return validate(tree, str(path) if path is not None else "configuration")
 
 
@@ -259,15 +259,15 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return tree
 
 
-def _merge(tree: dict[str, Any], other: Mapping[str, Any], depth: int = 1) -> None:
+def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: int = 1) -> None:
     if depth > MAX_DEPTH:
-        raise ConfigError(f"configuration: keys within keys, more than {MAX_DEPTH} levels deep")
+        raise ConfigError(f"{where}: keys within keys, more than {MAX_DEPTH} levels deep")
     for key, value in other.items():
         if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value, depth + 1)
+            _merge(tree[key], value, where, depth + 1)
         elif isinstance(value, Mapping):
             tree[key] = {}
-            _merge(tree[key], value, depth + 1)
+            _merge(tree[key], value, where, depth + 1)
         else:
             tree[key] = value
 

@@ -81,10 +81,11 @@ def open_run(folder: str | Path) -> Run:
     config = read_config(folder)
     vocabularies = load_vocabularies(folder, config)
     # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other translations.
-    manifest = verify_folder(weights_file(folder).parent, only=())
+    weights = weights_file(folder)
+    manifest = verify_folder(weights.parent, only=())
     check_run_files(manifest, folder, [name for name in run_files(config) if name != DATA])
     model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
-    weights = load_weights(folder, model)
+    load_weights(weights.parent, model)
     return Run(folder, config, vocabularies, model.eval(), weights)
 
 

@@ -232,7 +232,9 @@ def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]
         except OSError as error:
             raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror})") from error
         if found != manifest["run_files"].get(name):
-            raise CheckpointError(f"{folder / name}: has changed since the checkpoints of this run were saved; start a new run folder")
+            raise CheckpointError(
+                f"{folder / name}: has changed since the checkpoints of this run were saved; put it back as it was, or start a new run folder"
+            )
 
 
 def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
