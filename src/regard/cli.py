@@ -247,8 +247,8 @@ def view(
 def generate(
     kind: Annotated[Generated, typer.Argument(help="which set")],
     out: Annotated[Path, typer.Option(help="the folder to write to")],
-    count: Annotated[int, typer.Option(min=1, help="training pairs")] = 10_000,
-    test: Annotated[int, typer.Option(min=1, help="test pairs")] = 1_000,
+    count: Annotated[int, typer.Option(min=1, max=10_000_000, help="training pairs")] = 10_000,
+    test: Annotated[int, typer.Option(min=1, max=1_000_000, help="test pairs")] = 1_000,
     seed: Annotated[int, typer.Option(help="of the set")] = 1,
 ) -> None:
     """Write a generated set as parallel text with its known alignment."""
