@@ -26,12 +26,20 @@ from regard.config import validate
 from regard.tasks.generate import generate
 from regard.tasks.translation import train_translation
 
-UPDATES_AN_EPOCH = 5
-MOMENTS = {
-    "mid-epoch": f"update {UPDATES_AN_EPOCH + 3}",
-    "epoch end": f"evaluate {2 * UPDATES_AN_EPOCH}",
-    "during a save": f"save {UPDATES_AN_EPOCH + 2} optimizer.safetensors",
-}
+EPOCHS = 3
+MOMENTS = ("mid-epoch", "epoch end", "during a save")
+
+
+def event_at(moment: str, updates: int) -> str:
+    """Return the event at which a run of so many updates is killed."""
+    epoch = updates // EPOCHS
+    match moment:
+        case "mid-epoch":
+            return f"update {epoch + epoch // 2}"
+        case "epoch end":
+            return f"evaluate {2 * epoch}"
+        case _:
+            return f"save {epoch + 1} optimizer.safetensors"
 
 
 def worker(folder: str, data: str, precision: str, event: str) -> None:
@@ -48,7 +56,7 @@ def worker(folder: str, data: str, precision: str, event: str) -> None:
             "vocabulary": {"kind": "character", "size": 500, "shared": False},
             "model": {"embed_dim": 16, "encoder_dim": 16, "decoder_dim": 32, "readout_dim": 16, "dropout": 0.3},
             "training": {
-                "epochs": 3,
+                "epochs": EPOCHS,
                 # one process takes two batches an update, two processes one each: the same global batch
                 "accumulation": 2 // int(os.environ.get("WORLD_SIZE", "1")),
                 "batch_tokens": 900,
@@ -78,7 +86,7 @@ def start(folder: Path, data: Path, precision: str, processes: int, event: str) 
 def cell(work: Path, data: Path, precision: str, processes: int, moment: str, expected: dict[str, object]) -> str:
     """Kill at the moment, resume, compare; return "equal" or what went wrong."""
     folder = work / f"{precision}-{processes}-{moment.replace(' ', '-')}"
-    code, answer = start(folder, data, precision, processes, MOMENTS[moment])
+    code, answer = start(folder, data, precision, processes, event_at(moment, int(str(expected["step"]))))
     if code == 0 or answer:
         return "not killed"
     # A leftover says that the kill fell inside the save; a finished one would have been renamed.
@@ -112,9 +120,9 @@ def main() -> int:
                 rows.append(["RNN", precision, processes, *cells, str(expected["sha256"])[:12]])
                 print(rows[-1], flush=True)
     note = (
-        f"`python benchmarks/resume_matrix.py`: {expected['step']} updates in 3 epochs, killed by SIGKILL, the same command again; torch "
-        f"{torch.__version__}, {platform.system()} {platform.machine()}, 1 thread a process. *equal*: the sha256 of all weights is that of "
-        "the run that was never stopped."
+        f"`python benchmarks/resume_matrix.py`: {expected['step']} updates in {EPOCHS} epochs, killed by SIGKILL, the same command again; "
+        f"torch {torch.__version__}, {platform.system()} {platform.machine()}, 1 thread a process. *equal*: the sha256 of all weights is "
+        "that of the run that was never stopped."
     )
     table = {"columns": ["model", "precision", "processes", *MOMENTS, "sha256 of the weights"], "rows": rows, "note": note}
     if arguments.out:
