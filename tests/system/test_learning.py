@@ -1,0 +1,44 @@
+"""A model learns a generated task to a threshold, and its attention points where the answer comes from."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.config import validate
+from regard.data import read_pairs
+from regard.tasks import Translator, evaluate_translation, generate, train_translation
+from regard.tasks.evaluate import read_links
+
+ATTENTIONS = {
+    "bahdanau": {"score": "additive", "attention_dim": 32},
+    "luong": {"score": "general", "query_state": "current", "input_feeding": True},
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("bahdanau"), pytest.param("luong", marks=pytest.mark.slow)])
+def test_reversing_is_learned_and_attended_backwards(tmp_path, name):
+    generate("reverse", tmp_path, train=3000, test=200, seed=11)
+    config = validate(
+        {
+            "data": {"source": str(tmp_path / "train.source"), "target": str(tmp_path / "train.target"), "held_out": 100},
+            "vocabulary": {"kind": "word"},
+            "model": {
+                "embed_dim": 24,
+                "encoder_dim": 32,
+                "decoder_dim": 64,
+                "readout_dim": 32,
+                "dropout": 0.0,
+                "attention": ATTENTIONS[name],
+                "readout": "tanh" if name == "luong" else "deep",
+            },
+            "training": {"epochs": 7, "batch_tokens": 600, "learning_rate": 0.008, "schedule": "cosine", "warmup": 30, "evaluate_every": 10_000},
+            "decoding": {"beam": 1},
+        },
+        "test",
+    )
+    train_translation(config, tmp_path / "run", say=lambda line: None)
+    pairs = read_pairs(tmp_path / "test.source", tmp_path / "test.target")
+    evaluation = evaluate_translation(Translator.open(tmp_path / "run"), pairs, links=read_links(tmp_path / "test.links", "character"))
+    scores = {score.name: score.value for score in evaluation.scores}
+    assert scores["exact match"] >= 95
+    assert scores["AER"] <= 20
