@@ -135,10 +135,8 @@ def test_a_console_block_names_only_what_exists(block: Block) -> None:
     assert block.marker, f"{block.name}: say <!-- runs --> or <!-- parses: reason --> on the line above the block"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for words in block.commands():
-        if words[0] == "torchrun":  # its own options, then ours
-            words = words[words.index("regard") :]
-        if words[0] == "regard":
-            check_parses(without_redirections(words)[0])
+        if words[0] in ("regard", "torchrun"):  # torchrun has options of its own before ours
+            check_parses(without_redirections(words[words.index("regard") :])[0])
         elif words[0] == "make":
             named = [word for word in words[1:] if "=" not in word]
             assert set(named) <= set(targets), f"{block.name}: the Makefile has no target for {named}"

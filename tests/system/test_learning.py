@@ -31,7 +31,7 @@ def test_reversing_is_learned_and_attended_backwards(tmp_path, name):
                 "attention": ATTENTIONS[name],
                 "readout": "tanh" if name == "luong" else "deep",
             },
-            "training": {"epochs": 7, "batch_tokens": 600, "learning_rate": 0.008, "schedule": "cosine", "warmup": 30, "evaluate_every": 10_000},
+            "training": {"epochs": 7, "batch_tokens": 600, "learning_rate": 0.008, "schedule": "cosine", "warmup": 30},
             "decoding": {"beam": 1},
         },
         "test",

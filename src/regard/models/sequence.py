@@ -24,6 +24,7 @@ class RecurrentEncoderDecoder(nn.Module):
         dropout: on source embeddings.
 
     Example:
+        >>> import torch
         >>> from regard.config import RNNConfig
         >>> from regard.models import build
         >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)

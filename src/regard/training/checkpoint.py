@@ -233,7 +233,7 @@ def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]
             raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror})") from error
         if found != manifest["run_files"].get(name):
             raise CheckpointError(
-                f"{folder / name}: has changed since the checkpoints of this run were saved; put it back as it was, or start a new run folder"
+                f"{folder / name}: has changed since the checkpoints of this run were saved; put it back, or start a new run folder"
             )
 
 
