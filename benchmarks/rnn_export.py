@@ -36,9 +36,11 @@ def recurrent(weights: dict[str, np.ndarray], inputs: str, cell: str, feed: str 
 def translate(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays under JoeyNMT's names."""
     rows = np.concatenate([ROWS, np.arange(len(ROWS), len(weights["output.bias"]))])
+    # Regard's embeddings come out times sqrt(E); JoeyNMT's as they are.
+    scale = np.float32(weights["source_embedding.weight"].shape[1] ** 0.5)
     found = {
-        "src_embed.lut.weight": weights["source_embedding.weight"][rows],
-        "trg_embed.lut.weight": weights["decoder.embedding.weight"][rows],
+        "src_embed.lut.weight": weights["source_embedding.weight"][rows] * scale,
+        "trg_embed.lut.weight": weights["decoder.embedding.weight"][rows] * scale,
     }
     for direction, ending in enumerate(("", "_reverse")):
         arrays = recurrent(weights, f"encoder.inputs.{direction}", f"encoder.cells.{direction}")
@@ -48,16 +50,16 @@ def translate(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     found["decoder.bridge_layer.bias"] = weights["bridge.hidden.0.bias"]
     readout, output = weights["decoder.readout.linear.weight"].copy(), weights["output.weight"].copy()
     unit = int(np.square(output).sum(0).argmin())
-    context = readout.shape[1] - weights["decoder.cells.0.weight"].shape[1]
+    context = readout.shape[1] - weights["decoder.stack.cells.0.weight"].shape[1]
     readout[unit], output[:, unit] = 0.0, weights["output.bias"]
     constant = np.zeros(len(readout), readout.dtype)
     constant[unit] = 20.0
     found["decoder.att_vector_layer.weight"] = np.concatenate([readout[:, context:], readout[:, :context]], 1)
     found["decoder.att_vector_layer.bias"] = constant
     found["decoder.output_layer.weight"] = output[rows]
-    feed = weights["decoder.extra.weight"].copy()
+    feed = weights["decoder.stack.extra.weight"].copy()
     feed[:, unit] = 0.0
-    arrays = recurrent(weights | {"decoder.extra.weight": feed}, "decoder.inputs.0", "decoder.cells.0", "decoder.extra")
+    arrays = recurrent(weights | {"decoder.stack.extra.weight": feed}, "decoder.stack.inputs.0", "decoder.stack.cells.0", "decoder.stack.extra")
     found |= {f"decoder.rnn.{name}": array for name, array in arrays.items()}
     score = "decoder.attention.score"
     found["decoder.attention.key_layer.weight"] = weights[f"{score}.key.weight"]

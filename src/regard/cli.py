@@ -157,14 +157,8 @@ def translate(
         lines, tokens = number, tokens + (len(item.hypotheses[0].tokens) if item.hypotheses else 0)
     if timing:
         seconds = time.perf_counter() - started
-        figures = {
-            "lines": lines,
-            "tokens": tokens,
-            "seconds": seconds,
-            "sentences_per_second": lines / seconds,
-            "tokens_per_second": tokens / seconds,
-        }
-        print(json.dumps(figures), file=sys.stderr)
+        rates = {"sentences_per_second": lines / seconds, "tokens_per_second": tokens / seconds}
+        print(json.dumps({"lines": lines, "tokens": tokens, "seconds": seconds, **rates}), file=sys.stderr)
 
 
 @app.command()
@@ -232,15 +226,18 @@ def view(
     from regard.viewer import read_records, render_alignment
 
     if run.is_file():
+        if (text, target, beam) != (None, None, None):
+            raise ConfigError(f"--text, --target, --beam: go with a run folder, {run} is a file of records")
         records = read_records(run)
+        if not records:
+            raise DataError(f"{run}: holds no records")
     else:
         records = records_of(run, text if text is not None else list(_input()), target=target, beam=beam)
     if output is not None:
         save_records(records, output)
         _say(f"{output}: {len(records)} {'example' if len(records) == 1 else 'examples'}")
         return
-    for record in records:
-        _say(render_alignment(record, width=_width(), color=sys.stdout.isatty()))
+    _say("\n\n".join(render_alignment(record, width=_width(), color=sys.stdout.isatty()) for record in records))
 
 
 @app.command()
@@ -334,7 +331,7 @@ def _run() -> int:
         # A wrong command line. The class is click's, which typer carries under a name of its own.
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
-            return _fail(" ".join(explain().split()) or "no command given; see regard --help", code)
+            return _fail(" ".join(explain().replace("Value error, ", "").split()) or "no command given; see regard --help", code)
         if isinstance(error, MemoryError) or "not enough memory" in str(error) or "allocate memory" in str(error):
             return _fail("not enough memory; a smaller model, --batch-size, --beam or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):

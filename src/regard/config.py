@@ -277,7 +277,7 @@ def _explain(item: Mapping[str, Any]) -> str:
     if item["type"] == "value_error":  # from a check of ours, which says what it found
         return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
     if item["type"] != "extra_forbidden":
-        return f"{path}: {item['msg']}, found {reprlib.repr(item['input'])}" if path else str(item["msg"])
+        return f"{path}: {item['msg']}, found {reprlib.repr(item['input'])[:80]}" if path else str(item["msg"])
     model: Any = RunConfig
     for part in item["loc"][:-1]:
         model = _submodel(model, str(part))

@@ -139,3 +139,25 @@ def test_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be written"):
         write_files({tmp_path / "first": b"a", tmp_path / "taken" / "x" / "\0"[:0] / ("n" * 300): b"b"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken"]
+
+
+def test_a_link_and_a_pipe_are_written_through_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "file")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    try:
+        write_files({tmp_path / "link": b"a\n", tmp_path / "pipe": b"b\n"})
+        assert os.read(reader, 9) == b"b\n"
+    finally:
+        os.close(reader)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "file").read_bytes() == b"a\n"
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_the_file_that_cannot_be_written_is_the_one_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(DataError, match=r"taken: cannot be written \(it is a folder\)"):
+        write_files({tmp_path / "first": b"a", tmp_path / "taken": b"b"})
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -64,8 +64,8 @@ def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_leng
     """
     sources, targets = (vocabulary.encode_ids([pair[side] for pair in pairs]) for side, vocabulary in enumerate(vocabularies))
     kept, left_out = [], {"empty": 0, "too long": 0}
-    for index, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        if not source or not target:
+    for index, (pair, source, target) in enumerate(zip(pairs, sources, targets, strict=True)):
+        if not source or not target or not all(map(str.strip, pair)):  # a blank line is never translated either
             left_out["empty"] += 1
         elif max(len(source), len(target)) > max_length:
             left_out["too long"] += 1

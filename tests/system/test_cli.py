@@ -1,0 +1,341 @@
+"""The command line as a process among others: pipes, signals, closed and full outputs, exit codes. The verbs are in test_verbs.py."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from regard import __version__, cli
+from regard.config import load_config
+from regard.tasks import generate, train_translation
+from regard.viewer import write_records
+
+SMALL = ["vocabulary.kind=character", "model.embed_dim=8", "model.encoder_dim=8", "model.decoder_dim=16", "model.readout_dim=8"]
+SMALL += ["model.attention.attention_dim=8", "training.batch_tokens=300"]
+TRAINING = ["training.max_updates=60", "training.epochs=99", "training.evaluate_every=30", "training.save_every=25"]
+TRAINING += ["training.log_every=1", "model.dropout=0.3"]
+PYTHON = [sys.executable, "-m", "regard"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a generated set and a run trained on it for two updates."""
+    path = tmp_path_factory.mktemp("cli")
+    generate("copy", path, train=60, test=7, seed=5)
+    files = [f"data.source={path}/train.source", f"data.target={path}/train.target"]
+    train_translation(load_config(None, [*files, *SMALL, "training.max_updates=2"]), path / "run", say=lambda line: None)
+    return path
+
+
+def environment(**values: str) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}, "REGARD_DEVICE": "cpu", **values}
+
+
+def in_shell(redirection: str, *words: object, **values: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `regard` with a redirection that only a shell can make."""
+    command = shlex.join([*PYTHON, *map(str, words)])
+    return subprocess.run(
+        ["bash", "-c", f"{command} {redirection}"], capture_output=True, check=False, env=environment(**values), stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes, str]]:
+    def run(*words: object, stdin: bytes = b"") -> tuple[int, bytes, str]:
+        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out.flush()
+        return int(left.value.code or 0), out.buffer.getvalue(), err.getvalue()  # type: ignore[attr-defined]
+
+    return run
+
+
+# Two ways of buffering: a broken pipe shows at the first line, or when all that was kept back is written at the end.
+@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["--version"]])
+def test_a_reader_that_has_gone_ends_a_verb_quietly(words: list[str], buffering: dict[str, str]) -> None:
+    with subprocess.Popen([*PYTHON, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**buffering)) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, b"")
+
+
+def test_head_takes_the_first_translation_and_no_more(folder: Path) -> None:
+    with subprocess.Popen(
+        [*PYTHON, "translate", str(folder / "run"), "--max-length", "2", "--beam", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED="1"),
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"a b c\n" * 4096)  # a whole chunk
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")
+        process.stdout.close()
+        process.stdin.close()
+        assert process.wait(60) == 141
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_one_line_and_exit_code_2(buffering: dict[str, str]) -> None:
+    done = in_shell("> /dev/full", "list", **buffering)
+    assert (done.returncode, done.stderr) == (2, b"regard: error: input or output: No space left on device\n")
+
+
+def test_a_closed_output_is_one_line_and_exit_code_2() -> None:
+    done = in_shell(">&-", "list")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(b"regard: error: standard output: closed")
+
+
+def test_what_would_go_to_a_closed_error_output_does_not_go_among_the_results() -> None:
+    done = in_shell("2>&-", "nonsense")
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_closed_input_is_one_line_and_exit_code_2(folder: Path) -> None:
+    done = in_shell("<&-", "translate", folder / "run")
+    assert (done.returncode, done.stderr) == (2, b"regard: error: standard input: closed; give it lines to translate\n")
+
+
+def test_bytes_go_in_and_out_whatever_the_locale(folder: Path) -> None:
+    done = subprocess.run(
+        [*PYTHON, "translate", str(folder / "run"), "--max-length", "3"],
+        input="\ufeffäöü\n\x85\nno end".encode() + b"\xff",
+        capture_output=True,
+        check=False,
+        env=environment(LC_ALL="C", PYTHONIOENCODING="ascii"),
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") == 3
+
+
+def test_ctrl_c_ends_a_translation_quietly(folder: Path) -> None:
+    with subprocess.Popen(
+        [*PYTHON, "translate", str(folder / "run"), "--max-length", "2", "--beam", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(PYTHONUNBUFFERED="1"),
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"a b c\n" * 4096)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")  # it is at work
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(60) == 130
+        assert process.stderr.read() == b""
+        assert rest == b"" or rest.endswith(b"\n")
+
+
+def training(folder: Path, out: Path) -> list[str]:
+    files = ["--source", str(folder / "train.source"), "--target", str(folder / "train.target")]
+    return ["train", "translation", *files, "--out", str(out), *SMALL, *TRAINING]
+
+
+def digest(out: bytes) -> bytes:
+    return out.rsplit(b"sha256 of the last weights ", 1)[1]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> str:
+    """Return the hash of the last weights of the training that nothing interrupts."""
+    files = [f"data.source={folder}/train.source", f"data.target={folder}/train.target"]
+    return train_translation(load_config(None, [*files, *SMALL, *TRAINING]), folder / "whole", say=lambda line: None).weights_sha256
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_training_and_the_same_command_resumes_it(
+    folder: Path, tmp_path: Path, undisturbed: str, call: Callable[..., tuple[int, bytes, str]], number: signal.Signals, code: int
+) -> None:
+    words, log = training(folder, tmp_path / "run"), tmp_path / "run" / "log.jsonl"
+    with subprocess.Popen([*PYTHON, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+        while process.poll() is None and not (log.exists() and log.read_bytes().count(b'"train"') >= 3):
+            time.sleep(0.002)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert f"stopped by signal {number.value} after update".encode() in err
+    assert b"sha256" not in out
+    assert not (tmp_path / "run" / "model").exists()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert events[-1]["event"] == "stop"
+    assert 3 <= events[-1]["step"] < 60
+    resumed, out, err = call(*words)
+    assert (resumed, digest(out).decode().strip()) == (0, undisturbed)
+    assert f"step {events[-1]['step']}  resume" in err
+    finished, out, err = call(*words)  # once more: nothing is left to do, and it says so
+    assert (finished, digest(out).decode().strip()) == (0, undisturbed)
+    assert "train" not in err
+    assert b"60 updates (max_updates)" in out
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (MemoryError(), 1, "regard: error: not enough memory; "),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 1, "regard: error: not enough memory; "),
+        (PermissionError(13, "Permission denied", "a.txt"), 2, "regard: error: a.txt: Permission denied\n"),
+    ],
+)
+def test_what_goes_wrong_inside_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[..., tuple[int, bytes, str]], error: BaseException, code: int, told: str
+) -> None:
+    def fail() -> Iterator[str]:
+        raise error
+
+    monkeypatch.setattr("regard.tasks.doctor.report", fail)
+    found, out, err = call("doctor")
+    assert (found, out) == (code, b"")
+    assert err.startswith(told)
+    assert err.count("\n") == bool(told)
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Iterator[str]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("regard.tasks.doctor.report", fail)
+    monkeypatch.setattr("sys.argv", ["regard", "doctor"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["translate", "{run}", "--temperature", "0.5"], "--temperature, --top-k, --top-p, --seed: only with --sample"),
+        (["translate", "{run}", "--sample", "--temperature", "0"], "temperature must be greater than 0"),
+        (["translate", "{run}", "--sample", "--seed", 2**64], "--seed"),
+        (["translate", "{run}", "--length-penalty", "nan"], "--length-penalty"),
+        (["translate", "{run}", "--n-best", "0"], "--n-best"),
+        (["translate", "{run}", "--max-length", "-1"], "--max-length"),
+        (["translate", "{run}", "more"], "unexpected extra argument"),
+        (["view", "records.json", "--text", "a"], "--text, --target, --beam: go with a run folder, records.json is a file"),
+        (["view", "none.json"], "none.json: holds no records"),
+        (["view", "{run}", "--text", "a", "--text", "b", "--target", "c"], "--target: goes with one sentence, found 2"),
+        (["evaluate", "{run}", "--source", "a", "--target", "a", "--json", "x", "--output", "x"], "--json and --output: both name x"),
+        (["evaluate", "{run}", "--source", "a", "--target", "a", "--against", "nowhere"], "nowhere: no such run folder"),
+        (["evaluate", "{run}", "--source", "a", "--target", "a", "--link-unit", "letter"], "'letter' is not one of 'word', 'character'"),
+        (["generate", "copy", "--out", "a"], "a/train.source: cannot be written"),
+        (["parameters", "nowhere.yaml"], "nowhere.yaml: no such configuration file"),
+        (["train", "translation", "--out", "x", "--source", "", "--target", "a"], "'': no such file"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_mistake_gets_one_line_of_advice(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[..., tuple[int, bytes, str]],
+    words: list[Any],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("a\nb\n")
+    write_records("none.json", [])
+    write_records("records.json", [])
+    code, out, err = call(*(str(word).replace("{run}", str(folder / "run")) for word in words), stdin=b"a\n")
+    assert (code, out) == (2, b"")
+    assert err.startswith("regard: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "none.json", "records.json"]
+
+
+def test_the_version_is_printed(call: Callable[..., tuple[int, bytes, str]]) -> None:
+    assert call("--version") == (0, f"regard {__version__}\n".encode(), "")
+
+
+def test_the_speed_goes_to_standard_error_as_json(folder: Path, call: Callable[..., tuple[int, bytes, str]]) -> None:
+    code, out, err = call("translate", folder / "run", "--timing", "--max-length", 3, stdin=b"a b\n\nc\n")
+    figures = json.loads(err)
+    assert (code, out.count(b"\n"), figures["lines"]) == (0, 3, 3)
+    assert figures["sentences_per_second"] == pytest.approx(3 / figures["seconds"])
+
+
+def test_several_examples_are_drawn_apart_and_a_narrow_terminal_is_enough(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    one, other = (call("view", folder / "run", "--text", text)[1] for text in ("a b", "c"))
+    assert call("view", folder / "run", stdin=b"a b\n\nc\n")[1] == one + b"\n" + other
+    monkeypatch.setenv("COLUMNS", "3")
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli._width() == 20
+
+
+def test_each_sentence_drawn_is_the_same_whatever_the_batch(folder: Path, call: Callable[..., tuple[int, bytes, str]]) -> None:
+    source = (folder / "test.source").read_bytes()
+    one, other = (
+        call("translate", folder / "run", "--sample", "--seed", 3, "--max-length", 9, "--batch-size", size, stdin=source)[1]
+        for size in (1, 5)
+    )
+    assert one.count(b"\n") == 7
+    assert one == other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_ten_thousand_lines_of_random_bytes_give_as_many(tmp_path: Path, call: Callable[..., tuple[int, bytes, str]], kind: str) -> None:
+    generator = random.Random(7)
+    lines = [bytes(generator.randrange(256) for _ in range(generator.randrange(40))).replace(b"\n", b"\r") for _ in range(10_000)]
+    (tmp_path / "text").write_bytes(b"\n".join(lines[:500]))
+    files = [f"data.source={tmp_path}/text", f"data.target={tmp_path}/text", "data.max_length=60"]
+    config = load_config(None, [*files, *SMALL, f"vocabulary.kind={kind}", "vocabulary.size=500", "training.max_updates=2"])
+    train_translation(config, tmp_path / "run", say=lambda line: None)
+    options = ["--beam", 1, "--max-length", 8, *(["--replace-unknown"] if kind == "word" else [])]
+    code, out, err = call("translate", tmp_path / "run", *options, stdin=b"\n".join(lines))
+    assert code == 0, err
+    assert out.count(b"\n") == len(out.decode().splitlines()) == 10_000
+
+
+@pytest.mark.slow
+def test_lines_of_a_megabyte_are_cut_and_named_in_little_memory(folder: Path) -> None:
+    import resource
+
+    line = b"a b " * 250_000 + b"\n"
+    done = subprocess.run(
+        [*PYTHON, "translate", str(folder / "run"), "--max-length", "3"],
+        input=line * 7,
+        capture_output=True,
+        check=False,
+        env=environment(),
+    )
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, 7)
+    assert [told.split()[2] for told in done.stderr.decode().splitlines()] == [f"{number}:" for number in range(1, 8)]
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2_500_000  # kilobytes; the tokens of all seven would be more
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_DEVICE", "cpu")
+    assert torch.get_num_threads() == 1  # as in the processes started here, so that hashes can be compared

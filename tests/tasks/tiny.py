@@ -1,0 +1,60 @@
+"""Runs with untrained weights, held in memory or written as `regard train` would: made in milliseconds, and different for each line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard.config import RunConfig, validate
+from regard.data import Vocabulary
+from regard.models import build
+from regard.tasks import Translator, train_translation
+from regard.tasks.run import Run, Vocabularies
+
+TEXTS = ["ein Hund bellt", "der Hund sieht ein Haus", "ein grünes Haus", "Häuser sehen Hunde", "bellt der Hund ?"]
+KINDS = ("bpe", "unigram", "word", "character")
+MODEL: dict[str, Any] = {"embed_dim": 7, "encoder_dim": 5, "decoder_dim": 11, "readout_dim": 7, "attention": {"attention_dim": 3}}
+# From random weights the same few tokens come again and again; larger ones differ by line.
+SPREAD = 4.0
+
+
+def configuration(*, kind: str = "character", **parts: Any) -> RunConfig:
+    """Return small settings; each keyword is a part of the configuration, merged into them."""
+    tree: dict[str, Any] = {
+        "vocabulary": {"kind": kind, "size": 300},
+        "model": MODEL,
+        "data": {"max_length": 23},
+        "decoding": {"max_length": 13, "beam": 3, "batch_size": 5},
+    }
+    return validate({**tree, **{name: {**tree.get(name, {}), **values} for name, values in parts.items()}}, "test")
+
+
+def translator(kind: str = "character", **parts: Any) -> Translator:
+    """Return a translator with random weights."""
+    config = configuration(kind=kind, **parts)
+    vocabulary = Vocabulary.train(TEXTS, kind=kind, size=config.vocabulary.size)
+    torch.manual_seed(3)
+    model = build(config.model, source_size=len(vocabulary), target_size=len(vocabulary)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(SPREAD)
+    return Translator(Run(Path("in memory"), config, Vocabularies(vocabulary, vocabulary), model, Path("none")))
+
+
+def write_pairs(folder: Path, *, repeats: int = 4) -> dict[str, str]:
+    """Write texts and their words in reverse as parallel files; returns the `data` part of a configuration."""
+    files = {"source": TEXTS * repeats, "target": [" ".join(text.split()[::-1]) for text in TEXTS] * repeats}
+    for name, lines in files.items():
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return {name: str(folder / name) for name in files}
+
+
+def trained(folder: Path, *, kind: str = "character", **parts: Any) -> Path:
+    """Train for two updates in `folder`/run, on files beside it, and return the run folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    training = {"max_updates": 2, "batch_tokens": 300, **parts.pop("training", {})}
+    config = configuration(kind=kind, data={"max_length": 37, **write_pairs(folder)}, training=training, **parts)
+    train_translation(config, folder / "run", say=lambda line: None)
+    return folder / "run"

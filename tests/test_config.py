@@ -1,0 +1,101 @@
+"""Configurations: what is wrong is named by its key, and nothing in a file can run code, hang or exhaust the reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regard.config import RunConfig, differences, dump_config, load_config
+from regard.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.cell"], "override 'model.cell' is not of the form key.sub=value"),
+        (["=gru"], "is not of the form"),
+        (["model.cel=gru"], "model.cel: unknown key; did you mean cell?"),
+        (["modle.cell=gru"], "modle: unknown key; did you mean model?"),
+        (["nonsense=3"], "known keys: task, data"),
+        (["model.cell=rnn"], "model.cell: Input should be 'gru', 'lstm' or 'tanh', found 'rnn'"),
+        (["model.cell.x=3"], "model.cell: "),
+        (["model=3"], "model: "),
+        (["model.dropout=[a"], "the value is not YAML"),
+        (["training.seed=2001-99-99"], "the value is not YAML"),
+        (["training.seed=" + "[" * 700], "the value is not YAML"),
+        (["training.seed=9223372036854775808"], "training.seed: Input should be less than"),
+        (["training.learning_rate=.inf"], "finite"),
+        (["training.learning_rate=.nan"], "training.learning_rate"),
+        (["training.epochs=-1"], "training.epochs: Input should be greater than or equal to 1, found -1"),
+        (["a.b.c.d.e.f=1"], "more than 5 levels deep"),
+        (["model.tie_embeddings=true", "model.readout_dim=7"], "model: tie_embeddings needs readout_dim (7) = embed_dim (256)"),
+        (["model.attention.input_feeding=true"], "input_feeding needs query_state: current"),
+    ],
+)
+def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, overrides)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"model: {cell: gru\n", "line 2: not valid YAML"),
+        (b"model: &a\n  model: *a\n", "more than 5 levels deep"),
+        (b"[" * 700, "not valid YAML"),
+        (b"a: \0", "not valid YAML"),
+        (b"\xff\xfe\xff", "cannot be read as text"),
+        (b"!!python/object/apply:os.getcwd []\n", "line 1: not valid YAML"),
+        (b"3: 4\n", "3: "),
+        (b"- a\n", "expected keys and values, found list"),
+        (b"".join(b"key%d: 1\n" % number for number in range(9)), "and 4 more"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, text: bytes, message: str) -> None:
+    (tmp_path / "a.yaml").write_bytes(text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "a.yaml")
+    assert message in str(refused.value)
+    assert "a.yaml" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_value_of_a_billion_parts_is_named_in_a_few_letters(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
+    (tmp_path / "a.yaml").write_text("\n".join([*levels, "model: {cell: *a8}", "training: {betas: *a8}"]))
+    with pytest.raises(ConfigError) as refused:
+        load_config(tmp_path / "a.yaml")
+    assert len(str(refused.value)) < 1000
+
+
+def test_missing_file_and_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: no such configuration file"):
+        load_config(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigError, match="cannot be read as text"):
+        load_config(tmp_path)
+
+
+def test_later_settings_win(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: {cell: tanh, embed_dim: 7}\ntraining: {seed: 5}\n")
+    config = load_config(tmp_path / "a.yaml", ["model.cell=lstm", "model.cell=gru"], base={"training": {"seed": 3, "epochs": 2}})
+    assert (config.model.cell, config.model.embed_dim, config.training.seed, config.training.epochs) == ("gru", 7, 5, 2)
+
+
+def test_an_attention_can_be_taken_away_and_given_back() -> None:
+    assert load_config(None, ["model.attention=null"]).model.attention is None
+    attention = load_config(None, ["model.attention=null", "model.attention.score=general"]).model.attention
+    assert attention is not None
+    assert attention.score == "general"
+
+
+def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
+    config = load_config(None, ["model.attention=null", "training.ema=0.5", "data.source=a b.txt"])
+    (tmp_path / "a.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "a.yaml") == config
+    assert differences(config, config) == []
+    assert {"data.source: a b.txt -> None", "training.ema: 0.5 -> None"} < set(differences(config, RunConfig()))
