@@ -59,7 +59,9 @@ def translate(weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     found["decoder.output_layer.weight"] = output[rows]
     feed = weights["decoder.stack.extra.weight"].copy()
     feed[:, unit] = 0.0
-    arrays = recurrent(weights | {"decoder.stack.extra.weight": feed}, "decoder.stack.inputs.0", "decoder.stack.cells.0", "decoder.stack.extra")
+    arrays = recurrent(
+        weights | {"decoder.stack.extra.weight": feed}, "decoder.stack.inputs.0", "decoder.stack.cells.0", "decoder.stack.extra"
+    )
     found |= {f"decoder.rnn.{name}": array for name, array in arrays.items()}
     score = "decoder.attention.score"
     found["decoder.attention.key_layer.weight"] = weights[f"{score}.key.weight"]
