@@ -134,6 +134,15 @@ def test_bytes_go_in_and_out_whatever_the_locale(folder: Path) -> None:
     assert done.stdout.count(b"\n") == 3
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    # A suite started in the background has SIGINT ignored, and so would every process it starts; a handler here is reset in them.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_ends_a_translation_quietly(folder: Path) -> None:
     with subprocess.Popen(
         [*PYTHON, "translate", str(folder / "run"), "--max-length", "2", "--beam", "1"],
