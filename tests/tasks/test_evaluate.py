@@ -11,7 +11,7 @@ import sacrebleu
 
 from regard.errors import DataError
 from regard.metrics import paired_bootstrap
-from regard.tasks import evaluate_translation
+from regard.tasks import evaluate, evaluate_translation
 from regard.tasks.evaluate import KnownLinks, describe, describe_comparison, gather_weights, read_links, shares, unit_spans
 from regard.viewer import AttentionRecord
 from tests.tasks.tiny import TEXTS, translator
@@ -45,6 +45,11 @@ def test_pairs_too_long_for_the_model_are_translated_and_counted_out_of_the_like
     evaluation = evaluate_translation(translator(data={"max_length": 31}), pairs, links=known)
     assert len(evaluation.outputs) == 8
     assert "pairs:5/8" in {score.name: score.signature for score in evaluation.scores}["token accuracy"]
+
+
+def test_of_a_text_that_was_cut_off_only_the_units_that_were_read_are_compared() -> None:
+    vocabulary = translator().run.vocabularies.target
+    assert evaluate._unit_shares("Hund" * 3_000, vocabulary, "character", 31).shape == (31, 31)
 
 
 def test_no_usable_pair_is_an_error() -> None:
