@@ -88,8 +88,8 @@ def main() -> None:
     signature = scores[BASELINE]["BLEU"]["signature"]
     note = (
         f"`python benchmarks/multi30k.py`: Multi30k en-de, test_2016_flickr, raw text, beam 5; sacrebleu {signature}. The gain over no "
-        "attention in BLEU has its 95 % interval by paired bootstrap. Minutes are those of a run on one thread, another on the "
-        f"other core; {platform.machine()}, 2 cores, torch {torch.__version__}, regard {regard.__version__}."
+        "attention in BLEU has its 95 % interval by paired bootstrap. Minutes are the wall time "
+        f"of a run; {platform.machine()}, 2 cores, torch {torch.__version__}, regard {regard.__version__}."
     )
     columns = ["model", "BLEU", "chrF", "perplexity", "token accuracy", "gain in BLEU", "updates", "minutes"]
     write(arguments.out / "multi30k.json", columns, rows, note)
