@@ -5,20 +5,21 @@
 
 A figure is never typed into a document: a benchmark writes the JSON file, this writes the table. The file holds
 {"columns": [names], "rows": [[cells]], "note": text}; `note` may be left out, other keys (machine, versions, command) are not
-shown. A cell that is a number is written as it stands in the file. The block `table:mechanisms` has no file: it is what
-`regard list` prints.
+shown. A cell that is a number is written as it stands in the file. The blocks `table:mechanisms`, `table:mechanism-overview` and, for each
+mechanism, `table:mechanism-NAME` have no file: they are what `regard list` prints.
 """
 
 from __future__ import annotations
 
 import argparse
+import html
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from regard.listing import MECHANISMS
+from regard.listing import COLUMNS, MECHANISMS, Mechanism, cells
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(?P<start>^<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end>^<!-- /table -->$)", re.MULTILINE | re.DOTALL)
@@ -61,19 +62,46 @@ def render(table: dict[str, Any], where: str) -> str:
     return f"{text}\n\n{table['note']}" if table.get("note") else text
 
 
+def code(text: str) -> str:
+    """Set text as code; nothing stays nothing."""
+    return f"`{text}`" if text else ""
+
+
 def mechanisms() -> dict[str, Any]:
     """Return the table of all mechanisms, with code set as code."""
-    rows = [[m.name, m.aliases, f"`{m.where}`" if m.where else "", f"`{m.setting}`", m.source] for m in MECHANISMS]
-    return {"columns": ["mechanism", "also known as", "in the library", "setting", "source"], "rows": rows}
+    rows = [[m.name, m.aliases, code(m.where), code(m.setting), m.source] for m in MECHANISMS]
+    return {"columns": list(COLUMNS[:5]), "rows": rows}
+
+
+def overview() -> dict[str, Any]:
+    """Return the table at the head of docs/mechanisms.md: what a mechanism costs, and a link to its section."""
+    rows = [[f"[{m.name}](#{m.slug})", m.aliases, m.source, m.cost.time, m.cost.memory] for m in MECHANISMS]
+    return {"columns": ["mechanism", "also known as", "source", "time", "memory"], "rows": rows}
+
+
+def facts(row: Mechanism, pictures: Path) -> str:
+    """Return what docs/mechanisms.md says of one mechanism; its picture's alternative text is the picture's own description."""
+    picture = pictures / f"{row.slug}.svg"
+    found = re.search(r"<desc>(.*?)</desc>", picture.read_text(encoding="utf-8"), re.DOTALL) if picture.exists() else None
+    named = dict(zip(COLUMNS, cells(row), strict=True))
+    equation = re.sub(r";\s+(?![^\[]*\])", "\n", row.equation)  # not inside of brackets, where it stacks vectors
+    named |= {"in the library": code(row.where), "setting": code(row.setting)}
+    lines = [f"- {column}: {named[column]}" for column in COLUMNS if named[column] and column not in ("mechanism", "equation")]
+    alternative = html.unescape(found[1]) if found else EMPTY
+    return f"```text\n{equation}\n```\n\n" + "\n".join(lines) + f"\n\n![{alternative}](pictures/{picture.name})"
 
 
 def fill(text: str, results: Path) -> str:
     """Return a document with each of its blocks written anew; a block without a file says that nothing was measured."""
+    sections = {f"mechanism-{row.slug}": row for row in MECHANISMS}
 
     def block(match: re.Match[str]) -> str:
-        path = results / f"{match['name']}.json"
-        if match["name"] == "mechanisms":
-            body = render(mechanisms(), "mechanisms")
+        name = match["name"]
+        path = results / f"{name}.json"
+        if name in sections:
+            body = facts(sections[name], results.parent / "pictures")
+        elif name in ("mechanisms", "mechanism-overview"):
+            body = render(mechanisms() if name == "mechanisms" else overview(), name)
         else:
             body = render(read_table(path), path.name) if path.exists() else EMPTY
         return f"{match['start']}{body}\n{match['end']}"

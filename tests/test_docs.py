@@ -8,11 +8,13 @@ Each console block says on the line above it how it is held to its word:
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -26,6 +28,20 @@ from regard.config import AttentionConfig
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+# One process for many blocks: nearly all the time of a block goes into importing torch.
+RUN_SCRIPTS = """
+import json, os, runpy, sys, traceback
+
+failed = {}
+for script in sys.argv[2:]:
+    os.chdir(os.path.dirname(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except BaseException:
+        failed[script] = traceback.format_exc()
+with open(sys.argv[1], "w", encoding="utf-8") as file:
+    json.dump(failed, file)
+"""
 # Programs of the reader's own machine: nothing of ours to check.
 READERS_OWN = {"git", "cd", "pip", "python3", "source", "export"}
 
@@ -121,13 +137,30 @@ def run(words: list[str], folder: Path) -> None:
         (folder / redirected[">"]).write_bytes(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def python_failures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, str]]:
+    """Run all Python blocks of a document in one process, each in a folder and a namespace of its own: what went wrong, by block."""
+
+    @functools.cache
+    def run_document(document: Path) -> dict[str, str]:
+        result = tmp_path_factory.mktemp("python") / "failures.json"
+        scripts = {}
+        for block in PYTHON:
+            if block.document == document:
+                folder = tmp_path_factory.mktemp("block")
+                sample_files(folder)
+                scripts[str(folder / "block.py")] = block.name
+                (folder / "block.py").write_text(block.body, encoding="utf-8")
+        done = subprocess.run([sys.executable, "-c", RUN_SCRIPTS, str(result), *scripts], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return {scripts[script]: error for script, error in json.loads(result.read_text(encoding="utf-8")).items()}
+
+    return run_document
+
+
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
-def test_a_python_block_runs(block: Block, tmp_path: Path) -> None:
-    sample_files(tmp_path)
-    script = tmp_path / "block.py"
-    script.write_text(block.body, encoding="utf-8")
-    done = subprocess.run([sys.executable, script.name], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_python_block_runs(block: Block, python_failures: Callable[[Path], dict[str, str]]) -> None:
+    assert python_failures(block.document).get(block.name, "") == ""
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.name)

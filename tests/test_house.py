@@ -25,7 +25,9 @@ MAX_BODY_LINES = 60
 MAX_PARAMETERS = 7
 
 # Pieces that may be larger, each with its reason.
-LARGER_ON_PURPOSE: dict[str, str] = {}
+LARGER_ON_PURPOSE: dict[str, str] = {
+    "src/regard/attention/multihead.py:__init__": "torch.nn.MultiheadAttention's settings, and a score and areas",
+}
 # Public names that need no example of their own, each with its reason.
 NO_EXAMPLE: dict[str, str] = {}
 

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "config", "ops", "attention"},
     "decoding": {"errors", "config", "ops", "attention"},
     "training": {"errors", "config", "ops", "attention", "decoding"},
+    "integrations": {"errors", "ops", "attention"},
     "data": {"errors", "config"},
     "metrics": {"errors", "config"},
     "viewer": {"errors", "config"},

@@ -262,7 +262,8 @@ def list_(table: Annotated[Table, typer.Argument(help="what to list")] = Table.m
 
     match table:
         case Table.mechanisms:
-            lines: Iterable[str] = mechanisms()
+            # A reader gets paragraphs, a program one line each.
+            lines: Iterable[str] = mechanisms(_width() if sys.stdout.isatty() else None)
         case Table.tasks:
             lines = [item.value for item in Task]
         case Table.settings:
@@ -302,6 +303,9 @@ def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and an exit code."""
     if sys.stderr is None:  # closed: nowhere to say anything, and print would take standard output instead
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open as long as the process
+    # Each shape of a product leaves a megabyte in these two caches, and every batch has its own shapes: 1,024 entries are gigabytes.
+    for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(cache, "512")
     try:
         sys.exit(_run())
     except BrokenPipeError:

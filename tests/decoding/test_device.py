@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
-from regard.decoding.candidates import top_tokens
+from regard.ops import top_tokens
 from tests.decoding.history import BOS, EOS, HistoryStep
 
 pytestmark = pytest.mark.gpu

@@ -147,7 +147,9 @@ def test_top_k_of_one_is_greedy_search() -> None:
     step = HistoryStep(vocabulary=7)
     greedy = greedy_search(step, step.start(range(5)), batch_size=5, options=OPTIONS)
     for [best], found in zip(greedy, samples(step, list(range(5)), OPTIONS, top_k=1), strict=True):
-        assert all(same(best, one) for one in found)
+        # The two look at the logits in different ways, so the last bits of a log-probability may differ.
+        assert [one.tokens for one in found] == [best.tokens] * len(found)
+        assert all(one.log_probs == pytest.approx(best.log_probs, abs=1e-5) for one in found)
 
 
 def test_a_sentence_leaves_when_all_its_samples_have_ended_and_the_ended_are_fed_padding() -> None:

@@ -152,3 +152,15 @@ def test_the_fused_loss_of_no_rows_is_zero_with_zero_gradients():
     assert out.loss == 0
     assert weight.grad is not None
     assert (weight.grad == 0).all()
+
+
+def test_packed_weights_give_the_same_products_and_are_met_once() -> None:
+    layer = ops.Linear(67, 131)
+    x = torch.randn(5, 7, 67)
+    with torch.no_grad(), ops.packed_weights():
+        packed = layer(x), layer(x[:1, :1])
+    with torch.no_grad():
+        torch.testing.assert_close(packed, (layer(x), layer(x[:1, :1])), rtol=1e-5, atol=1e-5)
+    with ops.packed_weights():  # where a gradient is asked for, nothing is packed
+        layer(x).sum().backward()
+    assert layer.weight.grad is not None

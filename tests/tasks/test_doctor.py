@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import regard
+from regard.ops.kernels import native
 from regard.tasks.doctor import report
 
 
@@ -25,3 +26,12 @@ def test_the_report_names_versions_device_threads_and_the_product_in_use() -> No
 def test_the_device_is_the_one_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_DEVICE", "cpu")
     assert "device: cpu" in report()
+
+
+def test_the_kernels_in_use_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_DEVICE", "cpu")
+    expected = "used" if native.library() is not None else "not used"
+    assert any(line.startswith(f"native kernels: {expected} (") for line in report())
+    monkeypatch.setenv("REGARD_KERNELS", "reference")
+    assert "native kernels: not used (REGARD_KERNELS=reference)" in report()
+    assert "area attention on cpu: reference (forced by REGARD_KERNELS)" in report()

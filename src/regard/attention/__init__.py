@@ -1,22 +1,42 @@
 """Attention mechanisms as modules, thin over `regard.ops`."""
 
-from regard.attention.protocol import AttentionOutput, Memory
+from regard.attention.area import Areas
+from regard.attention.attention import Attention
+from regard.attention.crossed import CrossedAttention, CrossedOutput
+from regard.attention.hard import Chosen, HardChoice, ScoreFunctionEstimator
+from regard.attention.key_value import KeyValueAttention, KeyValueMemory
+from regard.attention.multihead import HeadMemory, MultiHeadAttention
+from regard.attention.nonlocal_block import NonLocal
+from regard.attention.protocol import AttentionOutput, HardOutput, Memory
 from regard.attention.score import AdditiveScore, ConcatScore, CosineScore, DotScore, GeneralScore, LocationScore, Score
-from regard.attention.source import SourceAttention
+from regard.attention.structured import StructuredAttention
 from regard.attention.window import MonotonicWindow, PredictiveWindow, Window
 
 __all__ = [
     "AdditiveScore",
+    "Areas",
+    "Attention",
     "AttentionOutput",
+    "Chosen",
     "ConcatScore",
     "CosineScore",
+    "CrossedAttention",
+    "CrossedOutput",
     "DotScore",
     "GeneralScore",
+    "HardChoice",
+    "HardOutput",
+    "HeadMemory",
+    "KeyValueAttention",
+    "KeyValueMemory",
     "LocationScore",
     "Memory",
     "MonotonicWindow",
+    "MultiHeadAttention",
+    "NonLocal",
     "PredictiveWindow",
     "Score",
-    "SourceAttention",
+    "ScoreFunctionEstimator",
+    "StructuredAttention",
     "Window",
 ]

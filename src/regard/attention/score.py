@@ -1,7 +1,7 @@
 """The score functions with their learned weights, one class each.
 
-A score projects the keys once (`project`), then meets them with queries as often as it likes (`forward`). Parameter names are part of the
-file format and do not change.
+A score projects the keys once (`project`), then meets them with queries as often as it likes (`forward`). Leading axes broadcast: queries
+(B, T, D) meet keys (B, S, D), and with heads (B, H, T, D) meet (B, H, S, D). Parameter names are part of the file format and do not change.
 """
 
 from __future__ import annotations
@@ -15,14 +15,23 @@ from regard import ops
 
 
 class AdditiveScore(nn.Module):
-    """Score with a one-layer perceptron: `v . tanh(W q + U k)`.
+    """Score with a one-layer perceptron: `v . tanh(W q + U k + b)`.
 
-    Bahdanau et al. 2015, A.1.2. Luong's "concat", `v . tanh(W [q; k])`, is the same function with W = [W, U].
+    Bahdanau et al. 2015, A.1.2: q is the decoder's state s_{i-1}, k the annotation h_j, and b, which the paper leaves out, the bias of U.
+    The general attention over items y_i given a context c reads the same in other letters:
+
+        m_i = tanh(W_c c + W_y y_i);  s_i ~ exp <w, m_i>;  z = sum over i of s_i y_i
+
+    with c the query, the y_i both keys and values, W_c = W, W_y = U and w = v: there is one implementation of both. Luong's "concat",
+    `v . tanh(W [q; k])`, is the same function again, with the one matrix [W, U].
+
     Differs from the paper: torch's default initialisation for W and U, and v drawn with variance 1 / A (the paper: 0.001 and zeros).
 
+    Parameters: query.weight (A, Dq), key.weight (A, Dk), key.bias (A,), vector (A,): W, U, b, v.
+
     Args:
-        query_dim: size of a query.
-        key_dim: size of a key.
+        query_dim: Dq, size of a query.
+        key_dim: Dk, size of a key.
         attention_dim: A, width of the hidden layer.
 
     Example:
@@ -39,11 +48,11 @@ class AdditiveScore(nn.Module):
         nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
 
     def project(self, key: Tensor) -> Tensor:
-        """Map keys (B, S, Dk) to (B, S, A)."""
+        """Map keys (..., S, Dk) to (..., S, A)."""
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, Dq) against projected keys (B, S, A): (B, T, S)."""
+        """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
         return ops.additive_scores(self.query(query), key, self.vector)
 
 
@@ -51,6 +60,8 @@ class ConcatScore(nn.Module):
     """Score with one matrix over the query and key together: `v . tanh(W [q; k])`.
 
     Luong et al. 2015, section 3.1 ("concat"). W is kept as one parameter and split where it is used, so keys are still projected only once.
+
+    Parameters: weight (A, Dq + Dk), the query's columns first; vector (A,).
 
     Args:
         query_dim: size of a query.
@@ -72,11 +83,11 @@ class ConcatScore(nn.Module):
         nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
 
     def project(self, key: Tensor) -> Tensor:
-        """Map keys (B, S, Dk) to (B, S, A)."""
+        """Map keys (..., S, Dk) to (..., S, A)."""
         return ops.linear(key, self.weight[:, self.query_dim :])
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, Dq) against projected keys (B, S, A): (B, T, S)."""
+        """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
         return ops.additive_scores(ops.linear(query, self.weight[:, : self.query_dim]), key, self.vector)
 
 
@@ -84,6 +95,8 @@ class GeneralScore(nn.Module):
     """Score with a bilinear form: `q^T W k`.
 
     Luong et al. 2015, section 3.1 ("general"). With W the identity it is the dot score.
+
+    Parameters: key.weight (Dq, Dk), W.
 
     Args:
         query_dim: size of a query.
@@ -100,11 +113,11 @@ class GeneralScore(nn.Module):
         self.key = ops.Linear(key_dim, query_dim, bias=False)
 
     def project(self, key: Tensor) -> Tensor:
-        """Map keys (B, S, Dk) to (B, S, Dq)."""
+        """Map keys (..., S, Dk) to (..., S, Dq)."""
         return self.key(key)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, Dq) against projected keys (B, S, Dq): (B, T, S)."""
+        """Score (..., T, Dq) against projected keys (..., S, Dq): (..., T, S)."""
         return ops.dot_scores(query, key)
 
 
@@ -126,41 +139,62 @@ class DotScore(nn.Module):
         self.scaled = scaled
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (B, S, D) as they are."""
+        """Return the keys (..., S, D) as they are."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, D) against keys (B, S, D): (B, T, S)."""
+        """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
         return ops.scaled_dot_scores(query, key) if self.scaled else ops.dot_scores(query, key)
+
+    def extra_repr(self) -> str:
+        """Show whether it is scaled."""
+        return f"scaled={self.scaled}"
 
 
 class CosineScore(nn.Module):
-    """Score with the cosine times a learned sharpness: `beta cos(q, k)`.
+    """Score with the cosine times a sharpness, learned or fixed: `beta cos(q, k)`.
 
-    Graves et al. 2014, Eq. 5 and 6. beta = softplus of the parameter `sharpness`, 1 at first.
+    Graves et al. 2014, Eq. 5 and 6.
+
+    Parameters: sharpness (), if learned: beta is its softplus, 1 at first.
+
+    Args:
+        sharpness: beta, fixed; None: learned.
 
     Example:
         >>> CosineScore()(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).round(decimals=4).tolist()
         [[[1.0, 1.0]]]
+        >>> CosineScore(2.5)(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).round(decimals=4).tolist()
+        [[[2.5, 2.5]]]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sharpness: float | None = None) -> None:
         super().__init__()
-        self.sharpness = nn.Parameter(torch.tensor(math.log(math.e - 1)))
+        self.fixed = sharpness
+        self.sharpness = nn.Parameter(torch.tensor(math.log(math.e - 1))) if sharpness is None else None
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (B, S, D) as they are."""
+        """Return the keys (..., S, D) as they are."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, D) against keys (B, S, D): (B, T, S)."""
+        """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
+        if self.fixed is not None:
+            return ops.cosine_scores(query, key, self.fixed)
+        assert self.sharpness is not None
         return ops.cosine_scores(query, key, nn.functional.softplus(self.sharpness))
+
+    def extra_repr(self) -> str:
+        """Show the sharpness, if it is fixed."""
+        return "" if self.fixed is None else f"sharpness={self.fixed}"
 
 
 class LocationScore(nn.Module):
     """Score positions from the query alone: `W q`, one entry a position.
 
     Luong et al. 2015, Eq. 8 ("location"). A source longer than `max_source_length` cannot be attended to past it.
+
+    Parameters: query.weight (M, Dq), W.
 
     Args:
         query_dim: size of a query.
@@ -176,11 +210,11 @@ class LocationScore(nn.Module):
         self.query = ops.Linear(query_dim, max_source_length, bias=False)
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (B, S, D) as they are: only their number matters."""
+        """Return the keys (..., S, D) as they are: only their number matters."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
-        """Score (B, T, Dq) for keys (B, S, D): (B, T, S)."""
+        """Score (..., T, Dq) for keys (..., S, D): (..., T, S)."""
         return ops.location_scores(self.query(query), key.shape[-2])
 
 

@@ -1,7 +1,8 @@
 """Where the weights may fall: Luong's local windows.
 
 A window is called with queries (B, T, D), source lengths (B,), the padded source length S and the target position, and returns a
-mask (B, T, S) and a factor on the weights (B, T, S) or None.
+mask (B, T, S) and a factor on the weights (B, T, S) or None. With areas the factor is wanted at the areas' centres: `places` (N,) names
+them, and the factor is (B, T, N); the mask stays one of positions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class MonotonicWindow(nn.Module):
         super().__init__()
         self.radius = radius
 
-    def forward(self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor) -> tuple[Tensor, None]:
+    def forward(
+        self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
+    ) -> tuple[Tensor, None]:
         """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,)."""
         center = torch.as_tensor(position, device=query.device).expand(query.shape[:2])
         return ops.window_mask(center, size, self.radius), None
@@ -45,6 +48,8 @@ class PredictiveWindow(nn.Module):
 
     Luong et al. 2015, Eq. 9 and 10: the softmax runs inside [p_t - D, p_t + D]; the weights are then multiplied by a Gaussian
     around p_t with sigma = D / 2 and not normalised again. Differentiable through p_t. S is the sentence's own length.
+
+    Parameters: hidden.weight (Dq, Dq), W; position.weight (1, Dq), v.
 
     Args:
         query_dim: size of a query.
@@ -62,12 +67,19 @@ class PredictiveWindow(nn.Module):
         self.hidden = ops.Linear(query_dim, query_dim, bias=False)
         self.position = ops.Linear(query_dim, 1, bias=False)
 
-    def forward(self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Predict p_t from each query (B, T, D) and open the window around it."""
-        # float32 under autocast too: a position in bfloat16 would be off by whole tokens in a long source.
-        share = torch.sigmoid(self.position(torch.tanh(self.hidden(query))).squeeze(-1).float())
+        # At least float32, under autocast too: a position in bfloat16 would be off by whole tokens in a long source.
+        share = self.position(torch.tanh(self.hidden(query))).squeeze(-1)
+        share = torch.sigmoid(share.to(torch.promote_types(share.dtype, torch.float32)))
         center = lengths.unsqueeze(-1) * share  # (B, T)
-        return ops.window_mask(center, size, self.radius), ops.gaussian_window(center, size, self.radius)
+        mask = ops.window_mask(center, size, self.radius)
+        if places is None:
+            return mask, ops.gaussian_window(center, size, self.radius)
+        # Only the distance counts: p_t seen from each place, at the origin.
+        return mask, ops.gaussian_window(center.unsqueeze(-1) - places.to(center.dtype), 1, self.radius).squeeze(-1)
 
     def extra_repr(self) -> str:
         """Show the radius."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.decoding.candidates import Candidates, Pick, check_step, propose, top_tokens
+from regard.decoding.candidates import Candidates, check_step, propose
 from regard.decoding.live import Extended, Live, add_coverage, advance, begin, follow, nodes, refuse_nan, score
 from regard.decoding.options import Rules, SearchOptions
 from regard.decoding.protocol import AnyState, Hypothesis, Step
@@ -67,7 +67,8 @@ def beam_search(
         logits, attention, state = step(live.tokens, state)
         check_step(logits, attention, live, rules)
         coverage = add_coverage(live, attention, rules)
-        ranked = rank(propose(logits, live, rules, expand(options.beam)), live, options.beam)
+        # Of one hypothesis at most `beam` continuations go on, and one ends.
+        ranked = rank(propose(logits, live, rules, options.beam + 1), live, options.beam)
         refuse_nan(ranked.totals, live)
         ended, going = split(ranked, live, rules)
         ends = Ends(ended, score(ranked, live, coverage, rules), nodes(ranked.beams, live), ranked.tokens, ranked.log_probs)
@@ -80,11 +81,6 @@ def beam_search(
         state = follow(state, rows, going.beams, live)
         live = advance(live, rows, going, coverage)
     return trail.best(options.n_best)
-
-
-def expand(beam: int) -> Pick:
-    """Return the choice of candidates of a beam search: of one hypothesis at most `beam` continuations go on, and one ends."""
-    return lambda log_probs, live: top_tokens(log_probs, beam + 1)
 
 
 def rank(candidates: Candidates, live: Live, beam: int) -> Extended:

@@ -1,4 +1,4 @@
-"""From logits to the next tokens a search considers: the rules applied, the best picked, ties settled."""
+"""From logits to the next tokens a search considers: the rules applied, the best picked."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.decoding.live import Live
 from regard.decoding.options import Rules
 from regard.decoding.penalties import block_repeats_
 from regard.errors import ConfigError, ShapeError
 
-# Width of the blocks whose maxima are looked at first: the reduction of 64 neighbours is the fastest that torch has here.
-BLOCK = 64
 # A forced token of probability zero: below any real log-probability, yet a sum over a long hypothesis stays finite.
 IMPOSSIBLE = -1e9
 
@@ -44,19 +43,18 @@ def check_step(logits: Tensor, attention: Tensor | None, live: Live, rules: Rule
         raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.size(-1)}")
 
 
-def propose(logits: Tensor, live: Live, rules: Rules, pick: Pick) -> Candidates:
-    """Return the tokens that `pick` chooses under the rules, with the model's own log-probabilities.
+def propose(logits: Tensor, live: Live, rules: Rules, pick: int | Pick) -> Candidates:
+    """Return the next tokens under the rules, with the model's own log-probabilities.
 
-    A forced token, and EOS where nothing at all is allowed, stands first and alone. Logits that are no distribution come
-    out as NaN.
+    `pick` is how many of the best are wanted, or a choice of one's own among all. A forced token, and EOS where nothing at all is
+    allowed, stands first and alone. Logits that are no distribution come out as NaN.
     """
-    # One fused pass into memory of our own: measured faster than a log-sum-exp (three passes), and free to be masked in place.
-    log_probs = logits.log_softmax(-1, dtype=torch.float32)
     only, forced = _only(live, rules)
-    only_log_probs = log_probs.gather(-1, only[..., None]).clamp(min=IMPOSSIBLE)
-    restrict_(log_probs, live, rules)
-    tokens = pick(log_probs, live)
-    chosen = log_probs.gather(-1, tokens)
+    if isinstance(pick, int) and live.history is None:
+        (tokens, chosen), only_log_probs = _best(logits, only, live, rules, count=pick)
+    else:
+        (tokens, chosen), only_log_probs = _chosen(logits, only, live, rules, pick=pick)
+    only_log_probs = only_log_probs.clamp(min=IMPOSSIBLE)
     alone = forced | (chosen[..., :1] == -torch.inf)
     first = torch.arange(tokens.size(-1), device=tokens.device) == 0
     chosen = torch.where(alone, torch.where(first, only_log_probs, -torch.inf), chosen)
@@ -64,12 +62,34 @@ def propose(logits: Tensor, live: Live, rules: Rules, pick: Pick) -> Candidates:
     return Candidates(torch.where(alone & first, only[..., None], tokens), chosen.clamp(max=0.0))
 
 
+def _best(logits: Tensor, only: Tensor, live: Live, rules: Rules, *, count: int) -> tuple[Candidates, Tensor]:
+    """Return the `count` best that are allowed, and the log-probability (B, K, 1) of `only` (B, K).
+
+    Of `count` more than are forbidden, `count` are left: the forbidden need not be taken out of the logits.
+    """
+    forbidden = rules.forbidden(live.length)
+    log_probs, tokens, log_sum = ops.top_log_probs(logits, count + len(forbidden))
+    if len(forbidden):
+        masked = log_probs.masked_fill(torch.isin(tokens, forbidden), -torch.inf)
+        log_probs, order = masked.sort(dim=-1, descending=True, stable=True)
+        tokens = tokens.gather(-1, order)
+    only_log_probs = logits.gather(-1, only[..., None]).float() - log_sum[..., None]
+    return Candidates(tokens[..., :count], log_probs[..., :count]), only_log_probs
+
+
+def _chosen(logits: Tensor, only: Tensor, live: Live, rules: Rules, *, pick: int | Pick) -> tuple[Candidates, Tensor]:
+    """Return what `pick` takes of all log-probabilities under the rules, and the log-probability (B, K, 1) of `only` (B, K)."""
+    # One fused pass into memory of our own: free to be masked in place.
+    log_probs = logits.log_softmax(-1, dtype=torch.float32)
+    only_log_probs = log_probs.gather(-1, only[..., None])
+    restrict_(log_probs, live, rules)
+    tokens = ops.top_tokens(log_probs, pick) if isinstance(pick, int) else pick(log_probs, live)
+    return Candidates(tokens, log_probs.gather(-1, tokens)), only_log_probs
+
+
 def restrict_(log_probs: Tensor, live: Live, rules: Rules) -> Tensor:
     """Set to -inf, in place, what the options forbid as the next token: log_probs (B, K, V), which is returned."""
-    if rules.options.banned:
-        log_probs.index_fill_(-1, rules.banned, -torch.inf)
-    if live.length < rules.options.min_length:
-        log_probs[..., rules.options.eos] = -torch.inf
+    log_probs.index_fill_(-1, rules.forbidden(live.length), -torch.inf)
     if live.history is not None:
         block_repeats_(log_probs, live.history, size=rules.options.no_repeat_ngram)
     return log_probs
@@ -82,46 +102,3 @@ def _only(live: Live, rules: Rules) -> tuple[Tensor, Tensor]:
     token = rules.prefix[live.rows, live.length]
     forced = token >= 0
     return torch.where(forced, token, rules.options.eos)[:, None].expand_as(live.tokens), forced[:, None, None]
-
-
-def top_tokens(log_probs: Tensor, count: int) -> Tensor:
-    """Return the `count` best tokens of each hypothesis, best first, a tie going to the lower token.
-
-    The best tokens lie in the blocks with the greatest maxima, so one pass reads all values and the rest is small. Ties
-    are settled by index because `torch.topk` leaves them open, and a result could then depend on the shape of the batch.
-
-    Args:
-        log_probs: (B, K, V) float32, at most 0; -inf is allowed.
-        count: at least 1; more than V gives V.
-
-    Returns:
-        (B, K, min(count, V)) long.
-
-    Example:
-        >>> top_tokens(torch.tensor([[[-3.0, -1.0, -2.0, -1.0]]]), 3)
-        tensor([[[1, 3, 2]]])
-    """
-    size = log_probs.size(-1)
-    count = min(count, size)
-    if size <= 2 * BLOCK * count:
-        return _top_places(log_probs, count)
-    whole = size // BLOCK * BLOCK
-    heads = log_probs[..., :whole].unflatten(-1, (-1, BLOCK)).amax(-1)
-    if whole < size:
-        heads = torch.cat([heads, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
-    # Blocks in the order of the vocabulary, so that the lower place among the gathered values is the lower token.
-    blocks = _top_places(heads, count).sort(-1).values
-    tokens = (blocks[..., None] * BLOCK + torch.arange(BLOCK, device=blocks.device)).flatten(-2)
-    if whole == size:
-        return tokens.gather(-1, _top_places(log_probs.gather(-1, tokens), count))
-    # Places beyond the vocabulary, in its last block, lose to all others: the gathered blocks hold enough of those.
-    inside = tokens.clamp(max=size - 1)
-    values = log_probs.gather(-1, inside).masked_fill_(tokens >= size, -torch.inf)
-    return inside.gather(-1, _top_places(values, count))
-
-
-def _top_places(values: Tensor, count: int) -> Tensor:
-    """Return what `topk` would for values <= 0, but of equal ones the first: (.., N) -> (.., count)."""
-    # The bits of a negative float, magnitude reversed, order as integers do; the place below them makes every key unique.
-    keys = (values.view(torch.int32) ^ 0x7FFFFFFF).long() << 32
-    return (keys - torch.arange(values.size(-1), device=values.device)).topk(count, -1).indices

@@ -43,4 +43,4 @@ def greedy_search(
         >>> greedy_search(step, Nothing(), batch_size=1, options=options)[0][0].tokens
         [1, 2]
     """
-    return walk(step, state, lambda log_probs, live: log_probs.argmax(-1, keepdim=True), rules=Rules.build(options, batch_size, device))
+    return walk(step, state, 1, rules=Rules.build(options, batch_size, device))

@@ -96,6 +96,7 @@ class Rules:
     prefix: Tensor  # (B, P) long, -1 after the end of a prefix
     source_lengths: Tensor | None  # (B,) long
     banned: Tensor  # (n,) long
+    early: Tensor  # (n + 1,) long: banned, and EOS while it is too early
     highest: int  # the greatest token id mentioned anywhere
 
     @classmethod
@@ -127,5 +128,10 @@ class Rules:
             prefix=torch.tensor(padded, dtype=torch.long, device=device).view(batch_size, width),
             source_lengths=None if sources is None else torch.tensor(sources, dtype=torch.long, device=device),
             banned=torch.tensor(options.banned, dtype=torch.long, device=device),
+            early=torch.tensor([*options.banned, options.eos], dtype=torch.long, device=device),
             highest=max(options.bos, options.eos, options.pad, *options.banned, *(max(p, default=0) for p in prefixes)),
         )
+
+    def forbidden(self, length: int) -> Tensor:
+        """Return the tokens (n,) that may not be chosen after `length` others."""
+        return self.early if length < self.options.min_length else self.banned

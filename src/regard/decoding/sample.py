@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regard.decoding.candidates import top_tokens
+from regard import ops
 from regard.decoding.live import Live
 from regard.decoding.options import Rules, SearchOptions
 from regard.decoding.protocol import AnyState, Hypothesis, Step
@@ -123,7 +123,7 @@ def draw(log_probs: Tensor, uniform: Tensor, sampling: SamplingOptions) -> Tenso
     """
     tokens = None
     if sampling.top_k:
-        tokens = top_tokens(log_probs, sampling.top_k)
+        tokens = ops.top_tokens(log_probs, sampling.top_k)
         log_probs = log_probs.gather(-1, tokens)
     elif sampling.top_p < 1:
         log_probs, tokens = log_probs.sort(dim=-1, descending=True, stable=True)

@@ -11,8 +11,8 @@ from regard.decoding.protocol import AnyState, Hypothesis, Step
 from regard.decoding.trail import Ends, Trail
 
 
-def walk(step: Step[AnyState], state: AnyState, pick: Pick, *, rules: Rules, width: int = 1) -> list[list[Hypothesis]]:
-    """Return `width` hypotheses for each sentence, in order, each token the one that `pick` chooses: it returns (B, K, 1).
+def walk(step: Step[AnyState], state: AnyState, pick: int | Pick, *, rules: Rules, width: int = 1) -> list[list[Hypothesis]]:
+    """Return `width` hypotheses for each sentence, in order, each token the one that `pick` chooses (B, K, 1), or the best for 1.
 
     A sentence leaves the batch when all its hypotheses have ended; until then those that have are fed padding.
     """

@@ -7,6 +7,7 @@ from torch import nn
 from regard import ops
 from regard.attention import (
     AdditiveScore,
+    Attention,
     ConcatScore,
     CosineScore,
     DotScore,
@@ -14,7 +15,6 @@ from regard.attention import (
     LocationScore,
     MonotonicWindow,
     PredictiveWindow,
-    SourceAttention,
 )
 from regard.attention.score import Score
 from regard.attention.window import Window
@@ -105,8 +105,8 @@ def _readout(config: RNNConfig, context_dim: int) -> Readout:
             return TanhReadout(config.decoder_dim, context_dim, config.readout_dim)
 
 
-def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> SourceAttention:
-    return SourceAttention(_score(config, query_dim, key_dim), _window(config, query_dim))
+def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention:
+    return Attention(_score(config, query_dim, key_dim), window=_window(config, query_dim))
 
 
 def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> Score:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import Memory, SourceAttention
+from regard.attention import Attention, Memory
 from regard.models.cell import CellKind, Layers, RecurrentStack
 from regard.models.encoder import Encoded
 from regard.models.readout import Readout
@@ -146,7 +146,7 @@ class RecurrentDecoder(nn.Module):
         stack: RecurrentStack,
         readout: Readout,
         *,
-        attention: SourceAttention | None,
+        attention: Attention | None,
         attend_first: bool = False,
         input_feeding: bool = False,
         dropout: float = 0.0,
@@ -165,7 +165,8 @@ class RecurrentDecoder(nn.Module):
         batch = encoded.states.shape[0]
         feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
         if self.attention is not None:
-            return DecoderState(layers, self.attention.memory(encoded.states, encoded.lengths), None, feed, 0)
+            mask = ops.length_mask(encoded.lengths, encoded.states.shape[1])
+            return DecoderState(layers, self.attention.memory(encoded.states, mask=mask), None, feed, 0)
         directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
         context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
         return DecoderState(layers, None, context, feed, 0)
@@ -219,8 +220,10 @@ class RecurrentDecoder(nn.Module):
     def _attend_first(self, gates: Tensor, state: DecoderState) -> tuple[DecoderState, Tensor, Tensor]:
         assert self.attention is not None
         assert state.memory is not None
-        context, weights = self.attention(state.top, state.memory, position=state.position)
-        return replace(state, layers=self.stack(gates, state.layers, context), position=state.position + 1), context, weights
+        attended = self.attention.attend(state.top, state.memory, position=state.position, need_weights=True)
+        assert attended.weights is not None
+        state = replace(state, layers=self.stack(gates, state.layers, attended.context), position=state.position + 1)
+        return state, attended.context, attended.weights
 
     def _attend_last(self, gates: Tensor, embedded: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         layers = self.stack(gates, state.layers, state.feed if self.input_feeding else state.context)
@@ -233,7 +236,8 @@ class RecurrentDecoder(nn.Module):
         if self.attention is None or state.memory is None:
             assert state.context is not None
             return state.context, None
-        return self.attention(query, state.memory, position=position)
+        attended = self.attention.attend(query, state.memory, position=position, need_weights=True)
+        return attended.context, attended.weights
 
     def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
         return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))

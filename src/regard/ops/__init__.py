@@ -6,20 +6,58 @@ a zero context and zero gradients.
 """
 
 from regard.ops.align import gaussian_window, masked_softmax
+from regard.ops.area import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
+from regard.ops.area_attention import area_attention, area_path
+from regard.ops.area_table import AreaFeatures, area_features, area_sums, summed_area_table
+from regard.ops.area_windows import area_count, area_spans, window_maxima, window_moments, window_sums
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
 from regard.ops.gates import gru_gates, lstm_gates
-from regard.ops.masks import length_mask, window_mask
-from regard.ops.matmul import Linear, linear, matmul_path, recurrent_steps
+from regard.ops.hard import (
+    greedy_positions,
+    normalized_weights,
+    position_log_prob,
+    sample_positions,
+    score_function_loss,
+    weights_entropy,
+)
+from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
+from regard.ops.matmul import Linear, linear, matmul_path, packed_weights, recurrent_steps
+from regard.ops.nonlocal_op import NonLocalResult, nonlocal_attention
+from regard.ops.penalties import doubly_stochastic_penalty, redundancy_penalty
+from regard.ops.reference import AreaResult
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
+from regard.ops.shield import Shielded, shield
+from regard.ops.top import TopLogProbs, top_log_probs, top_tokens
 
 __all__ = [
+    "AreaFeatures",
+    "AreaResult",
+    "AreaWeights",
     "Linear",
+    "NonLocalResult",
     "SequenceLoss",
+    "Shielded",
+    "TopLogProbs",
     "additive_scores",
+    "area_attention",
+    "area_count",
+    "area_features",
+    "area_keys",
+    "area_mask",
+    "area_path",
+    "area_softmax",
+    "area_spans",
+    "area_sums",
+    "area_values",
+    "block_mask",
+    "causal_mask",
     "cosine_scores",
     "dot_scores",
+    "doubly_stochastic_penalty",
     "gaussian_window",
+    "greedy_positions",
     "gru_gates",
+    "item_weights",
     "length_mask",
     "linear",
     "linear_cross_entropy",
@@ -27,7 +65,22 @@ __all__ = [
     "lstm_gates",
     "masked_softmax",
     "matmul_path",
+    "nonlocal_attention",
+    "normalized_weights",
+    "packed_weights",
+    "position_log_prob",
     "recurrent_steps",
+    "redundancy_penalty",
+    "sample_positions",
     "scaled_dot_scores",
+    "score_function_loss",
+    "shield",
+    "summed_area_table",
+    "top_log_probs",
+    "top_tokens",
+    "weights_entropy",
     "window_mask",
+    "window_maxima",
+    "window_moments",
+    "window_sums",
 ]

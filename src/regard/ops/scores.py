@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.kernels import additive_cpu
 
 
 def _check_last(query: Tensor, key: Tensor, what: str) -> None:
@@ -98,6 +99,8 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     """
     _check_last(query, key, "additive_scores")
     _check_last(vector, key, "additive_scores (vector)")
+    if additive_cpu.supports(query, key, vector):
+        return additive_cpu.additive_scores(query, key, vector)
     return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ vector.to(query.dtype)
 
 
@@ -124,7 +127,9 @@ def cosine_scores(query: Tensor, key: Tensor, sharpness: Tensor | float = 1.0) -
         [[1.0, 0.0]]
     """
     _check_last(query, key, "cosine_scores")
-    return sharpness * (F.normalize(query, dim=-1) @ F.normalize(key, dim=-1).transpose(-1, -2))
+    # The customary 1e-12 is 0 in float16, where a zero vector would then be 0 / 0.
+    smallest = max(1e-12, torch.finfo(key.dtype).tiny)
+    return sharpness * (F.normalize(query, dim=-1, eps=smallest) @ F.normalize(key, dim=-1, eps=smallest).transpose(-1, -2))
 
 
 def location_scores(projected: Tensor, size: int) -> Tensor:

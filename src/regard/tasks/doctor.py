@@ -9,7 +9,8 @@ import sys
 import torch
 
 import regard
-from regard.ops import matmul_path
+from regard.ops import area_path, matmul_path
+from regard.ops.kernels import native
 from regard.training.distributed import choose_device
 
 _PARTS = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "matplotlib", "babel")
@@ -23,11 +24,17 @@ def report() -> list[str]:
         True
     """
     path, reason = matmul_path()
+    device = choose_device()
+    # A plain call in float32, as a model makes it.
+    query = torch.zeros(1, 1, 5, 64, device=device)
+    area, area_reason = area_path(query, query, max_area=5)
     lines = [
         f"regard {regard.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
-        f"device: {choose_device()}",
+        f"device: {device}",
         f"threads: {torch.get_num_threads()} of torch; vector units: {torch.backends.cpu.get_cpu_capability()}",
         f"float32 products on the CPU: {path} ({reason})",
+        f"native kernels: {'used' if native.status().usable else 'not used'} ({native.status().reason})",
+        f"area attention on {device}: {area} ({area_reason})",
         f"interpreter: {sys.executable}",
     ]
     return lines + [f"{name} {importlib.metadata.version(name)}" for name in _PARTS]

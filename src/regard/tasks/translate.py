@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard import ops
 from regard.config import DecodingConfig, RunConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
@@ -16,6 +17,7 @@ from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.tasks.run import Run, device_of, open_run
+from regard.tasks.workers import map_batches
 from regard.viewer import AttentionRecord
 
 # What is read before any of it is translated: enough to sort by length, little enough to hold.
@@ -109,14 +111,11 @@ class Translator:
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
         # A source of chance for each line, so that what is drawn for one does not depend on the batch it is in.
         seeds = torch.randint(2**62, (len(lines),)).tolist() if sampling is not None else []
-        found: list[list[Hypothesis]] = [[] for _ in lines]
         # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
         order = sorted((i for i, item in enumerate(encoded) if item.ids), key=lambda i: (-len(encoded[i].ids), i))
-        for start in range(0, len(order), decoding.batch_size):
-            if self._poll is not None:
-                self._poll()
-            rows = order[start : start + decoding.batch_size]
-            results = self._search(
+
+        def search(rows: list[int]) -> list[list[Hypothesis]]:
+            return self._search(
                 [encoded[i].ids for i in rows],
                 [forced[i] for i in rows],
                 decoding,
@@ -125,8 +124,14 @@ class Translator:
                 need_attention=need_attention or decoding.replace_unknown,
                 generators=[torch.Generator().manual_seed(seeds[i]) for i in rows] if sampling is not None else None,
             )
-            for row, hypotheses in zip(rows, results, strict=True):
-                found[row] = hypotheses
+
+        batches = [order[start : start + decoding.batch_size] for start in range(0, len(order), decoding.batch_size)]
+        with ops.packed_weights():
+            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll)
+        found: list[list[Hypothesis]] = [[] for _ in lines]
+        for rows, hypotheses in zip(batches, results, strict=True):
+            for row, own in zip(rows, hypotheses, strict=True):
+                found[row] = own
         translations = []
         for line, item, truncated, hypotheses in zip(lines, encoded, cut, found, strict=True):
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]

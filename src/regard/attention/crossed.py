@@ -1,0 +1,101 @@
+"""Crossed co-attention: two inputs, each asked by the other."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention.protocol import AttentionOutput, NeedWeights
+from regard.errors import ShapeError
+
+
+class CrossedOutput(NamedTuple):
+    """What the two branches return.
+
+    Attributes:
+        left: context (B, T2, D): what the places of the second input found in the first.
+        right: context (B, T1, D): what the places of the first input found in the second.
+    """
+
+    left: AttentionOutput
+    right: AttentionOutput
+
+
+class CrossedAttention(nn.Module):
+    """Let two inputs attend to each other.
+
+        left  = attention_left(query=x2, key=x1, value=x1)
+        right = attention_right(query=x1, key=x2, value=x2)
+
+    Li et al. 2019 (arXiv:1911.03897), section 2.2: the left branch takes V = K = x1 (here `first`) and Q = x2 (`second`), the right branch
+    the mirror image; Eq. 3 and 4 are the same as non-local operations. What comes out is made of its own branch's values: if nothing else
+    follows, left lies in the row space of x1. With x1 = x2 and equal weights each branch is self-attention. Where the two lengths
+    differ, left has as many places as x2: residual connections then go to the stream that asked.
+
+    Parameters: left.*, right.*: those of the two mechanisms.
+
+    Args:
+        left: attends from the second input to the first; any module called with (query, key, value, *, mask, need_weights) that takes
+            masks broadcastable to (B, T, S) and returns an `AttentionOutput`.
+        right: attends from the first input to the second.
+
+    Example:
+        >>> from regard.attention import MultiHeadAttention
+        >>> crossed = CrossedAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
+        >>> left, right = crossed(torch.randn(2, 5, 6), torch.randn(2, 7, 6))
+        >>> left.context.shape, right.context.shape
+        (torch.Size([2, 7, 6]), torch.Size([2, 5, 6]))
+    """
+
+    def __init__(self, left: nn.Module, right: nn.Module) -> None:
+        super().__init__()
+        self.left = left
+        self.right = right
+
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        first_mask: Tensor | None = None,
+        second_mask: Tensor | None = None,
+        need_weights: NeedWeights = False,
+    ) -> CrossedOutput:
+        """Attend both ways.
+
+        Args:
+            first: (B, T1, D1), x1.
+            second: (B, T2, D2), x2; another length and, if the mechanisms take it, another size.
+            first_mask: (B, T1) bool, True = may be attended; None allows everything. A masked place is read as zeros where it asks, too.
+            second_mask: (B, T2) bool.
+            need_weights: passed on to both.
+
+        Returns:
+            `CrossedOutput`.
+
+        Raises:
+            ShapeError: inputs that are not (B, T, D) with one B, or a mask that is not (B, T) and boolean; the message holds both shapes.
+        """
+        if first.dim() != 3 or second.dim() != 3 or first.shape[0] != second.shape[0]:
+            raise ShapeError(
+                f"CrossedAttention: inputs must be (B, T1, D1) and (B, T2, D2), found {tuple(first.shape)}, {tuple(second.shape)}"
+            )
+        first, from_first = _hide(first, first_mask, "first_mask")
+        second, from_second = _hide(second, second_mask, "second_mask")
+        return CrossedOutput(
+            self.left(second, first, first, mask=from_first, need_weights=need_weights),
+            self.right(first, second, second, mask=from_second, need_weights=need_weights),
+        )
+
+
+def _hide(states: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor | None]:
+    # The states with zeros where masked (they also ask, and 0 * NaN is NaN in a gradient), and the mask for whoever attends to them.
+    if mask is None:
+        return states, None
+    if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
+        raise ShapeError(
+            f"CrossedAttention: {name} must be boolean (B, T) = {tuple(states.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}"
+        )
+    return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask.unsqueeze(1)

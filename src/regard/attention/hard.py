@@ -1,0 +1,275 @@
+"""Hard attention: look at one position instead of at all of them, and learn where to look from how well it went."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.errors import ConfigError, ShapeError
+
+Mode = Literal["sample", "argmax", "expected"]
+HalfSoftPer = Literal["example", "batch"]
+Reward = Literal["sentence", "step", "return"]
+Scaling = Literal["paper", "code"]
+
+
+class Chosen(NamedTuple):
+    """What `HardChoice` returns.
+
+    Attributes:
+        weights: (..., T, N) the weights to use: one-hot, or expected; zeros for an empty row.
+        log_prob: (..., T) nats, the log-probability of the chosen position, which carries the gradient; 0 where none was chosen.
+        entropy: (..., T) nats, of the distribution chosen from.
+        sampled: (..., T) bool, True where the position was drawn at random.
+    """
+
+    weights: Tensor
+    log_prob: Tensor
+    entropy: Tensor
+    sampled: Tensor
+
+
+def _check(what: str, value: str, allowed: object) -> None:
+    if value not in get_args(allowed):
+        raise ConfigError(f"{what} may be {', '.join(map(repr, get_args(allowed)))}, found {value!r}")
+
+
+class HardChoice(nn.Module):
+    """Replace soft weights by one position a row.
+
+        training:  s ~ Multinoulli(weights), the weights become one-hot at s; with probability `half_soft` the expected weights stay
+        test:      "sample" draws, "argmax" takes the largest weight, "expected" keeps the (normalised) weights
+
+    Xu et al. 2015 (arXiv:1502.03044), section 4.1. The half-soft coin: the paper tosses it "for a given image", the authors' code once for
+    a whole minibatch (`half_soft_per`). A decoder that attends step by step tosses it once with `soft_rows` and hands it to every step.
+    The authors' generation script uses the expected weights also for the hard model; the paper does not say. Rows are normalised first,
+    so they need not sum to 1 (`PredictiveWindow`'s do not). There is no gradient through the draw: train with `ScoreFunctionEstimator`.
+
+    Randomness comes from the `generator` of the call, or from torch's global state. No parameters.
+
+    Args:
+        mode: what happens at test time: "sample", "argmax" or "expected".
+        half_soft: probability of keeping the expected weights in training, 0 to 1.
+        half_soft_per: "example" (first axis; weights without a batch axis count as one example) or "batch".
+
+    Raises:
+        ConfigError: an argument outside of its range; the message holds what it may be.
+
+    Example:
+        >>> choice = HardChoice().eval()
+        >>> chosen = choice(torch.tensor([[[0.25, 0.75], [0.0, 0.0]]]))
+        >>> chosen.weights.tolist(), chosen.sampled.tolist()
+        ([[[0.0, 1.0], [0.0, 0.0]]], [[False, False]])
+    """
+
+    def __init__(self, mode: Mode = "argmax", *, half_soft: float = 0.5, half_soft_per: HalfSoftPer = "example") -> None:
+        super().__init__()
+        _check("HardChoice: mode", mode, Mode)
+        _check("HardChoice: half_soft_per", half_soft_per, HalfSoftPer)
+        if not 0 <= half_soft <= 1:
+            raise ConfigError(f"HardChoice: half_soft is a probability, 0 to 1, found {half_soft}")
+        self.mode: Mode = mode
+        self.half_soft = half_soft
+        self.half_soft_per: HalfSoftPer = half_soft_per
+
+    def soft_rows(self, size: int, *, device: torch.device | None = None, generator: torch.Generator | None = None) -> Tensor:
+        """Toss the half-soft coin for `size` examples: (size,) bool, True = use the expected weights.
+
+        For decoders: toss once a sentence, pass the result as `soft` at every step.
+        """
+        coins = 1 if self.half_soft_per == "batch" else size
+        return (torch.empty(coins, device=device).uniform_(generator=generator) < self.half_soft).expand(size)
+
+    def forward(
+        self, weights: Tensor, generator: torch.Generator | None = None, *, mode: Mode | None = None, soft: Tensor | None = None
+    ) -> Chosen:
+        """Choose from weights (..., T, N), not negative.
+
+        Args:
+            weights: (..., T, N); N positions or areas.
+            generator: on the device of the weights; None: the global state, the only one `torch.compile` can use.
+            mode: overrides the module's own for this call, in training too (no coin is tossed then).
+            soft: (B,) bool, the examples that keep their expected weights; None: tossed here in training, none at test time.
+
+        Returns:
+            `Chosen`; log_prob and entropy in float32 for half-precision weights. An empty row: zero weights, log_prob and entropy 0,
+            not sampled. A row holding NaN stays NaN.
+
+        Raises:
+            ShapeError: weights without a row axis, or `soft` that is not (B,); the message holds the shapes.
+            ConfigError: an unknown mode.
+        """
+        if weights.dim() < 2:
+            raise ShapeError(f"HardChoice: expected weights (..., T, N), found {tuple(weights.shape)}")
+        size = weights.shape[0] if weights.dim() > 2 else 1
+        if mode is not None:
+            _check("HardChoice: mode", mode, Mode)
+        elif self.training:
+            mode = "sample"
+            soft = self.soft_rows(size, device=weights.device, generator=generator) if soft is None else soft
+        else:
+            mode = self.mode
+        probability, entropy = ops.normalized_weights(weights), ops.weights_entropy(weights)
+        if mode == "expected":
+            return Chosen(probability.to(weights.dtype), torch.zeros_like(entropy), entropy, torch.zeros_like(entropy, dtype=torch.bool))
+        position = ops.sample_positions(weights, generator) if mode == "sample" else ops.greedy_positions(weights)
+        kept = None
+        if soft is not None:
+            if soft.shape != (size,):
+                raise ShapeError(f"HardChoice: soft must be (B,) = ({size},) for weights {tuple(weights.shape)}, found {tuple(soft.shape)}")
+            kept = soft.view(-1, *[1] * (weights.dim() - 2))  # (B, 1, ...)
+            position = position.masked_fill(kept, -1)
+        chosen = (position.unsqueeze(-1) == torch.arange(weights.shape[-1], device=weights.device)).to(probability.dtype)
+        if kept is not None:
+            chosen = torch.where(kept.unsqueeze(-1), probability, chosen)
+        # A row with NaN has no position; it must not turn into a quiet zero.
+        broken = probability.isnan().any(-1)
+        chosen = chosen.masked_fill(broken.unsqueeze(-1), torch.nan)
+        log_prob = ops.position_log_prob(weights, position).masked_fill(broken, torch.nan)
+        return Chosen(chosen.to(weights.dtype), log_prob, entropy, (position >= 0) & (mode == "sample"))
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"mode={self.mode!r}, half_soft={self.half_soft}, half_soft_per={self.half_soft_per!r}"
+
+
+class ScoreFunctionEstimator(nn.Module):
+    """Turn what was drawn and how well it went into a loss term: REINFORCE with a moving-average baseline and an entropy bonus.
+
+        dL/dW = 1/N sum over n of [ dlog p(y|s_n, a)/dW + lambda_r (log p(y|s_n, a) - b) dlog p(s_n|a)/dW + lambda_e dH[s_n]/dW ]
+        b <- 0.9 b + 0.1 log p(y|s_n, a)
+
+    Xu et al. 2015 (arXiv:1502.03044), section 4.1. L is climbed there; here a loss descends: the first term is the usual cross-entropy,
+    this module gives the other two with the sign turned. The reward is detached; the baseline moves after it was used, in training only.
+
+    The scaling has two names, because the paper and its authors' code differ:
+
+        =========================  ====================================  ===========================================================
+        .                          "paper"                               "code"
+        =========================  ====================================  ===========================================================
+        reward of a sentence       log p(y|s, a), summed over words      the mean over its words
+        over the batch             mean                                  sum (beside a cross-entropy that is a mean)
+        reward_weight (lambda_r)   1.0 (the paper gives no value)        1/10
+        entropy_weight (lambda_e)  0.01 (the paper gives no value)       0.002
+        reward="step"              with the baseline                     without
+        =========================  ====================================  ===========================================================
+
+    Written as means, "code" is lambda_r = B/10 = 6.4 and lambda_e = 0.002 B = 0.128 at the authors' B = 64, with the mean-per-word reward.
+    Their baseline follows the cost, so it is -1 times ours. Their batches hold sentences of one length; with padding, means are over
+    real words. "paper" goes with a cross-entropy summed over words and averaged over sentences.
+
+    Rewards: "sentence" gives every step the whole sentence's. "step" gives each step its own word's: less noise, but unbiased only if a
+    choice does not touch later words (a recurrent decoder's does). "return" gives each step its own word's and all later ones', which
+    is unbiased for any decoder; it is in neither the paper nor the code. Examples that kept their expected weights (`sampled` False) add
+    their entropy only, but their reward moves the baseline, as in the code. Baselines do not bias the gradient.
+
+    Under distributed training each process keeps the baseline of its own batches, nothing is reduced; DistributedDataParallel with
+    its default `broadcast_buffers` replaces it by that of rank 0 at each forward pass.
+
+    Buffers: baseline (), nats, 0 at first; saved.
+
+    Args:
+        reward: "sentence", "step" or "return".
+        scaling: "paper" or "code".
+        reward_weight: lambda_r >= 0; None: the table's.
+        entropy_weight: lambda_e >= 0; None: the table's.
+        decay: how much of the baseline stays, 0 to 1.
+
+    Raises:
+        ConfigError: an argument outside of its range, or "return" with the code's scaling; the message holds what it may be.
+
+    Example:
+        >>> estimator = ScoreFunctionEstimator(entropy_weight=0.0)
+        >>> log_prob = torch.tensor([[0.5, 0.5]]).log().requires_grad_()
+        >>> term = estimator(torch.tensor([[1.0, 2.0]]), log_prob, torch.zeros(1, 2))
+        >>> term.backward()
+        >>> log_prob.grad.tolist(), round(estimator.baseline.item(), 4)     # an nll of 3: descending makes the choices less likely
+        ([[3.0, 3.0]], -0.3)
+    """
+
+    baseline: Tensor
+
+    def __init__(
+        self,
+        *,
+        reward: Reward = "sentence",
+        scaling: Scaling = "paper",
+        reward_weight: float | None = None,
+        entropy_weight: float | None = None,
+        decay: float = 0.9,
+    ) -> None:
+        super().__init__()
+        _check("ScoreFunctionEstimator: reward", reward, Reward)
+        _check("ScoreFunctionEstimator: scaling", scaling, Scaling)
+        if reward == "return" and scaling == "code":
+            raise ConfigError("ScoreFunctionEstimator: reward='return' is not in the authors' code; scaling must be 'paper'")
+        self.reward: Reward = reward
+        self.scaling: Scaling = scaling
+        self.reward_weight = (0.1 if scaling == "code" else 1.0) if reward_weight is None else reward_weight
+        self.entropy_weight = (0.002 if scaling == "code" else 0.01) if entropy_weight is None else entropy_weight
+        self.decay = decay
+        for name, value in (("reward_weight", self.reward_weight), ("entropy_weight", self.entropy_weight)):
+            if not value >= 0:  # NaN too
+                raise ConfigError(f"ScoreFunctionEstimator: {name} may be 0 or more, found {value}")
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"ScoreFunctionEstimator: decay may be 0 to 1, found {decay}")
+        self.register_buffer("baseline", torch.zeros((), dtype=torch.float32))
+
+    def forward(self, nll: Tensor, log_prob: Tensor, entropy: Tensor, sampled: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Compute the term to add to the loss, and move the baseline (in training).
+
+        Args:
+            nll: (B, T) negative log-likelihood of each target word given the choices, nats; detached.
+            log_prob: (B, T) from `HardChoice`.
+            entropy: (B, T) from `HardChoice`.
+            sampled: (B, T) bool from `HardChoice`; None: all were drawn.
+            mask: (B, T) bool, True = a real target step; None: all are. What padded steps hold, NaN included, does not count.
+
+        Returns:
+            A 0-dimensional tensor; 0 for B = 0 or T = 0.
+
+        Raises:
+            ShapeError: the arguments do not share (B, T); the message holds the shapes.
+        """
+        if nll.dim() != 2 or nll.shape != log_prob.shape or (mask is not None and mask.shape != nll.shape):
+            found = [tuple(part.shape) for part in (nll, log_prob, *([] if mask is None else [mask]))]
+            raise ShapeError(f"ScoreFunctionEstimator: expected nll, log_prob and mask (B, T) alike, found {found}")
+        real = torch.ones_like(nll, dtype=torch.bool) if mask is None else mask
+        reward, counts = self._reward(nll, real)
+        plain = self.scaling == "code" and self.reward == "step"
+        advantage = reward if plain else reward - self.baseline
+        term = ops.score_function_loss(
+            advantage, log_prob, entropy, sampled, mask, reward_weight=self.reward_weight, entropy_weight=self.entropy_weight
+        )
+        if self.training:
+            self._move(reward, counts)
+        return term * nll.shape[0] if self.scaling == "code" else term
+
+    def _reward(self, nll: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        # (B, 1) or (B, T) rewards, and which of them are those of anything.
+        words = nll.detach().to(torch.promote_types(nll.dtype, torch.float32)).neg().masked_fill(~real, 0.0)
+        if self.reward == "step":
+            return words, real
+        if self.reward == "return":
+            return words.flip(1).cumsum(1).flip(1), real
+        number = real.sum(1, keepdim=True)
+        total = words.sum(1, keepdim=True)
+        return (total / number.clamp_min(1) if self.scaling == "code" else total), number > 0
+
+    @torch.no_grad()
+    def _move(self, reward: Tensor, counts: Tensor) -> None:
+        mean = reward.masked_fill(~counts, 0.0).sum() / counts.sum().clamp_min(1)
+        moved = self.decay * self.baseline + (1 - self.decay) * mean
+        # One broken or empty batch must not spoil the baseline of all later ones.
+        usable = counts.any() & mean.isfinite()
+        self.baseline.copy_(torch.where(usable, moved.to(self.baseline.dtype), self.baseline))
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return (
+            f"reward={self.reward!r}, scaling={self.scaling!r}, reward_weight={self.reward_weight}, "
+            f"entropy_weight={self.entropy_weight}, decay={self.decay}"
+        )

@@ -1,0 +1,195 @@
+"""Key-value attention over the recent past, for language models."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.protocol import AttentionOutput
+from regard.errors import ShapeError
+
+
+class KeyValueMemory(NamedTuple):
+    """The last L positions of a sequence, made ready to be attended to. A value passed from step to step; always L places long.
+
+    Attributes:
+        key: (B, L, d) keys times W_Y, oldest first; zeros before the start of the sequence and where masked.
+        value: (B, L, d) values; zeros likewise.
+        mask: (B, L) bool, False before the start of the sequence and where masked.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor
+
+    def rows(self, index: Tensor) -> KeyValueMemory:
+        """Keep only the sequences `index` (B',), in that order."""
+        return KeyValueMemory(*(part.index_select(0, index) for part in self))
+
+
+class KeyValueAttention(nn.Module):
+    """Attend to the last L hidden states, each split into a key, a value and (three parts) a prediction.
+
+        [k_i; v_i; p_i] = h_i
+        a_i  = softmax(w . tanh(W_Y [k_{i-L} .. k_{i-1}] + (W_h k_i) 1^T))
+        r_i  = [v_{i-L} .. v_{i-1}] a_i^T
+        h*_i = tanh(W_r r_i + W_x p_i)
+
+    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.2 to 2.4: three parts are their key-value-predict attention; with two, the value
+    stands in for the prediction (p_i = v_i, key-value); with one, the whole state is key, value and prediction (their plain attention).
+    In the letters of surveys W_Y, W_h, w and r_i are W_1, W_2, v_a and c_i. The window counts positions, masked ones too.
+    Memory is O(T L d): no T x T x d tensor exists.
+
+    Differs from the paper: torch's default initialisation of the matrices, and w drawn with variance 1 / d.
+
+    Parameters: key.weight (d, d), W_Y; query.weight (d, d), W_h; vector (d,), w; read.weight (d, d), W_r; predict.weight (d, d), W_x.
+
+    Args:
+        input_dim: size of a hidden state; d = input_dim / parts.
+        window: L >= 1, how many positions back can be seen; the present one cannot.
+        parts: 1, 2 or 3.
+        dropout: share of the weights a_i dropped in training, 0 to below 1; the paper drops none.
+
+    Raises:
+        ShapeError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1; the message holds the numbers.
+
+    Example:
+        >>> attention = KeyValueAttention(10, window=3, parts=2)
+        >>> states = torch.randn(2, 7, 10)
+        >>> context, weights = attention(states, need_weights=True)
+        >>> context.shape, weights.shape
+        (torch.Size([2, 7, 5]), torch.Size([2, 7, 7]))
+        >>> (weights[0, 6] > 0).int().tolist()               # position 6 sees 3, 4 and 5
+        [0, 0, 0, 1, 1, 1, 0]
+        >>> memory = attention.memory(states[:, :6])         # one more step after six
+        >>> output, memory = attention.step(states[:, 6:], memory)
+        >>> torch.allclose(output.context[:, 0], context[:, 6], atol=1e-6)
+        True
+    """
+
+    def __init__(self, input_dim: int, window: int, *, parts: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        if parts not in (1, 2, 3):
+            raise ShapeError(f"KeyValueAttention: parts must be 1, 2 or 3, found {parts}")
+        if input_dim < parts or input_dim % parts:
+            raise ShapeError(f"KeyValueAttention: input_dim must be a multiple of parts = {parts}, found {input_dim}")
+        if window < 1:
+            raise ShapeError(f"KeyValueAttention: window must be at least 1, found {window}")
+        self.input_dim, self.window, self.parts, self.dropout = input_dim, window, parts, dropout
+        dim = input_dim // parts
+        self.key = ops.Linear(dim, dim, bias=False)
+        self.query = ops.Linear(dim, dim, bias=False)
+        self.vector = nn.Parameter(torch.empty(dim))
+        self.read = ops.Linear(dim, dim, bias=False)
+        self.predict = ops.Linear(dim, dim, bias=False)
+        nn.init.normal_(self.vector, std=1 / math.sqrt(dim))
+
+    def memory(self, states: Tensor, *, mask: Tensor | None = None) -> KeyValueMemory:
+        """Remember the last L of the states (B, T, input_dim) seen so far; T = 0 gives the memory to start from.
+
+        Args:
+            states: (B, T, input_dim).
+            mask: (B, T) bool, True = may be attended; None allows everything.
+
+        Raises:
+            ShapeError: as `forward`.
+        """
+        states, mask = self._clean(states, mask)
+        key, value, _ = self._split(states)
+        return self._tail(self._extend(self._start(states), self.key(key), value, mask))
+
+    def forward(self, states: Tensor, *, mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
+        """Attend from every state to the L before it, all at once.
+
+        Args:
+            states: (B, T, input_dim).
+            mask: (B, T) bool, True = may be attended; None allows everything. A masked state is read as zeros, in its own row too.
+            need_weights: return the weights, as they are before dropout.
+
+        Returns:
+            `AttentionOutput` with context = h* (B, T, d) and weights (B, T, T), zero outside the window. The first position, and any
+            with nothing to attend to, has r = 0 and zero weights.
+
+        Raises:
+            ShapeError: the states are not (B, T, input_dim), or the mask is not (B, T) and boolean; the message holds both shapes.
+        """
+        states, mask = self._clean(states, mask)
+        context, weights, _ = self._attend(states, mask, self._start(states))
+        return AttentionOutput(context, self._placed(weights)[..., self.window :] if need_weights else None)
+
+    def step(
+        self, states: Tensor, memory: KeyValueMemory, *, mask: Tensor | None = None, need_weights: bool = False
+    ) -> tuple[AttentionOutput, KeyValueMemory]:
+        """Attend from new states (B, T, input_dim), usually T = 1, that follow what the memory holds.
+
+        Args:
+            states: (B, T, input_dim).
+            memory: of the positions before, from `memory` or the previous `step`.
+            mask: (B, T) bool, True = may be attended later; None allows everything.
+            need_weights: return the weights.
+
+        Returns:
+            `AttentionOutput` with context (B, T, d) and weights (B, T, L + T), over the memory's L places and then the new ones; and
+            the memory for the next step.
+
+        Raises:
+            ShapeError: as `forward`.
+        """
+        states, mask = self._clean(states, mask)
+        context, weights, memory = self._attend(states, mask, memory)
+        return AttentionOutput(context, self._placed(weights) if need_weights else None), memory
+
+    def _clean(self, states: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        if states.dim() != 3 or states.shape[-1] != self.input_dim:
+            raise ShapeError(f"KeyValueAttention: states must be (B, T, {self.input_dim}), found {tuple(states.shape)}")
+        if mask is None:
+            return states, torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+        if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
+            raise ShapeError(
+                f"KeyValueAttention: mask must be boolean (B, T) = {tuple(states.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}"
+            )
+        # Before any projection: a weight's gradient multiplies by the states, and 0 * NaN is NaN.
+        return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask
+
+    def _split(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        chunks = states.split(self.input_dim // self.parts, dim=-1)
+        return chunks[0], chunks[min(1, self.parts - 1)], chunks[-1]
+
+    def _start(self, states: Tensor) -> KeyValueMemory:
+        places = states.new_zeros(states.shape[0], self.window, self.input_dim // self.parts)
+        return KeyValueMemory(places, places, torch.zeros(places.shape[:2], dtype=torch.bool, device=states.device))
+
+    def _extend(self, memory: KeyValueMemory, key: Tensor, value: Tensor, mask: Tensor) -> KeyValueMemory:
+        # Under autocast the projected keys have its dtype, whatever the states have.
+        new = (key, value, mask)
+        return KeyValueMemory(*(torch.cat([old.to(part.dtype), part], dim=1) for old, part in zip(memory, new, strict=True)))
+
+    def _tail(self, memory: KeyValueMemory) -> KeyValueMemory:
+        return KeyValueMemory(*(part[:, part.shape[1] - self.window :] for part in memory))
+
+    def _attend(self, states: Tensor, mask: Tensor, memory: KeyValueMemory) -> tuple[Tensor, Tensor, KeyValueMemory]:
+        # Returns h* (B, T, d), the weights by place in the window (B, T, L), oldest first, and the next memory.
+        key, value, predict = self._split(states)
+        past = self._extend(memory, self.key(key), value, mask)  # (B, L + T, ...)
+        # The last window is the next step's, hence [:, :T]. Each is a view; what the tanh makes of it is the O(T L d).
+        size = states.shape[1]
+        keys, values, allowed = (part.unfold(1, self.window, 1)[:, :size] for part in past)  # (B, T, d, L) twice, (B, T, L)
+        scores = ops.additive_scores(self.query(key).unsqueeze(2), keys.transpose(2, 3), self.vector)  # (B, T, 1, L)
+        weights = ops.masked_softmax(scores, allowed.unsqueeze(2))
+        read = (F.dropout(weights, self.dropout, self.training) @ values.transpose(2, 3).to(weights.dtype)).squeeze(2)
+        return torch.tanh(self.read(read) + self.predict(predict)), weights.squeeze(2), self._tail(past)
+
+    def _placed(self, weights: Tensor) -> Tensor:
+        # (B, T, L) by place in the window -> (B, T, L + T) by position: row t moves t columns to the right. Rows one column too long,
+        # cut anew at the right length, do exactly that.
+        batch, size, window = weights.shape
+        return F.pad(weights, (0, size + 1)).flatten(1)[:, : size * (window + size)].reshape(batch, size, window + size)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"input_dim={self.input_dim}, window={self.window}, parts={self.parts}, dropout={self.dropout}"

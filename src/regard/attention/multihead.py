@@ -1,0 +1,302 @@
+"""Multi-head attention: several projections of the same query, key and value attend side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.area import Areas
+from regard.attention.protocol import AttentionOutput, NeedWeights
+from regard.attention.score import LocationScore, Score
+from regard.errors import ConfigError, ShapeError
+from regard.ops.masks import check_mask
+from regard.ops.shield import finite_rows
+
+
+class HeadMemory(NamedTuple):
+    """Keys and values of a source, projected and split into heads. Passed around as a value; no module keeps one.
+
+    Attributes:
+        key: (B, H, S, D).
+        value: (B, H, S, Dv); zeros where masked, as the keys.
+        mask: (B, S) bool, True = may be attended, or None: everything may.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+
+    def append(self, other: HeadMemory) -> HeadMemory:
+        """Put the positions of `other` behind these: a decoding step adds its own to the past."""
+        mask = None
+        if self.mask is not None or other.mask is not None:
+            mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
+        return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask)
+
+    def rows(self, index: Tensor) -> HeadMemory:
+        """Keep only the sentences `index` (B',), in that order."""
+        mask = None if self.mask is None else self.mask.index_select(0, index)
+        return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask)
+
+
+def _all(memory: HeadMemory) -> Tensor:
+    return torch.ones(memory.key.shape[0], memory.key.shape[2], dtype=torch.bool, device=memory.key.device)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attend with several heads: project, attend in each head, join, project.
+
+        head_h = attention(W_q,h query, W_k,h key, W_v,h value);  context = W_o [head_1; ...; head_H]
+
+    Vaswani et al. 2017, section 3.2.2. With query, key and value the same it is self-attention. Nothing but the context is computed by
+    `F.scaled_dot_product_attention` unless weights, areas or another score are asked for.
+
+    Args:
+        embed_dim: E, size of a query and of the output.
+        num_heads: H.
+        head_dim: D, size of a head; None: E / H, which must be whole.
+        memory_dim: size of keys and values; None: E.
+        dropout: probability with which a weight is dropped in training, 0 to 1.
+        bias: whether the four projections have one.
+        score: None for the scaled dot product of the paper; one score for all heads, or a list of one for each. A score meets queries and
+            keys of size D.
+        areas: attend to runs or rectangles of items (Li et al. 2018), in every head.
+
+    Parameters: `query.weight` (H D, E), `key.weight` and `value.weight` (H D, memory_dim), `output.weight` (E, H D), each with `.bias`;
+    `score.*` (of head h in a list: `score.h.*`) and `areas.*`, as these name them. Heads lie one after the other in H D. Weights start
+    uniform as in torch.nn.MultiheadAttention, biases at zero.
+
+    Raises:
+        ConfigError: E is not a multiple of H and no `head_dim` is given; not as many scores as heads; a `LocationScore` with areas.
+
+    Example:
+        >>> attention = MultiHeadAttention(6, 2)
+        >>> source = torch.ones(3, 5, 6)
+        >>> attention(source, source, source, causal=True, need_weights=True).weights[0, 0, 1].tolist()
+        [0.5, 0.5, 0.0, 0.0, 0.0]
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        memory_dim: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        score: Score | Sequence[Score] | None = None,
+        areas: Areas | None = None,
+    ) -> None:
+        super().__init__()
+        if head_dim is None and embed_dim % num_heads:
+            raise ConfigError(f"MultiHeadAttention: embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.dropout = dropout
+        self.score: Score | nn.ModuleList | None = _scores(score, num_heads, areas)
+        self.areas = areas
+        width = self.num_heads * self.head_dim
+        memory_dim = embed_dim if memory_dim is None else memory_dim
+        self.query = ops.Linear(embed_dim, width, bias=bias)
+        self.key = ops.Linear(memory_dim, width, bias=bias)
+        self.value = ops.Linear(memory_dim, width, bias=bias)
+        self.output = ops.Linear(width, embed_dim, bias=bias)
+        for part in (self.query, self.key, self.value, self.output):
+            # torch.nn.MultiheadAttention draws the three of a head as one matrix of three times the height.
+            nn.init.xavier_uniform_(part.weight, gain=1.0 if part is self.output else 1 / math.sqrt(2))
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        need_weights: NeedWeights = False,
+    ) -> AttentionOutput:
+        """Attend with queries (B, T, E) to keys and values (B, S, memory_dim).
+
+        Args:
+            query: (B, T, E).
+            key: (B, S, memory_dim).
+            value: (B, S, memory_dim).
+            mask: bool, True = may be attended: (S,), (T, S), (B, T, S) or one for each head (B, H, T, S), any axis 1 for all. Padding is
+                hidden by (B, 1, S).
+            causal: hide what stands behind each query, aligned so that the last query sees all; on top of the mask.
+            need_weights: return the weights too, (B, H, T, S), or with "areas" (B, H, T, N).
+
+        Returns:
+            `AttentionOutput` with context (B, T, E); a row with nothing to attend to has zeros for weights and what the
+            output projection makes of zeros, its bias, for context.
+
+        Raises:
+            ShapeError: key, value or mask do not fit; the message holds both shapes.
+            ConfigError: area weights are asked for, but there are no areas.
+        """
+        self._check(query, key, value)
+        allowed = self._allowed(query, key.shape[1], mask, causal)
+        tainted = None
+        if allowed is not None:
+            # Before the projections: the gradients of their weights must not see what is masked either. In self-attention a query may be
+            # padding too: as zeros it sends no NaN into the gradients of the others.
+            bad = ~finite_rows(query)
+            shielded = ops.shield(key, value, allowed.any(1))
+            assert shielded.tainted is not None
+            query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), shielded.key, shielded.value, shielded.tainted | bad
+        heads = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(value))
+        context, weights = self._heads(*heads, allowed, causal and mask is None, need_weights)
+        return self._join(context, weights, tainted)
+
+    def memory(self, key: Tensor, value: Tensor, *, mask: Tensor | None = None) -> HeadMemory:
+        """Project keys and values (B, S, memory_dim) once, for all steps; `mask` (B, S) bool hides padding."""
+        self._check(None, key, value)
+        if mask is not None:
+            if mask.shape != key.shape[:2] or mask.dtype != torch.bool:
+                raise ShapeError(f"memory: mask must be bool (B, S) = {tuple(key.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}")
+            key, value = (part.masked_fill(~mask.unsqueeze(-1), 0.0) for part in (key, value))
+        if not torch.is_grad_enabled():
+            return HeadMemory(self._split(self.key(key)), self._split(self.value(value)), mask)
+        # A bad row is projected as zeros, so that no weight's gradient sees it, and shows up as NaN behind the projection.
+        bad = [~finite_rows(part).unsqueeze(-1) for part in (key, value)]
+        key = self.key(key.masked_fill(bad[0], 0.0)).masked_fill(bad[0], torch.nan)
+        value = self.value(value.masked_fill(bad[1], 0.0)).masked_fill(bad[1], torch.nan)
+        return HeadMemory(self._split(key), self._split(value), mask)
+
+    def attend(
+        self,
+        query: Tensor,
+        memory: HeadMemory,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        need_weights: NeedWeights = False,
+    ) -> AttentionOutput:
+        """Attend with queries (B, T, E) to a memory; arguments, results and errors are those of `forward`.
+
+        A cached step appends its own keys to the memory first: with `causal`, the last query sees all of it.
+        """
+        _check_batch(query, memory.key)
+        allowed = self._allowed(query, memory.key.shape[2], mask, causal)
+        key, value, tainted = ops.shield(memory.key, memory.value, allowed)
+        only_causal = causal and mask is None and memory.mask is None
+        if memory.mask is not None:
+            padding = memory.mask[:, None, None]
+            allowed = padding if allowed is None else allowed & padding
+        context, weights = self._heads(self._split(self.query(query)), key, value, allowed, only_causal, need_weights)
+        return self._join(context, weights, None if tainted is None else tainted.any(1))
+
+    def _check(self, query: Tensor | None, key: Tensor, value: Tensor) -> None:
+        for name, part, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
+            if part is not None and (part.dim() != 3 or part.shape[-1] != layer.in_features):
+                raise ShapeError(f"MultiHeadAttention: {name} must be (B, length, {layer.in_features}), found {tuple(part.shape)}")
+        if key.shape[:2] != value.shape[:2]:
+            raise ShapeError(f"MultiHeadAttention: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
+        if query is not None:
+            _check_batch(query, key)
+
+    def _allowed(self, query: Tensor, size: int, mask: Tensor | None, causal: bool) -> Tensor | None:
+        # One mask of four axes, each of its true size or 1, or None where everything is allowed.
+        batch, target = query.shape[:2]
+        if mask is not None:
+            shape = (batch, target, size) if mask.dim() < 4 else (batch, self.num_heads, target, size)
+            check_mask(mask, shape, "MultiHeadAttention")
+            mask = mask[(None,) * (3 - mask.dim())]
+            mask = mask.unsqueeze(1) if mask.dim() == 3 else mask  # the same for all heads
+        if not causal or target == 1:  # a single query is the last one and sees everything
+            return mask
+        past = ops.causal_mask(target, size, query.device)[None, None]
+        return past if mask is None else mask & past
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # (B, N, H D) -> (B, H, N, D)
+
+    def _join(self, context: Tensor, weights: Tensor | None, tainted: Tensor | None) -> AttentionOutput:
+        context = self.output(context.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, E)
+        if tainted is not None:
+            context = context.masked_fill(tainted.unsqueeze(-1), torch.nan)
+            weights = None if weights is None else weights.masked_fill(tainted[:, None, :, None], torch.nan)
+        return AttentionOutput(context, weights)
+
+    def _heads(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
+    ) -> tuple[Tensor, Tensor | None]:
+        # (B, H, T, D) on (B, H, S, D) twice: the context of every head and, if asked for, its weights.
+        if need_weights == "areas" and self.areas is None:
+            raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
+        dropout = self.dropout if self.training else 0.0
+        areas = self.areas
+        if areas is not None and areas.fused and self.score is None:
+            found = ops.area_attention(
+                query,
+                key,
+                value,
+                max_area=areas.max_area,
+                grid=areas.grid,
+                mask=None if only_causal else allowed,
+                causal=only_causal,
+                key_mode=areas.key_mode,
+                value_mode=areas.value_mode,
+                need_weights=need_weights,
+                top_k=areas.top_k,
+                temperature=areas.temperature,
+                dropout=dropout,
+            )
+            return found if isinstance(found, tuple) else (found, None)
+        if areas is None and self.score is None and not need_weights and query.numel() and key.numel():
+            return _fused(query, key, value, allowed, only_causal, dropout), None
+        if areas is not None:
+            key, value = areas.keys(key), areas.values(value)
+            allowed = None if allowed is None else areas.mask(allowed)
+        scores = self._scores(query, key)
+        weights = ops.masked_softmax(scores, allowed) if areas is None else areas.weights(scores, allowed)
+        context = F.dropout(weights, dropout) @ value.to(weights.dtype)
+        if not need_weights:
+            return context, None
+        return context, areas.project(weights) if areas is not None and need_weights != "areas" else weights
+
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.score is None:
+            return ops.scaled_dot_scores(query, key)
+        if not isinstance(self.score, nn.ModuleList):
+            return self.score(query, self.score.project(key))
+        scores = cast(list[Score], list(self.score))
+        return torch.stack([score(query[:, h], score.project(key[:, h])) for h, score in enumerate(scores)], 1)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+
+
+def _check_batch(query: Tensor, key: Tensor) -> None:
+    if query.shape[0] != key.shape[0]:
+        raise ShapeError(f"MultiHeadAttention: query {tuple(query.shape)} and key {tuple(key.shape)} must agree in B, the first axis")
+
+
+def _scores(score: Score | Sequence[Score] | None, num_heads: int, areas: Areas | None) -> Score | nn.ModuleList | None:
+    each = list(score) if isinstance(score, Sequence) else [score]
+    if isinstance(score, Sequence) and len(score) != num_heads:
+        raise ConfigError(f"MultiHeadAttention: {len(score)} scores for {num_heads} heads; give one for all, or one for each")
+    if areas is not None and any(isinstance(one, LocationScore) for one in each):
+        raise ConfigError("MultiHeadAttention: LocationScore scores positions without their keys; areas have keys but no positions")
+    return nn.ModuleList(score) if isinstance(score, Sequence) else score
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, dropout: float) -> Tensor:
+    if only_causal and query.shape[2] == key.shape[2]:  # is_causal aligns top-left: right only for equal lengths
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    if allowed is None or (only_causal and query.shape[2] < key.shape[2]):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
+    # What a row without any allowed key becomes differs between backends: such rows attend to everything, and are zeroed after.
+    empty = ~allowed.any(-1, keepdim=True)
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed | empty, dropout_p=dropout)
+    return context.masked_fill(empty, 0.0)

@@ -1,0 +1,126 @@
+"""The non-local block: every place looks at every other, of the same input or of another one."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.protocol import AttentionOutput
+from regard.errors import ShapeError
+from regard.ops.nonlocal_op import NonLocalForm
+
+
+class NonLocal(nn.Module):
+    """Add to every place what it finds at all others: `z_i = W_z y_i + x_i`, with y from `ops.nonlocal_attention`.
+
+        y_i = 1 / C(x) sum_j f(x_i, x_j) W_g x_j
+        gaussian:           f = exp(x_i . x_j)                         C = sum_j f
+        embedded_gaussian:  f = exp((W_theta x_i) . (W_phi x_j))       C = sum_j f
+        dot:                f = (W_theta x_i) . (W_phi x_j)            C = N
+        concat:             f = relu(w_f . [W_theta x_i; W_phi x_j])   C = N
+
+    Wang et al. 2018 (arXiv:1711.07971), Eq. 1 to 6. With a second input it is the generic co-attention of Li et al. 2019, Eq. 3 and 4:
+    f(x2_i, x1_j) g(x1_j); called with one input twice it is self-attention. N counts the allowed places. As in the paper W_z starts at
+    zero, so that the block at first returns its input (only with `residual`; otherwise it would return zeros and W_z starts as torch does).
+    A pooled copy of the input given as `other` is the paper's subsampling.
+
+    Parameters: value.weight (C, Ds), W_g; output.weight (D, C), W_z; except for gaussian: query.weight (C, D), W_theta, and
+    key.weight (C, Ds), W_phi; for concat: vector (2 C,), w_f.
+
+    Args:
+        dim: D, size of a place.
+        inner_dim: C, size of the projections; None: half of D, as in the paper.
+        form: the pairwise function.
+        residual: add x_i.
+        other_dim: Ds, size of a place of the second input; None: D.
+
+    Raises:
+        ShapeError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1; the message holds what was
+            found.
+
+    Example:
+        >>> grid = torch.randn(2, 6, 3, 5)                              # feature maps (B, D, height, width)
+        >>> block = NonLocal(6, form="dot")
+        >>> places = grid.flatten(2).transpose(1, 2)                    # (B, S, D), row by row
+        >>> block(places).context.transpose(1, 2).reshape(grid.shape).equal(grid)   # W_z is zero at first
+        True
+        >>> block(places, torch.randn(2, 7, 6), need_weights=True).weights.shape
+        torch.Size([2, 15, 7])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        inner_dim: int | None = None,
+        *,
+        form: NonLocalForm = "embedded_gaussian",
+        residual: bool = True,
+        other_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        inner = max(1, dim // 2) if inner_dim is None else inner_dim
+        other = dim if other_dim is None else other_dim
+        if form not in get_args(NonLocalForm):
+            raise ShapeError(f"NonLocal: form must be one of {', '.join(get_args(NonLocalForm))}, found {form!r}")
+        if min(dim, inner, other) < 1:
+            raise ShapeError(f"NonLocal: sizes must be at least 1, found dim={dim}, inner_dim={inner_dim}, other_dim={other_dim}")
+        if form == "gaussian" and other != dim:
+            raise ShapeError(f"NonLocal: form='gaussian' compares the inputs as they are: other_dim must be dim = {dim}, found {other}")
+        self.dim, self.inner_dim, self.other_dim, self.residual = dim, inner, other, residual
+        self.form: NonLocalForm = form
+        self.query = None if form == "gaussian" else ops.Linear(dim, inner, bias=False)
+        self.key = None if form == "gaussian" else ops.Linear(other, inner, bias=False)
+        self.value = ops.Linear(other, inner, bias=False)
+        self.output = ops.Linear(inner, dim, bias=False)
+        self.vector = nn.Parameter(torch.empty(2 * inner)) if form == "concat" else None
+        if self.vector is not None:
+            nn.init.normal_(self.vector, std=1 / math.sqrt(2 * inner))
+        if residual:
+            nn.init.zeros_(self.output.weight)
+
+    def forward(
+        self, states: Tensor, other: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
+    ) -> AttentionOutput:
+        """Let every place of `states` (x2) look at every place of `other` (x1), or of `states` itself.
+
+        Args:
+            states: (B, T, D).
+            other: (B, S, Ds); None: the states, and S = T.
+            mask: (B, S) bool, True = may be attended; None allows everything. Without `other` a masked place is read as zeros, in its own
+                row too; with it, a place of `states` is never masked.
+            need_weights: return f / C.
+
+        Returns:
+            `AttentionOutput` with context = z (B, T, D) and weights (B, T, S); where nothing may be attended y is 0 and the weights are.
+
+        Raises:
+            ShapeError: sizes that do not fit, or a mask that is not (B, S) and boolean; the message holds what was found and expected.
+        """
+        source = states if other is None else other
+        self._check(states, source, mask)
+        if mask is not None:
+            # Before any projection: a weight's gradient multiplies by the source, and 0 * NaN is NaN.
+            source = source.masked_fill(~mask.unsqueeze(-1), 0.0)
+            states = source if other is None else states
+        query = states if self.query is None else self.query(states)
+        key = source if self.key is None else self.key(source)
+        allowed = None if mask is None else mask.unsqueeze(1)
+        found = ops.nonlocal_attention(query, key, self.value(source), self.vector, form=self.form, mask=allowed, need_weights=need_weights)
+        context = self.output(found.context)
+        return AttentionOutput(context + states if self.residual else context, found.weights)
+
+    def _check(self, states: Tensor, source: Tensor, mask: Tensor | None) -> None:
+        if states.dim() != 3 or states.shape[-1] != self.dim:
+            raise ShapeError(f"NonLocal: states must be (B, T, {self.dim}), found {tuple(states.shape)}")
+        if source.dim() != 3 or source.shape[-1] != self.other_dim or source.shape[0] != states.shape[0]:
+            raise ShapeError(f"NonLocal: other must be ({states.shape[0]}, S, {self.other_dim}), found {tuple(source.shape)}")
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != source.shape[:2]):
+            raise ShapeError(f"NonLocal: mask must be boolean (B, S) = {tuple(source.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}")
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"dim={self.dim}, inner_dim={self.inner_dim}, form={self.form!r}, residual={self.residual}, other_dim={self.other_dim}"

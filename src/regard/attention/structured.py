@@ -1,0 +1,66 @@
+"""Structured self-attention: a sentence as a few weighted sums of its own states."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.protocol import AttentionOutput
+from regard.errors import ShapeError
+
+
+class StructuredAttention(nn.Module):
+    """Attend to a sentence with r learned hops: no query but the module's own weights.
+
+        A = softmax(W_s2 tanh(W_s1 H^T)) over the S positions;  M = A H
+
+    Lin et al. 2017 (arXiv:1703.03130), Eq. 6 and 7: H (S, 2u) are `states`, W_s1 (d_a, 2u) is `first`, W_s2 (r, d_a) is `second`, M (r, 2u)
+    is the context. With r = 1 it is self-attention pooling. `ops.redundancy_penalty` keeps the hops apart.
+    Differs from the paper: torch's default initialisation. The authors' code has biases in both maps (`bias=True`), the paper none.
+
+    Parameters: first.weight (A, D), second.weight (r, A); with `bias` also first.bias (A,), second.bias (r,). A hop's bias shifts all
+    its scores alike, so second.bias changes nothing; it is there to hold weights of the authors' code.
+
+    Args:
+        input_dim: D, size of a state.
+        attention_dim: A, width of the hidden layer, the paper's d_a.
+        hops: r, how many weighted sums.
+        bias: biases in both maps.
+
+    Example:
+        >>> attention = StructuredAttention(5, 7, 3)
+        >>> context, weights = attention(torch.ones(2, 11, 5), need_weights=True)
+        >>> context.shape, weights.shape
+        (torch.Size([2, 3, 5]), torch.Size([2, 3, 11]))
+    """
+
+    def __init__(self, input_dim: int, attention_dim: int, hops: int, bias: bool = False) -> None:
+        super().__init__()
+        self.first = ops.Linear(input_dim, attention_dim, bias=bias)
+        self.second = ops.Linear(attention_dim, hops, bias=bias)
+
+    def forward(self, states: Tensor, *, mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
+        """Attend to states (B, S, D) where mask (B, S) allows.
+
+        Returns:
+            `AttentionOutput` with context (B, r, D) and, if asked for, weights (B, r, S), else None. A sentence without an allowed
+            position, S = 0 included, is all zeros. What masked positions hold, NaN included, changes nothing.
+
+        Raises:
+            ShapeError: states are not (B, S, D), or the mask is not boolean (B, S); the message holds both shapes.
+        """
+        if states.dim() != 3 or states.shape[-1] != self.first.in_features:
+            raise ShapeError(f"StructuredAttention: expected states (B, S, D = {self.first.in_features}), found {tuple(states.shape)}")
+        if mask is not None:
+            if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
+                raise ShapeError(
+                    f"StructuredAttention: expected a boolean mask (B, S) for states {tuple(states.shape)}, "
+                    f"found {mask.dtype} {tuple(mask.shape)}"
+                )
+            # Zeros, for 0 * NaN is NaN.
+            states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+            mask = mask.unsqueeze(1)
+        scores = self.second(torch.tanh(self.first(states))).transpose(1, 2)  # (B, r, S)
+        weights = ops.masked_softmax(scores, mask)
+        return AttentionOutput(torch.bmm(weights, states.to(weights.dtype)), weights if need_weights else None)

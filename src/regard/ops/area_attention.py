@@ -1,0 +1,208 @@
+"""Area attention: one function, and the choice among the ways to compute it.
+
+- `cpu`: the native library. Scores, window pass and products in one walk along the keys, so that areas cost about what ordinary attention
+  costs (`docs/performance.md`). Mean keys, sum or mean values, no weights asked for.
+- `triton`: the same on CUDA.
+- `torch`: in the space of scores by PyTorch alone; everything with mean keys, on any device.
+- `reference`: keys and values of all areas are made; everything there is.
+
+Which one is used depends on the call alone, never on a timing. `REGARD_KERNELS=reference|torch|cpu|triton` forces one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, ShapeError
+from regard.ops import reference
+from regard.ops.area import check_modes
+from regard.ops.area_windows import area_extent, check_areas
+from regard.ops.kernels import area_cpu, area_op, area_torch, native
+from regard.ops.masks import check_mask
+
+
+def area_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    max_area: int | tuple[int, int],
+    grid: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    key_mode: str = "mean",
+    value_mode: str = "sum",
+    need_weights: bool | Literal["areas"] = False,
+    top_k: int | None = None,
+    temperature: float = 1.0,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attend to every run of up to A items, or to every rectangle of a grid, by the fastest way that can.
+
+        context = sum over areas r of softmax(query . k_r / sqrt(D))_r v_r,   k_r the mean of the keys, v_r the sum of the values in r
+
+    Li et al. 2018 (arXiv:1810.10126), section 3, Eq. 1 to 4. An area may be attended iff every item in it may. With areas of one item this
+    is ordinary attention.
+
+    Args:
+        query: (B, H, T, D).
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        max_area: A, the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
+        grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
+        mask: bool, broadcastable to (B, H, T, S), True = may be attended.
+        causal: also hide what stands after the query, aligned bottom-right: key s iff s <= t + S - T.
+        key_mode: see `regard.ops.area_keys`; the modes with learned weights are those of `regard.attention.Areas`.
+        value_mode: see `regard.ops.area_values`.
+        need_weights: True: also the weights of the items; "areas": those of the areas, in the order of `regard.ops.area_spans`.
+        top_k: attend to the best areas of each query only; None: to all.
+        temperature: the scores are divided by it.
+        scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
+        dropout: probability of dropping an area, applied whenever it is not 0.
+
+    Returns:
+        Context (B, H, T, Dv); with weights a pair of it and (B, H, T, S) or (B, H, T, N), those before dropout. A query without anything to
+        attend to, or an empty memory, gives zeros. What a hidden item holds changes nothing; a query that may attend an item that is not
+        finite gets NaN.
+
+    Raises:
+        ShapeError: shapes that do not fit together; the message holds both.
+        ConfigError: an unknown mode, areas that mean nothing, or `REGARD_KERNELS` forces a way that cannot compute this; the message says why.
+
+    Example:
+        >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
+        >>> area_attention(torch.zeros(1, 1, 1, 1), memory, memory, max_area=2).item()  # areas 1, 2, 4, 1 + 2, 2 + 4
+        3.200000047683716
+    """
+    query, key, value = _autocast(query, key, value)
+    _check_shapes(query, key, value, mask)
+    check_modes(key_mode, value_mode)
+    check_areas(max_area, grid)
+    scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
+    plain = not need_weights and top_k is None and not dropout
+    path, _ = area_path(query, key, max_area=max_area, grid=grid, key_mode=key_mode, value_mode=value_mode, plain=plain)
+    if path in ("cpu", "triton"):
+        sides = [max_area] if isinstance(max_area, int) else list(max_area)
+        return area_op.attend(query, key, value, mask, sides, list(grid or ()), causal, value_mode == "mean", scale)[0]
+    if path == "torch":
+        request = area_torch.Request(max_area, grid, causal, value_mode, top_k, scale, dropout)
+        result = area_torch.attend(query, key, value, mask, request)
+    else:
+        result = reference.area_attention(
+            query,
+            key,
+            value,
+            max_area=max_area,
+            grid=grid,
+            mask=mask,
+            causal=causal,
+            key_mode=key_mode,
+            value_mode=value_mode,
+            top_k=top_k,
+            scale=scale,
+            dropout=dropout,
+        )
+    if need_weights:
+        return result.context, result.area_weights if need_weights == "areas" else result.item_weights
+    return result.context
+
+
+def area_path(
+    query: Tensor,
+    key: Tensor,
+    *,
+    max_area: int | tuple[int, int],
+    grid: tuple[int, int] | None = None,
+    key_mode: str = "mean",
+    value_mode: str = "sum",
+    plain: bool = True,
+) -> tuple[str, str]:
+    """Name the way in which a call of `area_attention` is computed, and why.
+
+    Args:
+        query: (B, H, T, D); only device, dtype and sizes count.
+        key: (B, H, S, D), likewise.
+        max_area: as in the call, like the rest.
+        grid: None for a sequence.
+        key_mode: of the call.
+        value_mode: of the call.
+        plain: the call asks for no weights, no `top_k` and no dropout.
+
+    Returns:
+        "cpu", "triton", "torch" or "reference", and the reason in words.
+
+    Raises:
+        ConfigError: `REGARD_KERNELS` holds something unknown, or forces a way that cannot compute this; the message says why.
+
+    Example:
+        >>> area_path(torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 5, 2), max_area=3, key_mode="max")[0]
+        'reference'
+    """
+    forced = native.forced_path()
+    if forced == "reference":
+        return forced, "forced by REGARD_KERNELS"
+    learned = key_mode != "mean" or value_mode == "max"
+    reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if learned else ""}
+    reasons["cpu"] = reasons["triton"] = reasons["torch"] or ("" if plain else "kernels give no weights and know no top_k or dropout")
+    if not reasons["cpu"] and forced != "torch":
+        reasons["cpu"] = _native_lacks(query, key, max_area, grid)
+        reasons["triton"] = _triton_lacks(query, key, value_mode, max_area, grid)
+    if forced:
+        if reasons[forced]:
+            raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
+        return forced, "forced by REGARD_KERNELS"
+    fused = "triton" if query.is_cuda else "cpu"
+    if not reasons[fused]:
+        return fused, native.status().reason if fused == "cpu" else "Triton kernels for CUDA"
+    return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
+
+
+def _native_lacks(query: Tensor, key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> str:
+    # Sizes are clipped to the memory only where it matters: a comparison with the memory's length would tie a traced program to it.
+    small = isinstance(max_area, int) and max_area <= area_cpu.LONGEST
+    extent = ((1, max_area), (1, max_area)) if small else area_extent(key.shape[-2], max_area, grid)
+    return area_cpu.unsupported(query, extent) or ""
+
+
+def _triton_lacks(query: Tensor, key: Tensor, value_mode: str, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> str:
+    if query.device.type != "cuda" and native.forced_path() != "triton":
+        return f"the Triton kernels are for CUDA, the tensors are on {query.device.type}"
+    if value_mode != "sum":
+        return f"the Triton kernels sum values; value mode {value_mode!r} is not theirs"
+    try:
+        from regard.ops.kernels import area_triton
+    except ImportError as error:
+        return f"the Triton kernels cannot be imported: {error}"
+    return area_triton.supports(query, key, key, max_area=max_area, grid=grid)[1]
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as `F.scaled_dot_product_attention` does under autocast: all but float64 to autocast's type."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind) or any(x.dtype == torch.float64 for x in tensors):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
+    wrong = ""
+    if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
+        wrong = "query, key and value must be (B, H, length, D)"
+    elif query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]:
+        wrong = "the axes B and H differ"
+    elif query.shape[-1] != key.shape[-1]:
+        wrong = "the feature axis D of query and key differs"
+    elif key.shape[-2] != value.shape[-2]:
+        wrong = "the length S of key and value differs"
+    elif not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
+        wrong = f"one floating dtype is wanted, found {query.dtype}, {key.dtype} and {value.dtype}"
+    if wrong:
+        found = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
+        raise ShapeError(f"area_attention: {wrong}: {found}")
+    if mask is not None:
+        check_mask(mask, (*query.shape[:-1], key.shape[-2]), "area_attention")

@@ -1,0 +1,321 @@
+"""Which areas a memory has, and sums, maxima and moments over each of them.
+
+Li et al. 2018, "Area Attention" (arXiv:1810.10126), section 3. A memory of S items is a sequence, or a grid of `grid = (rows, columns)`
+items in raster order. Areas are ordered height outer, width inner, raster within, as in Algorithm 1; for a sequence that is by length, then
+by start. An area that does not fit in the memory does not exist.
+
+Differs from the paper: sums over areas are built up size by size, each from the one before and one more item, instead of by differences
+of a summed area table. A difference of large numbers loses the small ones, and a table carries whatever a masked item holds (NaN, 1e30)
+into every later area; here an area depends on its own items only. The tables are in `regard.ops.area_table`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, ShapeError
+
+Size = int | tuple[int, int]
+Extent = tuple[tuple[int, int], tuple[int, int]]
+State = tuple[Tensor, ...]
+
+
+def check_areas(max_area: Size, grid: tuple[int, int] | None = None) -> None:
+    """Refuse sizes that mean nothing: an int for a sequence, (height, width) for a grid, each at least 1.
+
+    Args:
+        max_area: the largest length, or the largest (height, width).
+        grid: (rows, columns), or None for a sequence.
+
+    Raises:
+        ConfigError: the message holds what was found and what is expected.
+
+    Example:
+        >>> check_areas((2, 3), grid=(5, 7))
+    """
+    if isinstance(max_area, int) != (grid is None):
+        raise ConfigError(f"max_area: an int for a sequence, (height, width) together with a grid; found {max_area!r} with grid {grid!r}")
+    sides = (max_area,) if isinstance(max_area, int) else tuple(max_area)
+    if len(sides) > 2 or min(sides) < 1:
+        raise ConfigError(f"max_area: areas hold at least 1 item on each of their sides, found {max_area!r}")
+
+
+def area_extent(size: int, max_area: Size, grid: tuple[int, int] | None = None) -> Extent:
+    """Return the memory as rows and columns, and the largest area that fits into it.
+
+    Args:
+        size: S, the number of items.
+        max_area: the largest length, or the largest (height, width) with a grid; larger than the memory is clipped to the memory.
+        grid: (rows, columns) with rows * columns = S, or None for a sequence, which is one row.
+
+    Returns:
+        ((rows, columns), (height, width)).
+
+    Raises:
+        ConfigError: sizes that mean nothing, see `check_areas`.
+        ShapeError: the grid does not hold S items; the message holds both.
+
+    Example:
+        >>> area_extent(7, 3), area_extent(6, (5, 2), (2, 3))
+        (((1, 7), (1, 3)), ((2, 3), (2, 2)))
+    """
+    check_areas(max_area, grid)
+    rows, columns = (1, size) if grid is None else grid
+    if rows * columns != size:
+        raise ShapeError(f"areas: the grid {(rows, columns)} holds {rows * columns} items, but the memory (axis S) has {size}")
+    height, width = (1, max_area) if isinstance(max_area, int) else max_area
+    return (rows, columns), (min(height, rows), min(width, columns))
+
+
+def area_count(size: Size, max_area: Size) -> int:
+    """Count the areas.
+
+        sequence: sum over s = 1 .. A of max(0, S - s + 1)
+        grid:     sum over h, w of max(0, rows - h + 1) max(0, columns - w + 1)
+
+    Args:
+        size: S, or (rows, columns).
+        max_area: the largest length, or the largest (height, width).
+
+    Returns:
+        N; 0 for an empty memory.
+
+    Raises:
+        ConfigError: sizes that mean nothing, see `check_areas`.
+
+    Example:
+        >>> area_count(4, 3), area_count((3, 3), (2, 2))
+        (9, 25)
+    """
+    return sum(area_counts(_extent_of(size, max_area)))
+
+
+def _extent_of(size: Size, max_area: Size) -> Extent:
+    return area_extent(size, max_area) if isinstance(size, int) else area_extent(math.prod(size), max_area, size)
+
+
+def area_counts(extent: Extent) -> list[int]:
+    """Count the areas of each height and width, in order.
+
+    Args:
+        extent: see `area_extent`.
+
+    Returns:
+        one number for each (height, width), height outer.
+
+    Example:
+        >>> area_counts(area_extent(4, 3))
+        [4, 3, 2]
+    """
+    (rows, columns), (tallest, widest) = extent
+    return [(rows - h + 1) * (columns - w + 1) for h in range(1, tallest + 1) for w in range(1, widest + 1)]
+
+
+def sweep(states: State, merge: Callable[[State, State, tuple[int, int]], State], extent: Extent) -> list[tuple[int, State]]:
+    """Grow areas item by item: columns of items downwards, then areas of each height to the right.
+
+    Args:
+        states: of every item, each (..., S, D).
+        merge: makes the states of an area from those of two neighbouring ones, and from how many items each of the two holds.
+        extent: see `area_extent`.
+
+    Returns:
+        for each height and width, in order: how many items such an area holds, and the states (..., count, D) of all of them.
+
+    Example:
+        >>> sizes = sweep((torch.tensor([[1.0], [2.0]]),), lambda a, b, counts: (a[0] * b[0],), area_extent(2, 2))
+        >>> [(size, states[0].flatten().tolist()) for size, states in sizes]
+        [(1, [1.0, 2.0]), (2, [2.0])]
+    """
+    grid, (tallest, widest) = extent
+    items = tuple(state.unflatten(-2, grid) for state in states)
+    sizes: list[tuple[int, State]] = []
+    column = items
+    for height in range(1, tallest + 1):
+        if height > 1:
+            above, below = (tuple(s[..., :-1, :, :] for s in column), tuple(s[..., height - 1 :, :, :] for s in items))
+            column = merge(above, below, (height - 1, 1))
+        area = column
+        for width in range(1, widest + 1):
+            if width > 1:
+                left, right = tuple(s[..., :-1, :] for s in area), tuple(s[..., width - 1 :, :] for s in column)
+                area = merge(left, right, (height * (width - 1), height))
+            sizes.append((height * width, tuple(s.flatten(-3, -2) for s in area)))
+    return sizes
+
+
+def joined(pieces: list[Tensor], like: Tensor) -> Tensor:
+    """Concatenate the areas of all sizes, in the dtype of the items.
+
+    Args:
+        pieces: one (..., count, D) for each size; an empty memory has none.
+        like: the items, (..., S, D).
+
+    Returns:
+        (..., N, D).
+
+    Example:
+        >>> joined([torch.ones(3, 1), torch.ones(2, 1)], torch.ones(3, 1)).shape
+        torch.Size([5, 1])
+    """
+    return (torch.cat(pieces, dim=-2) if pieces else like[..., :0, :]).to(like.dtype)
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """Return `x` in the precision that sums are kept in: float32 for half precision, its own otherwise.
+
+    Args:
+        x: any floating dtype.
+
+    Returns:
+        the same shape.
+
+    Example:
+        >>> accumulated(torch.ones(1, dtype=torch.bfloat16)).dtype
+        torch.float32
+    """
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def area_spans(size: Size, max_area: Size, device: torch.device | str | None = None) -> Tensor:
+    """List the areas: where each starts and how far it reaches.
+
+    Args:
+        size: S, or (rows, columns).
+        max_area: the largest length, or the largest (height, width).
+        device: where the result lives.
+
+    Returns:
+        (N, 2) integers, start and length; for a grid (N, 4): y, x, height, width. N is 0 for an empty memory.
+
+    Raises:
+        ConfigError: sizes that mean nothing, see `check_areas`.
+
+    Example:
+        >>> area_spans(3, 2).tolist()
+        [[0, 1], [1, 1], [2, 1], [0, 2], [1, 2]]
+        >>> area_spans((1, 2), (1, 2)).tolist()
+        [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 1, 2]]
+    """
+    (rows, columns), (tallest, widest) = _extent_of(size, max_area)
+    pieces = [torch.empty(0, 4, dtype=torch.long, device=device)]
+    for height in range(1, tallest + 1):
+        for width in range(1, widest + 1):
+            y = torch.arange(rows - height + 1, device=device).repeat_interleave(columns - width + 1)
+            x = torch.arange(columns - width + 1, device=device).repeat(rows - height + 1)
+            pieces.append(torch.stack([y, x, torch.full_like(x, height), torch.full_like(x, width)], dim=-1))
+    spans = torch.cat(pieces)
+    return spans[:, 1::2] if isinstance(max_area, int) else spans
+
+
+def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mean: bool = False) -> Tensor:
+    """Sum (or average) the items of every area, without a summed area table (see the head of this file for why).
+
+    Args:
+        x: (..., S, D); half precision is accumulated in float32 and cast back.
+        max_area: the largest length, or the largest (height, width).
+        grid: (rows, columns), or None for a sequence.
+        mean: divide by the number of items.
+
+    Returns:
+        (..., N, D).
+
+    Raises:
+        ConfigError, ShapeError: see `area_extent`.
+
+    Example:
+        >>> window_sums(torch.tensor([[1.0], [2.0], [4.0]]), 2).flatten().tolist()
+        [1.0, 2.0, 4.0, 3.0, 6.0]
+    """
+
+    def add(first: State, second: State, _: tuple[int, int]) -> State:
+        return (first[0] + second[0],)
+
+    pieces = [total / size if mean else total for size, (total,) in sweep((accumulated(x),), add, area_extent(x.shape[-2], max_area, grid))]
+    return joined(pieces, x)
+
+
+def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None) -> Tensor:
+    """Take the largest value of every feature over every area.
+
+    Args:
+        x: (..., S, D).
+        max_area: the largest length, or the largest (height, width).
+        grid: (rows, columns), or None for a sequence.
+
+    Returns:
+        (..., N, D); where two items tie, the gradient is shared between them.
+
+    Raises:
+        ConfigError, ShapeError: see `area_extent`.
+
+    Example:
+        >>> window_maxima(torch.tensor([[1.0], [4.0], [2.0]]), 2).flatten().tolist()
+        [1.0, 4.0, 2.0, 4.0, 4.0]
+    """
+
+    def larger(first: State, second: State, _: tuple[int, int]) -> State:
+        return (torch.maximum(first[0], second[0]),)
+
+    return joined([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid))], x)
+
+
+def window_moments(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of the items of every area (Eq. 3 and 5), without a summed area table.
+
+        std = sqrt(variance + epsilon)
+
+    The variance grows with the area by the pairwise update of Chan, Golub and LeVeque (1979): a sum of squares, so it is never negative,
+    not disturbed by a large common offset, and depends on the area's own items only.
+
+    Args:
+        x: (..., S, D); half precision is accumulated in float32 and cast back.
+        max_area: the largest length, or the largest (height, width).
+        grid: (rows, columns), or None for a sequence.
+        epsilon: added to the variance, as in the authors' code; it keeps the root's gradient small where an area is constant (all areas of
+            one item are). With 0 the root is the paper's, its gradient 0 where the variance is 0.
+
+    Returns:
+        mean (..., N, D) and std (..., N, D).
+
+    Raises:
+        ConfigError, ShapeError: see `area_extent`.
+
+    Example:
+        >>> mean, std = window_moments(torch.tensor([[1.0], [3.0]]), 2, epsilon=0.0)
+        >>> mean.flatten().tolist(), std.flatten().tolist()
+        ([1.0, 3.0, 2.0], [0.0, 0.0, 1.0])
+    """
+
+    def merge(first: State, second: State, counts: tuple[int, int]) -> State:
+        total = sum(counts)
+        step = second[0] - first[0]
+        return first[0] + step * (counts[1] / total), first[1] + second[1] + step * step * (counts[0] * counts[1] / total)
+
+    wide = accumulated(x)
+    sizes = sweep((wide, torch.zeros_like(wide)), merge, area_extent(x.shape[-2], max_area, grid))
+    means = [mean for _, (mean, _) in sizes]
+    return joined(means, x), joined([guarded_root(squares / size, epsilon) for size, (_, squares) in sizes], x)
+
+
+def guarded_root(variance: Tensor, epsilon: float) -> Tensor:
+    """Return sqrt(variance + epsilon) with zero, not infinite, gradients where that is the root of 0.
+
+    Args:
+        variance: any shape, never negative.
+        epsilon: at least 0.
+
+    Returns:
+        the same shape.
+
+    Example:
+        >>> guarded_root(torch.tensor([0.0, 4.0]), 0.0).tolist()
+        [0.0, 2.0]
+    """
+    shifted = variance + epsilon
+    flat = shifted <= 0
+    return shifted.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)

@@ -1,0 +1,213 @@
+/* One tile of queries along all keys, forward and backward, and the tasks made of such tiles. */
+
+static void strips_start(Strip *strips) {
+    for (int i = 0; i < STRIPS; i++) {
+        strip_start(&strips[i]);
+        strips[i].most = splat(HIDDEN);
+        strips[i].sum = strips[i].base = strips[i].delta = (vec){0};
+    }
+}
+
+/* Which items the rows of a chunk's results belong to: `item` first, from row `row` on, `count` of them. A sequence's results come
+   area - 1 items late, so the first rows of the first chunk belong to none and the last chunk has that many more. */
+typedef struct {
+    int64_t item, row, count;
+} Done;
+
+static Done done_items(const Plan *plan, int64_t first, int64_t j0, int64_t count, int last) {
+    if (plan->call->grid_height > 1) return (Done){j0, 0, count};
+    const int64_t late = plan->windows.width - 1, item = j0 - late, row = item < first ? first - item : 0;
+    return (Done){item + row, row, larger(count + (last ? late : 0) - row, 0)};
+}
+
+static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t count, int last) {
+    const Plan *plan = head->plan;
+    for (int i = 0; i < STRIPS; i++) {
+        real *scores = m->scores + i * LANES;
+        raise_base(&strips[i], scores, count, m->sum_columns + i * LANES, plan->value_size);
+        if (plan->call->grid_height > 1) {
+            grid_forward(&plan->windows, &m->grid, &strips[i], scores, count / plan->windows.columns);
+            continue;
+        }
+        line_forward(&plan->windows, &strips[i], scores, count);
+        if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
+    }
+}
+
+/* Divide the sums by the softmax's denominator and write the rows and what the sums were. */
+static void forward_finish(const Head *head, Memory *m, const Strip *strips, int64_t t0, int64_t first, int64_t last) {
+    const Plan *plan = head->plan;
+    const AreaCall *call = plan->call;
+    const int64_t count = call->queries - t0 < TILE ? call->queries - t0 : TILE;
+    real inverse[TILE], *sums = (real *)call->sums + ((head->batch * call->heads + head->head) * call->queries + t0) * 2;
+    for (int i = 0; i < STRIPS; i++) {
+        const vec sum = strips[i].sum;
+        store(inverse + i * LANES, select_vec(sum == 0, (vec){0}, 1 / sum));
+        for (int lane = 0; lane < LANES && i * LANES + lane < count; lane++) {
+            sums[2 * (i * LANES + lane)] = strips[i].base[lane];
+            sums[2 * (i * LANES + lane) + 1] = sum[lane];
+        }
+    }
+    for (int64_t j = first; head->spoilt && j < last; j++)
+        for (int64_t t = 0; head->spoilt[j] && t < count; t++)
+            if (allowed(head, t0 + t, j)) inverse[t] = sums[2 * t + 1] = NAN;
+    for (int64_t i = 0; i < plan->value_size; i++)
+        for (int j = 0; j < TILE; j += LANES)
+            store(m->sum_columns + i * TILE + j, load(m->sum_columns + i * TILE + j) * load(inverse + j));
+    transpose(m->sum_columns, TILE, plan->value_size, TILE, m->sum_rows, plan->value_size, 1);
+    store_rows(head, &call->output, t0, count, call->value_size, plan->value_size, m->sum_rows);
+}
+
+static void load_queries(const Head *head, Memory *m, int64_t t0, const uint8_t *skip) {
+    const Plan *plan = head->plan;
+    const int64_t left = plan->call->queries - t0;
+    load_rows(head, &plan->call->query, t0, left < TILE ? left : TILE, TILE, plan->call->key_size, plan->key_size, skip, m->query_rows);
+    const real log2e = (real)1.44269504088896340736;
+    transpose(m->query_rows, plan->key_size, TILE, plan->key_size, m->query_columns, TILE, (real)plan->call->scale * log2e);
+}
+
+/* result (+)= rows [item, item + count) of a matrix, transposed, times rows of a chunk: size x TILE. */
+static void gather(const Matrix *matrix, int64_t size, Done done, const real *chunk, real *result) {
+    product((product_args){.a = matrix->data + done.item * matrix->row, .a_row = 1, .a_column = matrix->row, .b = chunk + done.row * TILE,
+                           .b_row = TILE, .c = result, .c_row = TILE, .depth = done.count, .add = 1}, size, TILE);
+}
+
+/* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. */
+static void compare(const Matrix *matrix, int64_t size, int64_t j0, int64_t count, const real *columns, real *chunk) {
+    product((product_args){.a = matrix->data + j0 * matrix->row, .a_row = matrix->row, .a_column = 1, .b = columns, .b_row = TILE,
+                           .c = chunk, .c_row = TILE, .depth = size, .add = 0}, count, TILE);
+}
+
+/* sums of the items += rows of a chunk times rows of the tile: count x size. */
+static void scatter(Matrix sums, int64_t size, Done done, const real *chunk, const real *rows) {
+    product((product_args){.a = chunk + done.row * TILE, .a_row = TILE, .a_column = 1, .b = rows, .b_row = size,
+                           .c = (real *)sums.data + done.item * sums.row, .c_row = sums.row, .depth = TILE, .add = 1}, done.count, size);
+}
+
+static void forward_tile(const Head *head, Memory *m, int64_t t0) {
+    const Plan *plan = head->plan;
+    const AreaCall *call = plan->call;
+    Strip strips[STRIPS];
+    int64_t first, last;
+    strips_start(strips);
+    key_range(head, t0, &first, &last);
+    load_queries(head, m, t0, NULL);
+    memset(m->sum_columns, 0, (size_t)(plan->value_size * TILE) * sizeof(real));
+    for (int64_t j0 = first; j0 < last; j0 += plan->chunk) {
+        const int64_t count = last - j0 < plan->chunk ? last - j0 : plan->chunk;
+        const int final = j0 + count == last;
+        compare(&head->key, call->key_size, j0, count, m->query_columns, m->scores);
+        hide(head, t0, j0, count, m->scores, NULL);
+        forward_chunk(head, m, strips, count, final);
+        gather(&head->value, call->value_size, done_items(plan, first, j0, count, final), m->scores, m->sum_columns);
+    }
+    forward_finish(head, m, strips, t0, first, last);
+}
+
+static void forward_part(int64_t task, void *memory, const void *context) {
+    const Plan *plan = context;
+    Memory m;
+    divide(plan, memory, &m);
+    const Head head = open_head(plan, task / plan->parts, &m);
+    const int64_t part = task % plan->parts;
+    for (int64_t tile = part * plan->tiles / plan->parts; tile < (part + 1) * plan->tiles / plan->parts; tile++)
+        forward_tile(&head, &m, tile * TILE);
+}
+
+/* Read the queries of a tile, their outputs' gradients and what the forward pass left of them. Rows that had nothing to attend to, and
+   spoilt ones, are taken as zeros: no gradient. */
+static void backward_start(const Head *head, Memory *m, Strip *strips, int64_t t0) {
+    const Plan *plan = head->plan;
+    const AreaCall *call = plan->call;
+    const int64_t count = call->queries - t0 < TILE ? call->queries - t0 : TILE;
+    const real *sums = (const real *)call->sums + ((head->batch * call->heads + head->head) * call->queries + t0) * 2;
+    uint8_t skip[TILE];
+    strips_start(strips);
+    for (int64_t t = 0; t < TILE; t++) {
+        skip[t] = t >= count || !(sums[2 * t + 1] > 0);
+        strips[t / LANES].base[t % LANES] = skip[t] ? -HIDDEN : sums[2 * t]; /* so high that every p is 0 */
+        strips[t / LANES].inverse[t % LANES] = skip[t] ? 0 : 1 / sums[2 * t + 1];
+    }
+    load_queries(head, m, t0, skip);
+    load_rows(head, &call->grad_output, t0, count, TILE, call->value_size, plan->value_size, skip, m->grad_rows);
+    transpose(m->grad_rows, plan->value_size, TILE, plan->value_size, m->grad_columns, TILE, 1);
+}
+
+static void backward_sweep(const Head *head, Memory *m, Strip *strips, int64_t count) {
+    const Windows *w = &head->plan->windows;
+    for (int i = 0; i < STRIPS; i++) {
+        real *scores = m->scores + i * LANES, *grads = m->grads + i * LANES;
+        if (head->plan->call->grid_height > 1) {
+            grid_backward(w, &m->grid, &strips[i], scores, grads, count / w->columns);
+            continue;
+        }
+        line_backward(w, &strips[i], scores, grads, count);
+        line_flush(w->width, strips[i].weight, strips[i].inverse, scores + count * TILE);
+        line_flush(w->width, strips[i].slope, strips[i].inverse, grads + count * TILE);
+    }
+}
+
+static void backward_tile(const Head *head, Memory *m, int64_t t0, Matrix grad_key, Matrix grad_value) {
+    const Plan *plan = head->plan;
+    const AreaCall *call = plan->call;
+    const int64_t queries = call->queries - t0 < TILE ? call->queries - t0 : TILE;
+    Strip strips[STRIPS];
+    int64_t first, last;
+    key_range(head, t0, &first, &last);
+    backward_start(head, m, strips, t0);
+    compare(&head->key, call->key_size, first, last - first, m->query_columns, m->scores);
+    compare(&head->value, call->value_size, first, last - first, m->grad_columns, m->grads);
+    hide(head, t0, first, last - first, m->scores, m->grads);
+    if (last > first) backward_sweep(head, m, strips, last - first);
+    memset(m->sum_columns, 0, (size_t)(plan->key_size * TILE) * sizeof(real));
+    const Done all = done_items(plan, first, first, last - first, 1);
+    for (int64_t i = 0; i < all.count; i += CHUNK) { /* the three products one after another on what the cache holds */
+        const Done done = {all.item + i, all.row + i, all.count - i < CHUNK ? all.count - i : CHUNK};
+        gather(&head->key, call->key_size, done, m->grads, m->sum_columns);
+        scatter(grad_key, plan->key_size, done, m->grads, m->query_rows);
+        scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows);
+    }
+    transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
+    store_rows(head, &call->grad_query, t0, queries, call->key_size, plan->key_size, m->sum_rows);
+}
+
+/* Memory for the sums of one head's key or value gradients, zeroed: the caller's own where it can be, else `own`. */
+static Matrix open_sums(const Head *head, const AreaView *view, int direct, int64_t size, real *own) {
+    Matrix sums = {own, size};
+    if (direct) sums = (Matrix){(real *)view->data + offset_of(view, head->batch, head->head, 0), view->row};
+    for (int64_t j = 0; j < head->plan->call->keys; j++) memset((real *)sums.data + j * sums.row, 0, (size_t)size * sizeof(real));
+    return sums;
+}
+
+static void backward_part(int64_t task, void *memory, const void *context) {
+    const Plan *plan = context;
+    const AreaCall *call = plan->call;
+    Memory m;
+    divide(plan, memory, &m);
+    const Head head = open_head(plan, task / plan->parts, &m);
+    const int64_t part = task % plan->parts;
+    const int alone = plan->parts == 1;
+    real *partial = alone ? NULL : plan->partial + task * partial_size(plan);
+    Matrix grad_key = open_sums(&head, &call->grad_key, alone && plan->direct_key, plan->key_size, alone ? m.grad_key : partial);
+    Matrix grad_value = open_sums(&head, &call->grad_value, alone && plan->direct_value, plan->value_size,
+                                  alone ? m.grad_value : partial + call->keys * plan->key_size);
+    for (int64_t tile = part * plan->tiles / plan->parts; tile < (part + 1) * plan->tiles / plan->parts; tile++)
+        backward_tile(&head, &m, tile * TILE, grad_key, grad_value);
+    if (!alone) return;
+    if (!plan->direct_key) store_rows(&head, &call->grad_key, 0, call->keys, call->key_size, plan->key_size, m.grad_key);
+    if (!plan->direct_value) store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, m.grad_value);
+}
+
+/* Add up the parts of one head in their order, whoever made them. */
+static void join_parts(int64_t task, void *memory, const void *context) {
+    (void)memory;
+    const Plan *plan = context;
+    const AreaCall *call = plan->call;
+    const Head head = {.plan = plan, .batch = task / call->heads, .head = task % call->heads};
+    const int64_t size = partial_size(plan);
+    real *sums = plan->partial + task * plan->parts * size;
+    for (int64_t part = 1; part < plan->parts; part++)
+        for (int64_t i = 0; i < size; i += LANES) store(sums + i, load(sums + i) + load(sums + part * size + i));
+    store_rows(&head, &call->grad_key, 0, call->keys, call->key_size, plan->key_size, sums);
+    store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, sums + call->keys * plan->key_size);
+}

@@ -1,0 +1,21 @@
+/* Shared by all native kernels: the version of the interface and the processor's best instruction set. */
+#ifndef REGARD_NATIVE_H
+#define REGARD_NATIVE_H
+
+/* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
+#define REGARD_ABI 1
+
+#if defined(_WIN32)
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2 };
+
+/* The best instruction set that this processor has and this library was built for. */
+EXPORT int regard_target(void);
+EXPORT int regard_abi(void);
+EXPORT const char *regard_threads(void);
+
+#endif

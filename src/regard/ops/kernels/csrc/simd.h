@@ -1,0 +1,190 @@
+/* Vectors of REAL for one instruction set. Included once by a *_body.h, after a target header and REAL_IS_FLOAT; everything is static.
+
+   vec is VECTOR_BYTES wide, `ivec` the integers of the same width that comparisons give (0 or -1). The operators + - * < & work on
+   vectors lane by lane: they are an extension of GCC and Clang, so that one text serves SSE2, NEON, AVX2 and AVX-512. */
+#ifndef REGARD_SIMD_H
+#define REGARD_SIMD_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if REAL_IS_FLOAT
+typedef float real;
+typedef int32_t lane_int;
+#define REAL_BYTES 4
+#else
+typedef double real;
+typedef int64_t lane_int;
+#define REAL_BYTES 8
+#endif
+
+#define LANES (VECTOR_BYTES / REAL_BYTES)
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+typedef real vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef lane_int ivec __attribute__((vector_size(VECTOR_BYTES)));
+/* The same at any address. */
+typedef real loose_vec __attribute__((vector_size(VECTOR_BYTES), aligned(REAL_BYTES), may_alias));
+typedef int8_t loose_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+INLINE vec load(const real *p) { return *(const loose_vec *)p; }
+INLINE void store(real *p, vec x) { *(loose_vec *)p = x; }
+INLINE vec splat(real x) { return x - (vec){0}; } /* not x + 0: that would lose the sign of -0 */
+INLINE ivec isplat(lane_int x) { return x - (ivec){0}; }
+INLINE vec select_vec(ivec which, vec yes, vec no) { return (vec)((which & (ivec)yes) | (~which & (ivec)no)); }
+INLINE vec maximum(vec a, vec b) { return select_vec(a > b, a, b); }
+
+/* LANES bytes, each 0 or 1, as lanes of 0 or -1. */
+INLINE ivec load_flags(const uint8_t *p) {
+    return __builtin_convertvector(*(const loose_bytes *)p, ivec) != 0;
+}
+
+/* 2^x = 2^n 2^r with n = round(x), |r| <= 1/2; the polynomial is the minimax one of the relative error (float 2e-9, double 3e-18 before
+   rounding). x <= 126 is the caller's business; below -126 (-1022) the result is exactly 0, NaN stays NaN. */
+INLINE vec exp2_vec(vec x) {
+#if REAL_IS_FLOAT
+    static const real c[] = {1.0000000005541648f, 0.693147205737196f, 0.240226468906452f, 0.055503287771053f, 0.00961848895633118f,
+                             0.0013399931177124f, 0.000153458121621133f};
+    const real magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+    const int mantissa = 23;
+    const real least = -126.0f;
+#else
+    static const real c[] = {0.9999999999999999971, 0.69314718055994533046, 0.24022650695910156204, 0.055504108664819921605,
+                             0.0096181291075883352443, 0.0013333558146789921722, 0.00015403530462514432062, 0.000015252733489988525649,
+                             1.321543308967639918e-6, 1.0178198021671930844e-7, 7.0741056135081427963e-9, 4.4352827069572771511e-10};
+    const real magic = 6755399441055744.0; /* 1.5 * 2^52 */
+    const int mantissa = 52;
+    const real least = -1022.0;
+#endif
+    enum { DEGREE = (int)(sizeof c / sizeof *c) - 1 };
+    vec shifted = x + magic;
+    vec r = x - (shifted - magic);
+    vec p = splat(c[DEGREE]);
+    UNROLL
+    for (int i = DEGREE - 1; i >= 0; i--) p = p * r + c[i];
+    vec scaled = (vec)((ivec)p + ((ivec)shifted << mantissa));
+    return select_vec(x < least, (vec){0}, scaled);
+}
+
+#if REAL_IS_FLOAT
+/* tanh x = x P(x^2) / Q(x^2), fitted on |x| <= 8.3 for the least relative error, 3e-8 before rounding; beyond, tanh is 1 in this precision. */
+INLINE vec tanh_vec(vec x) {
+    static const real p[] = {1.0f, 0.12961792945861816f, 0.0029668202623724937f, 9.696031156636309e-06f, -1.410776206967057e-08f, 2.179863407836269e-11f};
+    static const real q[] = {1.0f, 0.46295103430747986f, 0.023950856178998947f, 0.0002345177053939551f};
+    const real most = 8.3f;
+    vec square = x * x, above = splat(p[5]), below = splat(q[3]);
+    UNROLL
+    for (int i = 4; i >= 0; i--) above = above * square + p[i];
+    UNROLL
+    for (int i = 2; i >= 0; i--) below = below * square + q[i];
+    return select_vec(x > most, splat(1), select_vec(x < -most, splat(-1), x * above / below));
+}
+#endif
+
+/* Interleave the lower (upper) halves of two vectors. */
+#if LANES == 16
+#define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif LANES == 8
+#define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#elif LANES == 4
+#define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#else
+#define ZIP_LOW(a, b) __builtin_shufflevector(a, b, 0, 2)
+#define ZIP_HIGH(a, b) __builtin_shufflevector(a, b, 1, 3)
+#endif
+
+/* to[c][r] = from[r][c] * factor for LANES x LANES numbers: log2(LANES) perfect shuffles of the rows transpose a square. */
+INLINE void transpose_square(const real *from, int64_t from_row, real *to, int64_t to_row, real factor) {
+    vec a[LANES], b[LANES];
+    UNROLL
+    for (int i = 0; i < LANES; i++) a[i] = load(from + i * from_row) * factor;
+    UNROLL
+    for (int width = 1; width < LANES; width *= 2) {
+        UNROLL
+        for (int i = 0; i < LANES / 2; i++) {
+            b[2 * i] = ZIP_LOW(a[i], a[i + LANES / 2]);
+            b[2 * i + 1] = ZIP_HIGH(a[i], a[i + LANES / 2]);
+        }
+        UNROLL
+        for (int i = 0; i < LANES; i++) a[i] = b[i];
+    }
+    UNROLL
+    for (int i = 0; i < LANES; i++) store(to + i * to_row, a[i]);
+}
+
+/* to (columns x rows) = from (rows x columns) transposed, times factor; both multiples of LANES. */
+static inline void transpose(const real *from, int64_t from_row, int64_t rows, int64_t columns, real *to, int64_t to_row, real factor) {
+    for (int64_t r = 0; r < rows; r += LANES)
+        for (int64_t c = 0; c < columns; c += LANES) transpose_square(from + r * from_row + c, from_row, to + c * to_row + r, to_row, factor);
+}
+
+/* Small matrix products. The left factor is read number by number (so it needs no packing and may be transposed by its strides), the right
+   one and the result row by row in vectors:
+
+       c[i][:] (+)= sum over k of a[i * a_row + k * a_column] * b[k][:]                                                              */
+typedef struct {
+    const real *a;
+    int64_t a_row, a_column;
+    const real *b;
+    int64_t b_row;
+    real *c;
+    int64_t c_row;
+    int64_t depth; /* number of k */
+    int add;       /* add to c, or overwrite it */
+} product_args;
+
+/* The registers hold ROWS x COLUMNS vectors of c: enough sums in flight to hide the latency of an addition, few enough to stay there. */
+#if VECTOR_BYTES == 64
+enum { ROWS = 8, COLUMNS = 2 };
+#elif VECTOR_BYTES == 32
+enum { ROWS = 6, COLUMNS = 2 };
+#else
+enum { ROWS = 4, COLUMNS = 2 };
+#endif
+
+INLINE void product_block(const product_args *p, int rows, int columns, const real *a, const real *b, real *c) {
+    vec sum[ROWS][COLUMNS];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int j = 0; j < columns; j++) sum[i][j] = p->add ? load(c + i * p->c_row + j * LANES) : (vec){0};
+    }
+    for (int64_t k = 0; k < p->depth; k++) {
+        vec right[COLUMNS];
+        UNROLL
+        for (int j = 0; j < columns; j++) right[j] = load(b + j * LANES);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            vec left = splat(a[i * p->a_row]);
+            UNROLL
+            for (int j = 0; j < columns; j++) sum[i][j] += left * right[j];
+        }
+        a += p->a_column;
+        b += p->b_row;
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int j = 0; j < columns; j++) store(c + i * p->c_row + j * LANES, sum[i][j]);
+    }
+}
+
+INLINE void product_columns(const product_args *p, int64_t rows, int columns, const real *b, real *c) {
+    int64_t i = 0;
+    for (; i + ROWS <= rows; i += ROWS) product_block(p, ROWS, columns, p->a + i * p->a_row, b, c + i * p->c_row);
+    for (; i + 4 <= rows; i += 4) product_block(p, 4, columns, p->a + i * p->a_row, b, c + i * p->c_row);
+    for (; i < rows; i++) product_block(p, 1, columns, p->a + i * p->a_row, b, c + i * p->c_row);
+}
+
+/* rows x columns of c; columns is a multiple of LANES. */
+static inline void product(product_args p, int64_t rows, int64_t columns) {
+    int64_t j = 0;
+    for (; j + COLUMNS * LANES <= columns; j += COLUMNS * LANES) product_columns(&p, rows, COLUMNS, p.b + j, p.c + j);
+    for (; j < columns; j += LANES) product_columns(&p, rows, 1, p.b + j, p.c + j);
+}
+
+#endif

@@ -1,0 +1,102 @@
+"""The library of native CPU kernels, which the package's own build makes where there is a C compiler.
+
+It is loaded once, when this module is imported: after torch, so that both share one OpenMP runtime. Without it everything works, by
+PyTorch alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import torch  # noqa: F401  (loads the OpenMP runtime that the library then finds)
+
+from regard.errors import ConfigError
+
+ABI = 1  # REGARD_ABI of csrc/native.h: raised whenever a function or a struct that Python sees changes
+PATHS = ("reference", "torch", "cpu", "triton")
+TARGETS = ("the vector units every such processor has", "AVX2", "AVX-512")
+
+
+class Status(NamedTuple):
+    """Whether the native library can be used, and why (not), in words."""
+
+    usable: bool
+    reason: str
+
+
+def load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
+    """Load the library that lies in a folder.
+
+    Args:
+        folder: where `_cpu*.so` is expected.
+
+    Returns:
+        The library and what it was built for, or None and why there is none.
+
+    Example:
+        >>> load(Path("nowhere"))
+        (None, 'the native library was not built (no C compiler at installation?)')
+    """
+    found = sorted(folder.glob("_cpu*.so"))
+    if not found:
+        return None, "the native library was not built (no C compiler at installation?)"
+    try:
+        library = ctypes.CDLL(str(found[0]))
+        abi = library.regard_abi()
+        library.regard_threads.restype = ctypes.c_char_p
+        threads, target = library.regard_threads().decode(), TARGETS[library.regard_target()]
+    except (OSError, AttributeError) as error:
+        return None, f"the native library {found[0].name} cannot be loaded: {error}"
+    if abi != ABI:
+        return None, f"the native library {found[0].name} has interface {abi}, this package needs {ABI}: install it again"
+    return library, f"native library with {target}, {threads}"
+
+
+_LIBRARY, _REASON = load(Path(__file__).parent)
+
+
+def forced_path() -> str | None:
+    """Return what `REGARD_KERNELS` asks for, None where it is not set.
+
+    Raises:
+        ConfigError: it holds something else than reference, torch, cpu or triton.
+
+    Example:
+        >>> forced_path() in (None, *PATHS)
+        True
+    """
+    forced = os.environ.get("REGARD_KERNELS", "")
+    if forced and forced not in PATHS:
+        raise ConfigError(f"REGARD_KERNELS: expected one of {', '.join(PATHS)}, found {forced!r}")
+    return forced or None
+
+
+def library() -> ctypes.CDLL | None:
+    """Return the native library; None where there is none or `REGARD_KERNELS` asks for reference or torch.
+
+    Raises:
+        ConfigError: see `forced_path`.
+
+    Example:
+        >>> (library() is not None) == status().usable
+        True
+    """
+    return None if forced_path() in ("reference", "torch") else _LIBRARY
+
+
+def status() -> Status:
+    """Tell whether the native library is used.
+
+    Raises:
+        ConfigError: see `forced_path`.
+
+    Example:
+        >>> status().reason != ""
+        True
+    """
+    if forced_path() in ("reference", "torch"):
+        return Status(False, f"REGARD_KERNELS={forced_path()}")
+    return Status(_LIBRARY is not None, _REASON)

@@ -1,0 +1,118 @@
+"""Slow and obvious versions of what has a fast path: the oracle of every kernel, in any dtype, differentiable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.ops.area import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
+from regard.ops.area_windows import Size
+from regard.ops.masks import causal_mask, check_mask
+from regard.ops.scores import dot_scores, scaled_dot_scores
+from regard.ops.shield import shield
+
+
+class AreaResult(NamedTuple):
+    """What attending to areas gives.
+
+    Attributes:
+        context: (B, H, T, Dv).
+        item_weights: (B, H, T, S), see `regard.ops.item_weights`; before dropout.
+        area_weights: (B, H, T, N), each row adds up to 1 (to 0 where nothing may be attended); before dropout.
+    """
+
+    context: Tensor
+    item_weights: Tensor
+    area_weights: Tensor
+
+
+def area_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    max_area: Size,
+    grid: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    key_mode: str = "mean",
+    value_mode: str = "sum",
+    top_k: int | None = None,
+    temperature: float = 1.0,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    key_weights: AreaWeights | None = None,
+    training: bool = False,
+) -> AreaResult:
+    """Attend to areas of the memory by making the key and the value of every one of them.
+
+        context = sum over areas r of softmax(query . k_r / sqrt(D))_r v_r
+
+    Li et al. 2018 (arXiv:1810.10126), Eq. 1 to 4, and 9 with `key_mode="features"`. An area may be attended iff every item in it may. With
+    areas of one item this is ordinary attention, bitwise.
+
+    Differs from the paper: no summed area table, see `regard.ops.area_windows`.
+
+    Args:
+        query: (B, H, T, D).
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        max_area: the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
+        grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
+        mask: bool, broadcastable to (B, H, T, S), True = may be attended.
+        causal: also hide what stands after the query, aligned bottom-right; for a grid, in raster order.
+        key_mode: see `regard.ops.area_keys`.
+        value_mode: see `regard.ops.area_values`.
+        top_k: attend to the best areas of each query only, see `regard.ops.area_softmax`.
+        temperature: the scores are divided by it.
+        scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
+        dropout: probability of dropping an area, applied whenever it is not 0.
+        key_weights: the weights of the learned key modes.
+        training: whether the sampling key modes add noise.
+
+    Returns:
+        `AreaResult`; an empty memory, or a query without anything to attend to, gives zeros. A query that may attend an item that is not
+        finite gets NaN where there is a mask.
+
+    Raises:
+        ConfigError: an unknown mode, areas that mean nothing, or missing weights.
+        ShapeError: shapes that do not fit together; the message holds both.
+
+    Example:
+        >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
+        >>> area_attention(torch.zeros(1, 1, 1, 1), memory, memory, max_area=2).context.item()
+        3.200000047683716
+    """
+    allowed = _allowed(query, key, mask, causal)
+    key, value, tainted = shield(key, value, allowed)
+    keys = area_keys(key, max_area, grid, mode=key_mode, weights=key_weights, training=training)
+    values = area_values(value, max_area, grid, mode=value_mode)
+    areas = None if allowed is None else area_mask(allowed, max_area, grid)
+    # Once more: finite items may add up to an infinite area, which must not reach the queries that it is hidden from.
+    keys, values, overflown = shield(keys, values, areas)
+    scores = scaled_dot_scores(query, keys) if scale is None else dot_scores(query * scale, keys)
+    weights = area_softmax(scores, areas, top_k=top_k, temperature=temperature)
+    context = (F.dropout(weights, dropout) if dropout else weights) @ values
+    if tainted is not None and overflown is not None:
+        bad = (tainted | overflown).unsqueeze(-1)
+        context, weights = context.masked_fill(bad, torch.nan), weights.masked_fill(bad, torch.nan)
+    return AreaResult(context, item_weights(weights, max_area, grid, value_mode=value_mode), weights)
+
+
+def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Combine the two masks; the last axis of the result is S even where the mask's own was 1."""
+    target, source = query.shape[-2], key.shape[-2]
+    if query.shape[:-2] != key.shape[:-2]:
+        raise ShapeError(f"area_attention: the leading axes (B, H) of query {tuple(query.shape)} and key {tuple(key.shape)} must agree")
+    if mask is not None:
+        check_mask(mask, (*query.shape[:-1], source), "area_attention")
+        mask = mask if mask.dim() > 1 else mask.reshape(1, -1)
+        mask = mask.expand(*mask.shape[:-1], source)
+    past = causal_mask(target, source, query.device) if causal else None
+    if mask is None or past is None:
+        return mask if past is None else past
+    return mask & past

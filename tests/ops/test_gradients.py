@@ -1,0 +1,161 @@
+"""First and second gradients of every public operation against finite differences: one table, compared with what `regard.ops` offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+
+from regard import ops
+
+B, H, T, S, D, A = 2, 2, 3, 5, 3, 2
+GRID = (2, 3)
+
+# Names without a gradient, each with its reason.
+NOT_DIFFERENTIABLE = {
+    **dict.fromkeys(("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "Shielded", "TopLogProbs"), "a record"),
+    **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
+    **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
+    **dict.fromkeys(("area_path", "matmul_path"), "the name of a path"),
+    "Linear": "a module around linear",
+    "greedy_positions": "a choice",
+    "packed_weights": "a context",
+    "recurrent_steps": "a context; linear inside of it is below",
+    "sample_positions": "a draw; its gradient goes through position_log_prob",
+    "top_log_probs": "for decoding, detached",
+    "top_tokens": "a choice",
+}
+# Differentiable once only, each with its reason.
+ONCE = {
+    "linear_cross_entropy": "its gradient is formed in the forward pass, while the logits are at hand",
+    "linear, in recurrent steps": "the gradient of a weight is one product over all steps",
+}
+
+
+def draw(*shape: int, positive: bool = False) -> Tensor:
+    """Numbers in float64, different at every call; positive ones lie between 0.1 and 1."""
+    return torch.rand(shape, dtype=torch.float64) * 0.9 + 0.1 if positive else torch.randn(shape, dtype=torch.float64)
+
+
+def holes(*shape: int) -> Tensor:
+    """A mask, with an empty row if it has at least two."""
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.7
+    if len(shape) > 1:
+        mask[..., 1, :] = False
+    return mask
+
+
+def recurrent(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    with ops.recurrent_steps():
+        return ops.linear(torch.tanh(ops.linear(x, weight, bias)), weight, bias)
+
+
+Case = tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]
+
+
+def row() -> tuple[Tensor]:
+    return (draw(T, S, positive=True),)
+
+
+def three() -> tuple[Tensor, ...]:
+    return draw(B, T, D), draw(B, S, D), draw(B, S, 2)
+
+
+def heads() -> tuple[Tensor, ...]:
+    return draw(1, H, T, D), draw(1, H, 6, D), draw(1, H, 6, 2)
+
+
+def learned() -> tuple[Tensor, ...]:
+    """Keys, and the weights of Eq. 9."""
+    return draw(S, 2), draw(1, 1), draw(A, 1), draw(2, 6), draw(2, 2)
+
+
+CASES: dict[str, Case] = {
+    "additive_scores": (ops.additive_scores, lambda: (draw(B, T, D), draw(B, S, D), draw(D))),
+    "area_attention": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6)), heads),
+    "area_attention, causal": (lambda q, k, v: ops.area_attention(q, k, v, max_area=3, causal=True, value_mode="mean"), heads),
+    "area_attention, grid": (lambda q, k, v: ops.area_attention(q, k, v, max_area=(2, 2), grid=GRID, mask=holes(T, 6)), heads),
+    "area_attention, weights": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6), need_weights=True), heads),
+    "area_attention, areas": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6), need_weights="areas"), heads),
+    "area_attention, modes": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, key_mode="max", value_mode="max", top_k=3), heads),
+    "area_features": (lambda x: ops.area_features(x, A)[:3], lambda: (draw(S, 2),)),
+    "area_keys": (lambda x: ops.area_keys(x, A), lambda: (draw(S, 2),)),
+    "area_keys, learned": (lambda x, *w: ops.area_keys(x, A, mode="features", weights=ops.AreaWeights(*w)), learned),
+    "area_softmax": (lambda x: ops.area_softmax(x, holes(T, S), top_k=2, temperature=2.0), lambda: (draw(T, S),)),
+    "area_sums": (lambda x: ops.area_sums(x, (2, 2), GRID), lambda: (draw(6, 2),)),
+    "area_values": (lambda x: ops.area_values(x, A), lambda: (draw(S, 2),)),
+    "cosine_scores": (ops.cosine_scores, lambda: (draw(T, D), draw(S, D), draw())),
+    "dot_scores": (ops.dot_scores, lambda: (draw(T, D), draw(S, D))),
+    "doubly_stochastic_penalty": (lambda w: ops.doubly_stochastic_penalty(w, holes(B, T), holes(B, S)), lambda: (draw(B, T, S),)),
+    "gaussian_window": (lambda center: ops.gaussian_window(center, S, 2), lambda: (draw(T),)),
+    "gru_gates": (ops.gru_gates, lambda: (draw(B, 9), draw(B, 9), draw(3), draw(B, 3))),
+    "item_weights": (lambda w: ops.item_weights(w, A), lambda: (draw(T, 9),)),
+    "linear": (ops.linear, lambda: (draw(T, D), draw(2, D), draw(2))),
+    "linear, in recurrent steps": (recurrent, lambda: (draw(T, D), draw(D, D), draw(D))),
+    "linear_cross_entropy": (
+        lambda h, w, b: ops.linear_cross_entropy(h, w, b, torch.tensor([0, 4, 1]), label_smoothing=0.1).loss,
+        lambda: (draw(T, D), draw(5, D), draw(5)),
+    ),
+    "location_scores": (lambda x: ops.location_scores(x, 2), lambda: (draw(T, 3),)),
+    "lstm_gates": (ops.lstm_gates, lambda: (draw(B, 12), draw(B, 3))),
+    "masked_softmax": (lambda x: ops.masked_softmax(x, holes(T, S)), lambda: (draw(T, S),)),
+    "nonlocal_attention": (lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=holes(T, S))[0], three),
+    "nonlocal_attention, dot": (lambda q, k, v: ops.nonlocal_attention(q, k, v, form="dot")[0], three),
+    "nonlocal_attention, concat": (
+        lambda q, k, v, w: ops.nonlocal_attention(q, k, v, w, form="concat", mask=holes(T, S), need_weights=True),
+        lambda: (*three(), draw(2 * D)),
+    ),
+    "normalized_weights": (ops.normalized_weights, row),
+    "position_log_prob": (lambda w: ops.position_log_prob(w, torch.tensor([1, -1, 4])), row),
+    "redundancy_penalty": (ops.redundancy_penalty, lambda: (draw(B, T, S),)),
+    "scaled_dot_scores": (ops.scaled_dot_scores, lambda: (draw(T, D), draw(S, D))),
+    "score_function_loss": (
+        lambda p, h: ops.score_function_loss(torch.ones(B, 1), p, h, mask=holes(B, T), entropy_weight=0.1),
+        lambda: (draw(B, T), draw(B, T)),
+    ),
+    "shield": (lambda k, v: ops.shield(k, v, holes(T, S))[:2], lambda: (draw(S, D), draw(S, 2))),
+    "summed_area_table": (lambda x: ops.summed_area_table(x, GRID), lambda: (draw(6, 2),)),
+    "weights_entropy": (ops.weights_entropy, row),
+    "window_maxima": (lambda x: ops.window_maxima(x, A), lambda: (draw(S, 2),)),
+    "window_moments": (lambda x: ops.window_moments(x, A), lambda: (draw(S, 2),)),
+    "window_sums": (lambda x: ops.window_sums(x, A), lambda: (draw(S, 2),)),
+}
+
+
+def test_every_public_operation_is_differentiated_or_says_why_not():
+    differentiated = {name.split(",")[0] for name in CASES}
+    assert differentiated.isdisjoint(NOT_DIFFERENTIABLE)
+    assert differentiated | set(NOT_DIFFERENTIABLE) == set(ops.__all__)
+    assert set(ONCE) <= set(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_first_and_second_gradients_equal_finite_differences(name):
+    function, make = CASES[name]
+    leaves = [x.requires_grad_() for x in make()]
+    assert torch.autograd.gradcheck(function, leaves)
+    if name not in ONCE:
+        assert torch.autograd.gradgradcheck(function, leaves, fast_mode=True)
+        return
+    outputs = function(*leaves)
+    first = torch.autograd.grad(outputs.sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad|not have been used"):
+        torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+
+def test_a_gradient_that_is_wrong_is_found():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            return grads[0] * 3
+
+    with pytest.raises(GradcheckError):
+        torch.autograd.gradcheck(Wrong.apply, (draw(3).requires_grad_(),))

@@ -1,0 +1,66 @@
+"""Masks: what each of them lets be seen, position by position."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard import ops
+from regard.errors import ShapeError
+from regard.ops.masks import check_mask
+
+SIZES = [(0, 0), (0, 5), (5, 0), (1, 1), (1, 7), (3, 7), (7, 7), (7, 3)]
+
+
+@pytest.mark.parametrize(("target", "source"), SIZES)
+def test_a_causal_mask_lets_the_last_query_see_all_and_each_one_before_it_one_less(target, source):
+    mask = ops.causal_mask(target, source)
+    assert mask.shape == (target, source)
+    assert mask.dtype == torch.bool
+    for t in range(target):
+        assert mask[t].tolist() == [s <= t + source - target for s in range(source)]
+
+
+def test_a_causal_mask_lies_where_it_is_asked_for():
+    assert ops.causal_mask(3, 5, "meta").device.type == "meta"
+
+
+def test_positions_of_one_block_see_each_other_and_nobody_else():
+    target, source = torch.tensor([[3, 3, 1], [2, 5, 2]]), torch.tensor([[3, 1, 1, 0, 3], [7, 2, 7, 7, 7]])
+    mask = ops.block_mask(target, source)
+    assert mask.shape == (2, 3, 5)
+    for b in range(2):
+        for t in range(3):
+            assert mask[b, t].tolist() == [bool(target[b, t] == source[b, s]) for s in range(5)]
+    assert not mask[1, 1].any()  # no key of block 5
+
+
+def test_masks_combine_with_each_other():
+    packed = ops.block_mask(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 0, 1, 1])) & ops.causal_mask(5, 5)
+    expected = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 1, 1]]
+    assert packed.int().tolist() == expected
+
+
+@pytest.mark.parametrize("lengths", [[0, 3, 5], []])
+def test_a_length_mask_marks_what_stands_before_the_length(lengths):
+    mask = ops.length_mask(torch.tensor(lengths, dtype=torch.long), 5)
+    assert mask.tolist() == [[s < n for s in range(5)] for n in lengths]
+
+
+@pytest.mark.parametrize("shape", [(7,), (1,), (5, 7), (1, 7), (3, 5, 7), (3, 1, 7), (1, 5, 1), ()])
+def test_a_mask_that_broadcasts_to_the_scores_passes(shape):
+    check_mask(torch.ones(shape, dtype=torch.bool), (3, 5, 7), "here")
+
+
+@pytest.mark.parametrize("shape", [(5,), (7, 5), (2, 5, 7), (3, 5, 7, 1), (1, 3, 5, 7)])
+def test_a_mask_that_does_not_is_refused_with_both_shapes(shape):
+    with pytest.raises(ShapeError) as error:
+        check_mask(torch.ones(shape, dtype=torch.bool), (3, 5, 7), "here")
+    assert str(error.value).startswith("here: ")
+    assert str(shape) in str(error.value)
+    assert "(3, 5, 7)" in str(error.value)
+
+
+def test_a_mask_of_numbers_is_refused_with_its_type():
+    with pytest.raises(ShapeError, match=r"boolean.*torch\.float32"):
+        check_mask(torch.zeros(5, 7), (5, 7), "here")

@@ -1,0 +1,37 @@
+"""Key-value(-predict) attention of one sequence in float64 loops, written from Daniluk et al. 2017, sections 2.2 to 2.4."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def split(state, parts):
+    """h -> key, value, prediction: thirds; halves, the value also predicting; or the whole three times."""
+    size = len(state) // parts
+    pieces = [state[n * size : (n + 1) * size] for n in range(parts)]
+    return {1: (0, 0, 0), 2: (0, 1, 1), 3: (0, 1, 2)}[parts], pieces
+
+
+def attend(states, mask, parts, window, weights):
+    """states (T, parts * d), mask (T,); W_Y, W_h, w, W_r, W_x -> h* (T, d), weights (T, T)."""
+    states = [state if allowed else np.zeros_like(state) for state, allowed in zip(states, mask, strict=True)]
+    keys, values, predictions = [], [], []
+    for state in states:
+        (k, v, p), pieces = split(state, parts)
+        keys.append(pieces[k])
+        values.append(pieces[v])
+        predictions.append(pieces[p])
+    size = len(states)
+    out, table = [], np.zeros((size, size))
+    for i in range(size):
+        past = [j for j in range(i - window, i) if j >= 0 and mask[j]]
+        scores = {j: float(weights["w"] @ np.tanh(weights["W_Y"] @ keys[j] + weights["W_h"] @ keys[i])) for j in past}
+        total = sum(math.exp(score) for score in scores.values())
+        read = np.zeros(len(values[i]))
+        for j in past:
+            table[i, j] = math.exp(scores[j]) / total
+            read = read + table[i, j] * values[j]
+        out.append(np.tanh(weights["W_r"] @ read + weights["W_x"] @ predictions[i]))
+    return np.array(out), table
