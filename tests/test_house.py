@@ -26,6 +26,13 @@ MAX_PARAMETERS = 7
 
 # Pieces that may be larger, each with its reason.
 LARGER_ON_PURPOSE: dict[str, str] = {
+    "src/regard/ops/area_attention.py:area_attention": "one call for all that area attention can be",
+    "src/regard/ops/reference.py:area_attention": "the same, and the weights of learned keys",
+    "src/regard/ops/kernels/area_op.py:attend": "an operator registered with torch takes no structures",
+    "src/regard/ops/kernels/area_op.py:attend_backward": "an operator registered with torch takes no structures",
+    "src/regard/ops/kernels/area_op.py:_": "an operator registered with torch takes no structures",
+    "src/regard/ops/kernels/area_triton.py:area_attention_triton": "the operator's arguments, passed on",
+    "src/regard/ops/kernels/area_triton.py:area_attention_triton_backward": "the operator's arguments, passed on",
     "src/regard/attention/multihead.py:__init__": "torch.nn.MultiheadAttention's settings, and a score and areas",
 }
 # Public names that need no example of their own, each with its reason.

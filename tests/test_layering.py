@@ -30,7 +30,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viewer": {"errors", "config"},
     "tasks": {"errors", "config", "ops", "attention", "models", "decoding", "training"} | LEAVES,
     "listing": {"errors", "config"},
-    "cli": {"errors", "config", "ops", "attention", "models", "decoding", "training", "tasks", "listing"} | LEAVES,
+    "choices": set(),
+    "cli": {"errors", "config", "ops", "attention", "models", "decoding", "training", "tasks", "listing", "choices"} | LEAVES,
     "__main__": {"cli"},
     "__init__": set(),
 }

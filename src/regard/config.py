@@ -141,6 +141,7 @@ class DecodingConfig(Frozen):
     no_repeat_ngram: int = Field(default=0, ge=0)
     replace_unknown: bool = Field(default=False, description="an unknown word becomes the source word most attended to")
     batch_size: int = Field(default=64, ge=1, description="sentences decoded together")
+    precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the matrix products")
 
 
 class RunConfig(Frozen):

@@ -62,7 +62,8 @@ class Mechanism:
         fixed: the number of keys cannot change.
         offset: the parameter that is the context of an empty row; None: zeros.
         step: all queries one after the other on a cache: (module, query, key, value, mask (B, 1, S)) -> context, weights.
-        rough: the result jumps where half precision rounds (a choice, the edge of a predicted window): comparing it with float64 means nothing.
+        rough: the result jumps where half precision rounds (a choice, the edge of a predicted window): comparing it with float64 means
+            nothing.
     """
 
     build: Callable[[], nn.Module]

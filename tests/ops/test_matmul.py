@@ -164,3 +164,15 @@ def test_packed_weights_give_the_same_products_and_are_met_once() -> None:
     with ops.packed_weights():  # where a gradient is asked for, nothing is packed
         layer(x).sum().backward()
     assert layer.weight.grad is not None
+
+
+def test_products_in_bfloat16_are_those_of_rounded_inputs_and_weights() -> None:
+    layer = ops.Linear(67, 131)
+    for rows in (1, 3, 16, 17, 33):
+        x = torch.randn(rows, 67)
+        with torch.no_grad(), ops.packed_weights(torch.bfloat16):
+            found = layer(x)
+        rounded = [part.detach().bfloat16().double() for part in (x, layer.weight, layer.bias)]
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), F.linear(*rounded), rtol=2**-7, atol=2**-7)
+        assert not torch.equal(found, F.linear(x, layer.weight, layer.bias))

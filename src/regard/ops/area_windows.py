@@ -95,7 +95,8 @@ def area_count(size: Size, max_area: Size) -> int:
 
 
 def _extent_of(size: Size, max_area: Size) -> Extent:
-    return area_extent(size, max_area) if isinstance(size, int) else area_extent(math.prod(size), max_area, size)
+    # Asked this way round, for a size that is traced is no int.
+    return area_extent(math.prod(size), max_area, size) if isinstance(size, tuple | list) else area_extent(size, max_area)
 
 
 def area_counts(extent: Extent) -> list[int]:

@@ -126,7 +126,7 @@ class Translator:
             )
 
         batches = [order[start : start + decoding.batch_size] for start in range(0, len(order), decoding.batch_size)]
-        with ops.packed_weights():
+        with ops.packed_weights(getattr(torch, decoding.precision)):
             results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll)
         found: list[list[Hypothesis]] = [[] for _ in lines]
         for rows, hypotheses in zip(batches, results, strict=True):
@@ -209,7 +209,9 @@ class Translator:
             source_lengths=batch.source_lengths.tolist(),
             need_attention=need_attention and self._attends,
         )
-        with torch.inference_mode():
+        # On a CPU the packed weights have the precision.
+        half = device.type == "cuda" and decoding.precision == "bfloat16"
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
             state = model.start(batch.source, batch.source_lengths)
             if sampling is not None:
                 count = len(sources)

@@ -49,7 +49,7 @@ def map_batches(
     try:
         with ThreadPoolExecutor(workers) as pool:
             for item in items:
-                if len(waiting) == workers:
+                if len(waiting) == 2 * workers:  # one waits for each that runs: nobody idles until the oldest is done
                     results.append(waiting.popleft().result())
                 # A context can be entered once at a time: a copy for each.
                 waiting.append(_after(poll, pool.submit, copy_context().run, work, item))

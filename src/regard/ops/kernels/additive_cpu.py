@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
         torch.Size([2, 5])
     """
     leading = query.shape[:-2]
-    query, key = (part.reshape(leading.numel(), *part.shape[-2:]) for part in (query, key))
+    query, key = (part.reshape(math.prod(leading), *part.shape[-2:]) for part in (query, key))
     # The registered operator is for the compiler only: its first call imports a second and a half of torch.
     scores = _traced(query, key, vector) if torch.compiler.is_compiling() else _Scores.apply(query, key, vector)
     return scores.reshape(*leading, *scores.shape[1:])

@@ -7,7 +7,7 @@
        g = do v^T;   w, ds = window pass of e and g;   dq = ds k,  dk = ds^T q,  dv = w^T do      backward
 
    All inner matrices lie transposed: a row for each key, AREA_TILE queries side by side, so that a vector holds one number of several
-   queries and the window pass needs no shifts across lanes. Scores are in units of log2. A tile of queries walks along the keys in
+   queries and the window pass needs no shifts across lanes. A tile of queries walks along the keys in
    chunks that stay in the first-level cache; nothing but largest score and sum of each row is kept for the backward pass. */
 #include <math.h>
 
@@ -16,7 +16,7 @@
 #include "parallel.h"
 #include "simd.h"
 
-enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128 };
+enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128, BLOCK = 16 };
 
 #include "area_memory.h"
 
@@ -78,10 +78,13 @@ static void raise_base(Strip *s, const real *scores, int64_t count, real *sums, 
     vec most = s->most;
     for (int64_t j = 0; j < count; j++) most = maximum(load(scores + j * TILE), most);
     s->base = select_vec(most < IS_HIDDEN, (vec){0}, most); /* nothing allowed yet: every term must be 0, not 2^0 */
-    const vec shrink = exp2_vec(s->most - s->base);
+    const vec change = (s->most - s->base) * LOG2E, shrink = exp2_vec(change);
     s->most = most;
     s->sum *= shrink;
-    for (int i = 0; i < MOST_LENGTH; i++) s->weight[i] *= shrink;
+    for (int i = 0; i < MOST_LENGTH; i++) {
+        s->run[i] += change * (real)(i + 1);
+        s->weight[i] *= shrink;
+    }
     for (int64_t i = 0; i < sum_rows; i++) store(sums + i * TILE, load(sums + i * TILE) * shrink);
 }
 

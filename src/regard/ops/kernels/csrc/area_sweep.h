@@ -2,8 +2,8 @@
 
    Items come in order. For a sequence, areas that end at item j are kept as running sums of the scores, one for each size:
 
-       run_s(j) = run_{s-1}(j - 1) + e_j                      score of the area = run_s / s
-       p        = 2^(score - base)                            base: the row's largest score; divided by the row's sum at the end
+       run_s(j) = run_{s-1}(j - 1) + (e_j - base) log2 e      base: the row's largest score
+       p        = 2^(run_s / s)                               divided by the row's sum at the end
        w_i     += p   for the s items i of the area
 
    and in the backward pass, with g = dO v^T the gradient of the item weights,
@@ -14,6 +14,8 @@
 
    delta is summed by a sweep of its own over the very numbers it is taken from, not as do . o: where one area has all the weight the
    difference is then exactly 0, as it should be, and not a rounding error times a large query.
+
+   The base is taken off the items, not off the areas: what then still counts is near 0, and sums of it round off little.
 
    Adding p to the last s items for every s is a suffix sum over s; an item is complete once max-area - 1 later ones have been seen.
    On a grid the same happens along x, and its results are swept along y. */
@@ -28,6 +30,7 @@ enum { MOST_ITEMS = 16, MOST_LENGTH = 16, MOST_SIDE = 4 }; /* of an area: items;
 /* Stands for "not allowed": far below every score, yet sums of MOST_ITEMS of them stay finite. */
 #define HIDDEN ((real)-1e30)
 #define IS_HIDDEN ((real)-1e29)
+#define LOG2E ((real)1.44269504088896340736)
 
 /* The areas of a call. Loops over sizes are unrolled by the compiler for some largest areas only; others are computed with the next of
    these, and the sizes that do not exist get a penalty that makes their p exactly 0. Arrays are indexed by (h - 1) * width + (w - 1). */
@@ -82,7 +85,7 @@ static void strip_start(Strip *s) {
 /* Sweep `count` items of a sequence whose largest area is `area`. scores (count x AREA_TILE) becomes w and grads becomes ds, both of the
    item area - 1 steps back; a sweep for delta leaves them. */
 INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows *w, Strip *s, real *scores, real *grads, int64_t count) {
-    vec run[MOST_LENGTH], run_grad[MOST_LENGTH], weight[MOST_LENGTH], slope[MOST_LENGTH], sum = s->sum;
+    vec run[MOST_LENGTH], run_grad[MOST_LENGTH], weight[MOST_LENGTH], slope[MOST_LENGTH], sum = s->sum, part = (vec){0};
     const vec base = s->base, delta = s->delta, inverse = s->inverse;
     UNROLL
     for (int i = 0; i < area; i++) {
@@ -91,7 +94,7 @@ INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows 
         if (mode != FORWARD) run_grad[i] = s->run_grad[i], slope[i] = s->slope[i];
     }
     for (int64_t j = 0; j < count; j++) {
-        const vec e = load(scores + j * AREA_TILE);
+        const vec e = (load(scores + j * AREA_TILE) - base) * LOG2E;
         const vec g = mode != FORWARD ? load(grads + j * AREA_TILE) : e;
         UNROLL
         for (int i = area - 1; i > 0; i--) {
@@ -100,16 +103,16 @@ INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows 
         }
         run[0] = e;
         if (mode != FORWARD) run_grad[0] = g;
-        vec p_suffix = (vec){0}, da_suffix = (vec){0};
+        vec p_suffix = (vec){0}, da_suffix = (vec){0}, total = (vec){0};
         UNROLL
         for (int i = area - 1; i >= 0; i--) {
-            const vec p = exp2_vec(run[i] * w->inverse[i] - (plain ? base : base + w->penalty[i]));
+            const vec p = exp2_vec(plain ? run[i] * w->inverse[i] : run[i] * w->inverse[i] - w->penalty[i]);
             if (mode == FORWARD) {
-                sum += p;
+                total += p;
             } else {
                 const vec grad = plain ? run_grad[i] : run_grad[i] * w->share[i];
                 if (mode == DELTA) {
-                    sum += p * grad;
+                    total += p * grad;
                     continue;
                 }
                 da_suffix += p * (grad - delta) * w->slope[i];
@@ -122,6 +125,8 @@ INLINE void line_sweep(int area, int plain, enum sweep_mode mode, const Windows 
             if (i == area - 1) store(scores + j * AREA_TILE, mode == BACKWARD ? done * inverse : done);
             else weight[i] = done;
         }
+        part += total;
+        if (j % 16 == 15 || j == count - 1) sum += part, part = (vec){0}; /* sums of sums round off less than one long sum */
     }
     s->sum = sum;
     UNROLL
@@ -191,7 +196,7 @@ INLINE void grid_row(int height, int width, int plain, enum sweep_mode mode, con
                      real *row_w, real *row_ds) {
     const int64_t columns = w->columns;
     const vec base = s->base, delta = s->delta, factor = mode == BACKWARD ? s->inverse : splat(1);
-    vec total = s->sum;
+    vec row_total = (vec){0};
     vec line[MOST_SIDE], line_grad[MOST_SIDE], weight[MOST_SIDE][MOST_SIDE], slope[MOST_SIDE][MOST_SIDE];
     UNROLL
     for (int i = 0; i < width; i++) {
@@ -201,10 +206,10 @@ INLINE void grid_row(int height, int width, int plain, enum sweep_mode mode, con
         for (int h = 0; h < height; h++) weight[h][i] = slope[h][i] = (vec){0};
     }
     for (int64_t x = 0; x < columns + width - 1; x++) {
-        vec done_w[MOST_SIDE], done_ds[MOST_SIDE];
+        vec done_w[MOST_SIDE], done_ds[MOST_SIDE], total = (vec){0};
         const int inside = x < columns; /* beyond, only what is unfinished moves on */
         if (inside) {
-            const vec e = load(scores + x * AREA_TILE), d = mode != FORWARD ? load(grads + x * AREA_TILE) : e;
+            const vec e = (load(scores + x * AREA_TILE) - base) * LOG2E, d = mode != FORWARD ? load(grads + x * AREA_TILE) : e;
             UNROLL
             for (int i = width - 1; i > 0; i--) {
                 line[i] = line[i - 1] + e;
@@ -222,7 +227,7 @@ INLINE void grid_row(int height, int width, int plain, enum sweep_mode mode, con
                     const int64_t here = h * width + i, above = here - width;
                     const vec run = h ? load(at(g->run, above, columns, x)) + line[i] : line[i];
                     if (h < height - 1) store(at(g->run, here, columns, x), run);
-                    const vec p = exp2_vec(run * w->inverse[here] - (plain ? base : base + w->penalty[here]));
+                    const vec p = exp2_vec(plain ? run * w->inverse[here] : run * w->inverse[here] - w->penalty[here]);
                     if (mode == FORWARD) {
                         total += p;
                     } else {
@@ -241,11 +246,12 @@ INLINE void grid_row(int height, int width, int plain, enum sweep_mode mode, con
                 else weight[h][i] = now_w, slope[h][i] = now_ds;
             }
         }
+        row_total += total;
         if (mode == DELTA || x < width - 1) continue;
         grid_finish(height, columns, x - (width - 1), done_w, factor, g->weight, row_w);
         if (mode == BACKWARD) grid_finish(height, columns, x - (width - 1), done_ds, factor, g->slope, row_ds);
     }
-    s->sum = total;
+    s->sum += row_total;
 }
 
 INLINE void grid_row_any(enum sweep_mode mode, const Windows *w, GridState *g, Strip *s, const real *scores, const real *grads, real *row_w,

@@ -62,8 +62,7 @@ static void load_queries(const Head *head, Memory *m, int64_t t0, const uint8_t 
     const Plan *plan = head->plan;
     const int64_t left = plan->call->queries - t0;
     load_rows(head, &plan->call->query, t0, left < TILE ? left : TILE, TILE, plan->call->key_size, plan->key_size, skip, m->query_rows);
-    const real log2e = (real)1.44269504088896340736;
-    transpose(m->query_rows, plan->key_size, TILE, plan->key_size, m->query_columns, TILE, (real)plan->call->scale * log2e);
+    transpose(m->query_rows, plan->key_size, TILE, plan->key_size, m->query_columns, TILE, (real)plan->call->scale);
 }
 
 /* result (+)= rows [item, item + count) of a matrix, transposed, times rows of a chunk: size x TILE. */
@@ -72,10 +71,13 @@ static void gather(const Matrix *matrix, int64_t size, Done done, const real *ch
                            .b_row = TILE, .c = result, .c_row = TILE, .depth = done.count, .add = 1}, size, TILE);
 }
 
-/* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. */
+/* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. Summed by BLOCK features: a score's rounding error is
+   what all else follows from. */
 static void compare(const Matrix *matrix, int64_t size, int64_t j0, int64_t count, const real *columns, real *chunk) {
-    product((product_args){.a = matrix->data + j0 * matrix->row, .a_row = matrix->row, .a_column = 1, .b = columns, .b_row = TILE,
-                           .c = chunk, .c_row = TILE, .depth = size, .add = 0}, count, TILE);
+    for (int64_t k = 0; k < size; k += BLOCK)
+        product((product_args){.a = matrix->data + j0 * matrix->row + k, .a_row = matrix->row, .a_column = 1, .b = columns + k * TILE,
+                               .b_row = TILE, .c = chunk, .c_row = TILE, .depth = size - k < BLOCK ? size - k : BLOCK, .add = k > 0},
+                count, TILE);
 }
 
 /* sums of the items += rows of a chunk times rows of the tile: count x size. */

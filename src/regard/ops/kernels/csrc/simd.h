@@ -125,7 +125,9 @@ static inline void transpose(const real *from, int64_t from_row, int64_t rows, i
 /* Small matrix products. The left factor is read number by number (so it needs no packing and may be transposed by its strides), the right
    one and the result row by row in vectors:
 
-       c[i][:] (+)= sum over k of a[i * a_row + k * a_column] * b[k][:]                                                              */
+       c[i][:] (+)= sum over k of a[i * a_row + k * a_column] * b[k][:]
+
+   What is added to c is first summed by itself: sums of sums round off less than one long sum. */
 typedef struct {
     const real *a;
     int64_t a_row, a_column;
@@ -151,7 +153,7 @@ INLINE void product_block(const product_args *p, int rows, int columns, const re
     UNROLL
     for (int i = 0; i < rows; i++) {
         UNROLL
-        for (int j = 0; j < columns; j++) sum[i][j] = p->add ? load(c + i * p->c_row + j * LANES) : (vec){0};
+        for (int j = 0; j < columns; j++) sum[i][j] = (vec){0};
     }
     for (int64_t k = 0; k < p->depth; k++) {
         vec right[COLUMNS];
@@ -169,7 +171,10 @@ INLINE void product_block(const product_args *p, int rows, int columns, const re
     UNROLL
     for (int i = 0; i < rows; i++) {
         UNROLL
-        for (int j = 0; j < columns; j++) store(c + i * p->c_row + j * LANES, sum[i][j]);
+        for (int j = 0; j < columns; j++) {
+            real *to = c + i * p->c_row + j * LANES;
+            store(to, p->add ? load(to) + sum[i][j] : sum[i][j]);
+        }
     }
 }
 

@@ -1,0 +1,352 @@
+"""Area attention inside the models of Hugging Face `transformers`, and recordings of any model's attention; needs the extra `hf`.
+
+    handle = enable_area(model, max_area=5, layers=2)     # the model's own attention layers now attend to areas
+    with record_attention(model) as records:              # what every layer looks at, whatever the model's attention function
+        model(**inputs)
+
+`docs/transformers.md` says which families can take part and what to look out for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from regard.attention import Areas
+from regard.errors import CheckpointError, ConfigError, MissingExtraError
+from regard.integrations.calls import AreaLayer, attend, attend_openly, read_call
+from regard.integrations.families import (
+    attention_layers,
+    check_family,
+    chosen_layers,
+    head_size,
+    image_grid,
+    leading_tokens,
+    switch,
+    switch_back,
+)
+from regard.integrations.recording import AttentionRecord, Recorder, recording_attention
+from regard.ops.area import LEARNED_KEY_MODES
+
+try:
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+    from transformers.modeling_utils import AttentionInterface
+except ImportError as error:
+    raise MissingExtraError("regard.integrations.transformers needs transformers 5.20 or newer: pip install 'regard[hf]'") from error
+
+__all__ = ["AREA", "RECORDING", "AreaHandle", "AttentionRecord", "enable_area", "record_attention", "register", "restore"]
+
+AREA = "regard_area"
+RECORDING = "regard_recording"
+SETTINGS = ("max_area", "grid", "key_mode", "value_mode", "layers", "class_tokens")
+SAVED = re.compile(r"(?:^|\.)regard_area\.(\d+)\.(.+)$")
+
+
+def register() -> None:
+    """Make `regard_area` and `regard_recording` known to transformers, with their masks; calling it again changes nothing.
+
+    `enable_area`, `restore` and `record_attention` do it themselves. Call it before `from_pretrained` reads a model that was saved with
+    areas: its configuration names `regard_area`.
+
+    Example:
+        >>> register()
+        >>> AREA in AttentionInterface().valid_keys()
+        True
+    """
+    AttentionInterface.register(AREA, _area_attention)
+    AttentionInterface.register(RECORDING, recording_attention)
+    # Without a mask function of the same name every layer would get no mask: padding and the future would be open, without a word.
+    AttentionMaskInterface.register(AREA, _visible_mask)
+    AttentionMaskInterface.register(RECORDING, _visible_mask)
+
+
+def _visible_mask(*args: Any, **options: Any) -> Tensor | None:
+    """Make the boolean mask of transformers, but never leave a causal one out: area attention is not told when to be causal."""
+    options["allow_is_causal_skip"] = False
+    return sdpa_mask(*args, **options)
+
+
+def _area_attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    layer = module._modules.get("regard_area")
+    if not isinstance(layer, AreaLayer):
+        raise ConfigError(
+            f"{type(module).__name__}: asked for {AREA!r}, but it was not given any areas; call "
+            "regard.integrations.transformers.enable_area(model, ...), or restore(model, folder) for a model that was saved with them"
+        )
+    if not torch.compiler.is_compiling():  # a note that the graph shall not be remade for
+        layer.reached = True
+    call = read_call(module, (query, key, value), attention_mask, options)
+    if options.get("output_attentions"):
+        context, weights, _ = attend_openly(call, layer)
+    else:
+        context, weights = attend(call, layer), None
+    return context.transpose(1, 2).contiguous(), weights
+
+
+class AreaHandle:
+    """A model whose attention layers attend to areas; made by `enable_area` and `restore`.
+
+    Attributes:
+        layers: the areas of each attention layer, by the layer's name.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=6, num_attention_heads=3, num_hidden_layers=1, intermediate_size=5, vocab_size=7)
+        >>> handle = enable_area(BertModel(config), max_area=3)
+        >>> handle.remove()
+    """
+
+    def __init__(self, model: Any, layers: dict[str, AreaLayer], before: list[tuple[Any, str | None]]) -> None:
+        self.model, self.layers = model, layers
+        self._before = before
+        self._hook = model.register_forward_hook(self._after_forward)
+
+    @property
+    def reached(self) -> list[str]:
+        """The names of the attention layers that have asked for area attention so far; calls inside `torch.compile` are not seen."""
+        return [name for name, layer in self.layers.items() if layer.reached]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """List the learned weights of the areas; they are among the model's own parameters, too."""
+        return [parameter for layer in self.layers.values() for parameter in layer.parameters()]
+
+    def check(self) -> None:
+        """Do nothing if the model has asked for area attention.
+
+        Raises:
+            ConfigError: it has not: its layers go another way, and the areas have no effect.
+        """
+        if not self.reached:
+            raise ConfigError(
+                f"{type(self.model).__name__}: none of its {len(self.layers)} attention layers asked for {AREA!r} "
+                f"(it is set to {self.model.config._attn_implementation!r}): the areas have no effect"
+            )
+
+    def remove(self) -> None:
+        """Give the model back its own attention, and drop the areas and what they learned."""
+        self._hook.remove()
+        switch_back(self._before)
+        for name in self.layers:
+            del self.model.get_submodule(name).regard_area
+        for name in ("regard_area", "attn_implementation"):
+            delattr(self.model.config, name)
+
+    def _after_forward(self, module: Any, args: tuple[Any, ...], output: Any) -> None:
+        if not torch.compiler.is_compiling() and module.config._attn_implementation == AREA:
+            self.check()
+
+
+def enable_area(
+    model: Any,
+    *,
+    max_area: int | tuple[int, int],
+    grid: tuple[int, int] | None = None,
+    key_mode: str = "mean",
+    value_mode: str = "sum",
+    layers: int | Collection[int] | None = None,
+    class_tokens: int | tuple[int, int] | None = None,
+) -> AreaHandle:
+    """Let the attention layers of a Hugging Face model attend to areas instead of single items.
+
+    Li et al. 2018, "Area Attention" (arXiv:1810.10126); self and cross attention, caches and generation included. Do it before an
+    optimizer is made: learned key modes add weights to the model. The settings go into `model.config`, so `save_pretrained` keeps them;
+    `restore` brings them and the learned weights back.
+
+    Args:
+        model: a `PreTrainedModel`.
+        max_area: the largest length of an area, in items; for images the largest (height, width), in patches. 1 changes nothing.
+        grid: (rows, columns) of an image's patches; None: from the configuration where `max_area` is a pair, otherwise a sequence.
+        key_mode: see `regard.ops.area_keys`; "features" is Eq. 9, with learned weights in every layer.
+        value_mode: "sum", "mean" or "max".
+        layers: how many layers from the first on (the paper: 2, of encoder and decoder each), or which, by the first number in their
+            names; None: all. The others keep ordinary attention.
+        class_tokens: how many items at the front, or at (front, back), are areas of their own; None: for images the class,
+            distillation and register tokens that the model has, otherwise 0.
+
+    Returns:
+        `AreaHandle`. After every forward it checks that the model did ask for area attention.
+
+    Raises:
+        ConfigError: the model's attention cannot be replaced or does more than is known, or a setting means nothing; the message says.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> config = BertConfig(hidden_size=6, num_attention_heads=3, num_hidden_layers=2, intermediate_size=5, vocab_size=7)
+        >>> model = BertModel(config)
+        >>> handle = enable_area(model, max_area=3, key_mode="features", layers=1)
+        >>> model(torch.tensor([[1, 2, 3, 4, 5]])).last_hidden_state.shape
+        torch.Size([1, 5, 6])
+        >>> [tuple(parameter.shape) for parameter in handle.parameters()]
+        [(3, 1), (1, 1), (2, 6), (2, 2)]
+    """
+    register()
+    found = attention_layers(model)
+    if hasattr(model.config, "regard_area") and any(hasattr(module, "regard_area") for module in found.values()):
+        raise ConfigError(f"{type(model).__name__}: it attends to areas already; remove() its handle first")
+    chosen = chosen_layers(found, layers)
+    own = _own_tokens(model, max_area, class_tokens)
+    grid = image_grid(model) if grid is None and not isinstance(max_area, int) else grid
+    added: dict[str, AreaLayer] = {}
+    for number, (name, module) in enumerate(found.items()):
+        check_family(module)
+        areas = _areas(module, max_area, grid, (key_mode, value_mode)) if name in chosen else None
+        added[name] = AreaLayer(number, areas, own if areas else (0, 0))
+    # A model that was saved with areas asks for them already; without them it has nothing better than its own function.
+    before = [(config, "eager" if name == AREA else name) for config, name in switch(model, AREA)]
+    for name, layer in added.items():
+        found[name].regard_area = layer
+    wanted = layers if layers is None or isinstance(layers, int) else sorted(layers)
+    model.config.regard_area = dict(zip(SETTINGS, (max_area, grid, key_mode, value_mode, wanted, class_tokens), strict=True))
+    # Saved with the configuration: a reader without these areas is told so, where it would have used plain attention without a word.
+    model.config.attn_implementation = AREA
+    return AreaHandle(model, added, before)
+
+
+def _own_tokens(model: Any, max_area: int | tuple[int, int], class_tokens: int | tuple[int, int] | None) -> tuple[int, int]:
+    if class_tokens is None:
+        return (0, 0) if isinstance(max_area, int) else (leading_tokens(model), 0)
+    front, back = (class_tokens, 0) if isinstance(class_tokens, int) else class_tokens
+    if min(front, back) < 0:
+        raise ConfigError(f"class_tokens: numbers of tokens from 0 on, found {class_tokens!r}")
+    return front, back
+
+
+def _areas(module: nn.Module, max_area: int | tuple[int, int], grid: tuple[int, int] | None, modes: tuple[str, str]) -> Areas:
+    key_mode, value_mode = modes
+    learned = key_mode in LEARNED_KEY_MODES
+    areas = Areas(max_area, grid, key_mode=key_mode, value_mode=value_mode, dim=head_size(module) if learned else None)
+    like = next((parameter for parameter in module.parameters() if parameter.is_floating_point()), None)
+    areas.train(module.training)
+    return areas if like is None else areas.to(like.device, like.dtype)
+
+
+def restore(model: Any, folder: str | Path | None = None) -> AreaHandle:
+    """Bring back the areas of a model that was saved with them and read by `from_pretrained`, learned weights included.
+
+    Args:
+        model: what `from_pretrained` returned; its configuration holds the settings.
+        folder: where `save_pretrained` wrote the model; needed for learned key modes only.
+
+    Returns:
+        `AreaHandle`; the outputs equal those of the saved model, bitwise.
+
+    Raises:
+        ConfigError: the configuration holds no areas; or see `enable_area`.
+        CheckpointError: a learned weight is not in the folder's safetensors files, or has another shape; the message names both.
+
+    Example:
+        >>> import tempfile
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(hidden_size=6, num_attention_heads=3, num_hidden_layers=1, intermediate_size=5, vocab_size=7))
+        >>> _ = enable_area(model, max_area=3, key_mode="features")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     again = BertModel.from_pretrained(folder)
+        ...     list(restore(again, folder).layers)
+        ['encoder.layer.0.attention.self']
+    """
+    settings = getattr(model.config, "regard_area", None)
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{type(model).__name__}: its configuration holds no areas (regard_area); it was not saved with them")
+    if set(settings) != set(SETTINGS):
+        raise ConfigError(f"regard_area in the configuration: {', '.join(SETTINGS)} are expected, found {', '.join(settings) or 'nothing'}")
+    # JSON knows lists only.
+    again: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+    handle = enable_area(model, **again)
+    expected = {
+        f"{layer.number}.{name}": parameter
+        for layer in handle.layers.values()
+        if layer.areas is not None
+        for name, parameter in layer.areas.named_parameters()
+    }
+    if expected and folder is None:
+        raise CheckpointError("restore: these areas have learned weights; name the folder that save_pretrained wrote")
+    if expected:
+        _load(expected, Path(folder or ""))
+    return handle
+
+
+def _load(expected: dict[str, nn.Parameter], folder: Path) -> None:
+    """Fill in the learned weights; layers are told by number, for files may hold other names of layers than the model."""
+    missing = dict(expected)
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for saved in file.keys():  # noqa: SIM118 (not a dictionary)
+                    match = SAVED.search(saved)
+                    parameter = missing.pop(f"{match[1]}.{match[2]}", None) if match else None
+                    if parameter is None:
+                        continue
+                    tensor = file.get_tensor(saved)
+                    if tensor.shape != parameter.shape:
+                        raise CheckpointError(f"{path}: {saved} is {tuple(tensor.shape)}, but {tuple(parameter.shape)} is expected")
+                    with torch.no_grad():
+                        parameter.copy_(tensor)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{path}: {error}") from error
+    if missing:
+        raise CheckpointError(f"{folder}: no learned area weights for {', '.join(sorted(missing))} in its safetensors files")
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{index}: a JSON object with a weight_map is expected") from error
+    return [folder / Path(name).name for name in sorted(names)]
+
+
+@contextmanager
+def record_attention(model: Any, *, areas: bool = False) -> Iterator[list[AttentionRecord]]:
+    """Record what every attention layer looks at, whatever attention function the model uses; it is given back at the end.
+
+    While it lasts the model computes its attention openly ("eager"), so outputs may differ in the last digits. Works around `generate`.
+    `output_attentions=True` gives nothing with most of transformers' attention functions; this does.
+
+    Args:
+        model: a `PreTrainedModel`, with areas or without.
+        areas: also keep the weights of areas.
+
+    Yields:
+        A list that every call is added to, see `AttentionRecord`.
+
+    Raises:
+        ConfigError: the model's attention cannot be recorded, it is being recorded already, or it ran and no layer was seen.
+
+    Example:
+        >>> from transformers import BertConfig, BertModel
+        >>> model = BertModel(BertConfig(hidden_size=6, num_attention_heads=3, num_hidden_layers=2, intermediate_size=5, vocab_size=7))
+        >>> with record_attention(model) as records:
+        ...     _ = model(torch.tensor([[1, 2, 3, 4, 5]]))
+        >>> [(record.layer, record.kind, tuple(record.weights.shape)) for record in records][0]
+        ('encoder.layer.0.attention.self', 'self', (1, 3, 5, 5))
+    """
+    register()
+    found = attention_layers(model)
+    for module in found.values():
+        check_family(module)
+    using_areas = {name for name, module in found.items() if getattr(module, "config", model.config)._attn_implementation == AREA}
+    recorder = Recorder(found, using_areas, keep_areas=areas)
+    recorder.start(model)
+    before: list[tuple[Any, str | None]] = []
+    try:
+        before = switch(model, RECORDING)
+        yield recorder.records
+    finally:
+        switch_back(before)
+        recorder.stop()
+    if recorder.ran and not recorder.records:
+        raise ConfigError(f"{type(model).__name__}: it ran, but none of its {len(found)} attention layers asked to be recorded")
