@@ -324,10 +324,10 @@ def regard_weights(setting: Setting, folder: Path) -> Path:
     return path
 
 
-def regard_decode(setting: Setting, folder: Path, output: Path) -> float:
+def regard_decode(setting: Setting, folder: Path, output: Path, precision: str = "float32") -> float:
     """Decode the test set with the run in `folder`, as its configuration says; return the seconds of the timing line, start-up left out."""
     log = setting.work / "logs" / f"decode-{folder.name}.regard.log"
-    command = [setting.python, "-m", "regard", "translate", str(folder), "--beam", str(BEAM), "--timing"]
+    command = [setting.python, "-m", "regard", "translate", str(folder), "--beam", str(BEAM), "--precision", precision, "--timing"]
     with (setting.data / "test.en").open("rb") as source, output.open("wb") as target:
         run(command, setting.threads, log, stdin=source, stdout=target)
     timings = [json.loads(line) for line in log.read_text("utf-8").splitlines() if line.startswith("{")]

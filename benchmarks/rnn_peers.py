@@ -37,7 +37,12 @@ TRAINERS: dict[str, Callable[[Setting, Path, Amount], dict[str, Any]]] = {
     "joeynmt": contenders.joeynmt_train,
     "eole": contenders.eole_train,
 }
-DECODERS: dict[str, Callable[..., float]] = {"regard": contenders.regard_decode, "joeynmt": contenders.joeynmt_decode}
+BFLOAT16 = "regard in bfloat16"
+DECODERS: dict[str, Callable[..., float]] = {
+    "regard": contenders.regard_decode,
+    BFLOAT16: functools.partial(contenders.regard_decode, precision="bfloat16"),
+    "joeynmt": contenders.joeynmt_decode,
+}
 
 
 def read_text(path: Path) -> list[str]:
@@ -99,15 +104,15 @@ def describe(settings: dict[str, Setting]) -> dict[str, Any]:
 
 
 def summary(windows: dict[str, list[float]]) -> dict[str, Any]:
-    """Return medians, ranges, and Regard's ratio to every peer, round by round."""
-    result: dict[str, Any] = {"median": {}, "range": {}, "ratio": {}}
+    """Return medians, ranges, and Regard's ratio to every peer, round by round; that of bfloat16 apart."""
+    result: dict[str, Any] = {"median": {}, "range": {}, "ratio": {}, "bfloat16_ratio": {}}
     for name, values in windows.items():
         result["median"][name] = round(statistics.median(values), 1)
         result["range"][name] = [round(min(values), 1), round(max(values), 1)]
-    for name in windows.keys() - {"regard"}:
-        if "regard" in windows:
-            pairs = [round(ours / theirs, 3) for ours, theirs in zip(windows["regard"], windows[name], strict=True)]
-            result["ratio"][name] = {"pairs": pairs, "median": round(statistics.median(pairs), 3), "least": min(pairs)}
+    for ours, ratios in (("regard", result["ratio"]), (BFLOAT16, result["bfloat16_ratio"])):
+        for name in (windows.keys() - {"regard", BFLOAT16}) if ours in windows else ():
+            pairs = [round(mine / theirs, 3) for mine, theirs in zip(windows[ours], windows[name], strict=True)]
+            ratios[name] = {"pairs": pairs, "median": round(statistics.median(pairs), 3), "least": min(pairs)}
     return result
 
 
@@ -129,13 +134,14 @@ def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argpa
     outputs = model.parent.parent / "outputs"
     outputs.mkdir(parents=True, exist_ok=True)
     reference = [line.split() for line in (outputs.parent / "data" / "reference.de").read_text("utf-8").splitlines()]
+    settings = {**settings, BFLOAT16: settings["regard"]}
     names = [name for name in DECODERS if name in settings]
-    weights = {"regard": model, "joeynmt": contenders.regard_weights(settings["regard"], model)}
+    weights = {"regard": model, BFLOAT16: model, "joeynmt": contenders.regard_weights(settings["regard"], model)}
     windows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     hypotheses: dict[str, list[list[str]]] = {}
     for turn in range(arguments.decoding_rounds):
         for name in names:
-            output = outputs / f"{name}-{settings[name].kind}.de"
+            output = outputs / f"{name.replace(' ', '-')}-{settings[name].kind}.de"
             seconds = DECODERS[name](settings[name], weights[name], output)
             hypotheses[name] = [line.split() for line in output.read_text("utf-8").splitlines()]
             lengths = [len(words) for words in hypotheses[name]]
@@ -147,9 +153,9 @@ def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argpa
             windows[name].append(found)
             print(f"decode {settings[name].kind:8} round {turn + 1} {name:8} {found}", flush=True)
     result: dict[str, Any] = {"windows": windows, "mean_reference_length": round(statistics.mean(map(len, reference)), 2)}
-    if len(names) == 2:
-        same = sum(ours == theirs for ours, theirs in zip(*hypotheses.values(), strict=True))
-        result["same_hypotheses"] = same / len(reference)
+    for name in names[1:]:  # the share of translations that are Regard's in float32, word for word
+        same = sum(ours == theirs for ours, theirs in zip(hypotheses["regard"], hypotheses[name], strict=True))
+        result.setdefault("same_hypotheses", {})[name] = same / len(reference)
     for unit in ("sentences_per_second", "tokens_per_second"):
         result[unit] = summary({name: [found[unit] for found in windows[name]] for name in names})
     return result
@@ -222,13 +228,16 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
     peers = [name for name in TRAINERS if name != "regard"]
     parts = [("training, target tokens/s", kind, part) for kind, part in result["training"].items()]
     parts += [("beam 5, sentences/s", kind, part["sentences_per_second"]) for kind, part in result["decoding"].items()]
+    decoding = [(kind, part["sentences_per_second"]) for kind, part in result["decoding"].items()]
+    parts += [("beam 5, ours in bfloat16", kind, {"ratio": part["bfloat16_ratio"]}) for kind, part in decoding if "bfloat16_ratio" in part]
     rows = []
     for what, kind, part in parts:
         ratios = [part["ratio"].get(name) for name in peers]
         rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (least {ratio['least']:.2f})" for ratio in ratios)])
     machine = result["machine"]
     note = (
-        f"`{result['command']}`: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, float32. "
+        f"`{result['command']}`: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, "
+        "float32 where nothing else is said. "
         f"{result['configuration']['model']}; {result['configuration']['decoding']}."
     )
     return {"columns": ["what", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}

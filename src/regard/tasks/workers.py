@@ -37,30 +37,30 @@ def map_batches(
     """
     threads = torch.get_num_threads()
     workers = min(threads, MOST_WORKERS, len(items)) if device.type == "cpu" else 1
+    poll = poll or (lambda: None)
+    results: list[Result] = []
     if workers <= 1:
-        return [_after(poll, function, item) for item in items]
+        for item in items:
+            poll()
+            results.append(function(item))
+        return results
 
     def work(item: Item) -> Result:
         torch.set_num_threads(threads // workers)
         return function(item)
 
-    results: list[Result] = []
     waiting: deque[Future[Result]] = deque()
     try:
         with ThreadPoolExecutor(workers) as pool:
             for item in items:
                 if len(waiting) == 2 * workers:  # one waits for each that runs: nobody idles until the oldest is done
                     results.append(waiting.popleft().result())
+                poll()
                 # A context can be entered once at a time: a copy for each.
-                waiting.append(_after(poll, pool.submit, copy_context().run, work, item))
+                context = copy_context()
+                waiting.append(pool.submit(lambda context=context, item=item: context.run(work, item)))
             results += [future.result() for future in waiting]
     finally:
         # A worker's setting is also what threads not yet born begin with.
         torch.set_num_threads(threads)
     return results
-
-
-def _after(poll: Callable[[], None] | None, function: Callable[..., Result], *arguments: object) -> Result:
-    if poll is not None:
-        poll()
-    return function(*arguments)
