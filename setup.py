@@ -26,9 +26,11 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         """Compile with the flags that the compiler knows."""
-        compile_flags, link_flags = OPENMP if self._links("#include <omp.h>\nint f(void) { return omp_get_max_threads(); }", OPENMP) else POSIX_THREADS
+        compile_flags, link_flags = (
+            OPENMP if self._links("#include <omp.h>\nint f(void) { return omp_get_max_threads(); }", OPENMP) else POSIX_THREADS
+        )
         ext.extra_compile_args = [*COMPILE, *compile_flags]
-        ext.extra_link_args = list(link_flags)
+        ext.extra_link_args = [*link_flags, "-lm"]
         super().build_extension(ext)
 
     def _links(self, text: str, flags: tuple[list[str], list[str]]) -> bool:

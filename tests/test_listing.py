@@ -15,7 +15,7 @@ import regard.attention
 import regard.models
 from benchmarks.fill_tables import fill
 from regard import cli, ops
-from regard.config import RunConfig, load_config
+from regard.config import CrossedConfig, RNNConfig, RunConfig, TransformerConfig, load_config
 from regard.listing import COLUMNS, MECHANISMS, Mechanism, cells, mechanisms, settings
 from regard.models import build
 
@@ -113,12 +113,18 @@ def test_listing_asks_whether_somebody_reads(monkeypatch: pytest.MonkeyPatch, te
 
 
 def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
-    lines = list(settings(RunConfig))
-    keys = [line.split(" = ")[0] for line in lines]
-    assert {"task", "data.source", "model.attention.score", "training.betas", "decoding.beam"} <= set(keys)
-    assert len(set(keys)) == len(keys)
-    given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
-    assert load_config(None, given) == RunConfig()
+    # First all settings, with the recurrent models; then those of each other family.
+    parts = [part.splitlines() for part in "\n".join(settings(RunConfig)).split("\n\n")]
+    assert [part[0][:1] for part in parts] == ["t", "#", "#"]
+    for part, model in zip(parts, (RNNConfig(), TransformerConfig(), CrossedConfig()), strict=True):
+        lines = [line for line in part if not line.startswith("#")]
+        keys = [line.split(" = ")[0] for line in lines]
+        assert set(keys) >= {"model.type"} | {f"model.{name}" for name in type(model).model_fields if name not in ("attention", "area")}
+        assert len(set(keys)) == len(keys)
+        given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
+        areas = [] if isinstance(model, RNNConfig) else ["model.area=null"]
+        assert load_config(None, [*given, *areas]) == RunConfig(model=model)
+    assert {"task", "data.source", "model.attention.score", "training.betas"} <= {line.split(" = ")[0] for line in parts[0]}
 
 
 @pytest.mark.parametrize("row", MECHANISMS, ids=lambda row: row.name)

@@ -10,10 +10,10 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from regard.errors import ConfigError
 
@@ -24,6 +24,7 @@ MAX_DEPTH = 5
 MAX_ERRORS = 5
 
 Score = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
+KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
 class Frozen(BaseModel):
@@ -97,6 +98,72 @@ class RNNConfig(Frozen):
             raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
         return self
 
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at."""
+        return self.attention is not None
+
+
+class AreaConfig(Frozen):
+    """Area attention (Li et al. 2018) in a Transformer's first layers, in each of their attentions."""
+
+    max_area: int = Field(default=5, ge=1, description="A: an area is a run of 1 to A tokens")
+    layers: int = Field(default=2, ge=1, description="the first so many layers of encoder and decoder; more than there are: all")
+    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
+    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
+    top_k: int | None = Field(default=None, ge=1, description="attend to the best areas of each query only")
+    temperature: float = Field(default=1.0, gt=0, description="scores of areas are divided by it")
+
+
+class TransformerSettings(Frozen):
+    """What every model of the Transformer family has."""
+
+    embed_dim: int = Field(default=256, ge=1)
+    ff_dim: int = Field(default=1024, ge=1, description="hidden size of the feed-forward layers")
+    num_heads: int = Field(default=4, ge=1)
+    encoder_layers: int = Field(default=3, ge=1)
+    decoder_layers: int = Field(default=3, ge=1)
+    norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
+    area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")
+    tie_embeddings: bool = Field(default=True, description="output layer = target embedding")
+    share_embeddings: bool = Field(default=True, description="source embedding = target embedding; needs a shared vocabulary")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
+    relu_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
+    shown_layer: int | None = Field(default=None, ge=1, description="decoder layer whose attention is shown, from 1; null: the last")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})")
+        if self.shown_layer is not None and self.shown_layer > self.decoder_layers:
+            raise ValueError(f"shown_layer ({self.shown_layer}) must be one of the decoder_layers ({self.decoder_layers})")
+        return self
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at: always."""
+        return True
+
+
+class TransformerConfig(TransformerSettings):
+    """Transformer (Vaswani et al. 2017), with or without area attention."""
+
+    type: Literal["transformer"] = "transformer"
+
+
+class CrossedConfig(TransformerSettings):
+    """Crossed co-attention network (Li et al. 2019): a Transformer with two encoder branches that read each other."""
+
+    type: Literal["crossed"] = "crossed"
+    corruption: float = Field(default=0.1, ge=0, le=1, description="probability of two swapped tokens, for each sentence and branch")
+    residual: Literal["own", "asking"] = Field(
+        default="own", description="where a branch's answers are added: to its own stream, or to the one that asked"
+    )
+
+
+ModelConfig = RNNConfig | TransformerConfig | CrossedConfig
+
 
 class TrainingConfig(Frozen):
     """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
@@ -150,9 +217,14 @@ class RunConfig(Frozen):
     task: Literal["translation"] = "translation"
     data: DataConfig = DataConfig()
     vocabulary: VocabularyConfig = VocabularyConfig()
-    model: RNNConfig = RNNConfig()
+    model: ModelConfig = Field(default=RNNConfig(), discriminator="type")
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _recurrent_unless_said(cls, model: Any) -> Any:
+        return {"type": RNNConfig().type, **model} if isinstance(model, Mapping) else model
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None) -> RunConfig:
@@ -170,8 +242,8 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), *
         ConfigError: the file is missing or not YAML, a key is unknown, or a value does not fit; names the key path.
 
     Example:
-        >>> load_config(None, ["model.cell=lstm", "training.epochs=3"]).model.cell
-        'lstm'
+        >>> load_config(None, ["model.type=transformer", "training.epochs=3"]).model.embed_dim
+        256
     """
     tree: dict[str, Any] = {}
     if base:
@@ -274,16 +346,21 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
 
 
 def _explain(item: Mapping[str, Any]) -> str:
-    path = ".".join(str(part) for part in item["loc"])
+    model: Any = RunConfig
+    names, known = [], []
+    for part in map(str, item["loc"]):
+        if isinstance(model, dict):  # one of several families: the place holds its name, which is no key
+            model = model.get(part)
+            continue
+        names.append(part)
+        known = list(model.model_fields) if model is not None else []
+        model = _submodel(model, part)
+    path = ".".join(names)
     if item["type"] == "value_error":  # from a check of ours, which says what it found
         return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
     if item["type"] != "extra_forbidden":
         return f"{path}: {item['msg']}, found {reprlib.repr(item['input'])[:80]}" if path else str(item["msg"])
-    model: Any = RunConfig
-    for part in item["loc"][:-1]:
-        model = _submodel(model, str(part))
-    known = list(model.model_fields) if model is not None else []
-    close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+    close = difflib.get_close_matches(names[-1], known, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
     return f"{path}: unknown key{hint}"
 
@@ -292,5 +369,18 @@ def _submodel(model: Any, name: str) -> Any:
     field = getattr(model, "model_fields", {}).get(name)
     if field is None:
         return None
-    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    found = submodels(field.annotation)
+    if len(found) > 1:
+        return {each.model_fields["type"].default: each for each in found}
+    return found[0] if found else None
+
+
+def submodels(annotation: Any) -> list[type[BaseModel]]:
+    """Return the configurations that a field may hold, by its annotation.
+
+    Example:
+        >>> [model.__name__ for model in submodels(AttentionConfig | None)]
+        ['AttentionConfig']
+    """
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from regard.config import submodels
+
 
 class Cost(NamedTuple):
     """What a mechanism takes beside reading its arguments and writing its context, both without constants."""
@@ -366,21 +368,24 @@ def mechanisms(width: int | None = None) -> Iterator[str]:
 
 
 def settings(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield a line a setting: its path, default and meaning.
+    """Yield a line a setting: its path, default and meaning; after them those of the other families of models, each under a heading.
 
     Example:
         >>> from regard.config import RunConfig
         >>> next(line for line in settings(RunConfig) if line.startswith("training.seed"))
         'training.seed = 1'
     """
+    others: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
-        inner = next(
-            (c for c in (field.annotation, *getattr(field.annotation, "__args__", ())) if isinstance(c, type) and issubclass(c, BaseModel)),
-            None,
-        )
-        if inner is not None:
-            yield from settings(inner, f"{prefix}{name}.")
+        inner = submodels(field.annotation)
+        if inner:
+            yield from settings(inner[0], f"{prefix}{name}.")
+            others += [(f"{prefix}{name}.", one) for one in inner[1:]]
         else:
             about = f"    # {field.description}" if field.description else ""
             default = "null" if field.default is None else str(field.default).lower() if isinstance(field.default, bool) else field.default
             yield f"{prefix}{name} = {default}{about}"
+    for path, one in others:
+        yield ""
+        yield f"# {one.__doc__}"
+        yield from settings(one, path)

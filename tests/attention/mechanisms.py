@@ -55,8 +55,8 @@ class Mechanism:
         sizes: of a query, a key and a value. The size of a value is 0 where the keys are the values, that of a query where keys ask.
         source: S. target: T; None: as many as keys.
         padding_only: takes masks of keys only, (B, 1, S).
-        sums: what a row of weights adds up to: "one"; "some", one or nothing; "below", at most one; "areas": weights of areas add up to one,
-            those of items to the mean size of an area; "free".
+        sums: what a row of weights adds up to: "one"; "some", one or nothing; "below", at most one; "areas": weights of areas add up to
+            one, those of items to the mean size of an area; "free".
         reach: (T, S) where weight can fall at all, of its own accord; None: everywhere, or where it alone knows.
         ordered: the order of the keys matters.
         fixed: the number of keys cannot change.
@@ -165,6 +165,10 @@ def _right(module, query, key, value, mask, need):
     return tuple(module(query, key, second_mask=_keys_mask(mask), need_weights=need).right)
 
 
+def _itself(module, query, key, value, mask, need):
+    return tuple(module(key, key, first_mask=_keys_mask(mask), second_mask=_keys_mask(mask), need_weights=need).left)
+
+
 def _nonlocal_op(form):
     def call(module, query, key, value, mask, need):
         vector = torch.linspace(-1, 1, 2 * key.shape[-1], dtype=key.dtype, device=key.device) if form == "concat" else None
@@ -265,6 +269,11 @@ def _branch(score, side):
         return reference.attend(q, k, k, m, own, score=score)
 
     return attend
+
+
+def _crossed_itself(weights, q, k, v, m):
+    asked = np.where(m[0][:, None], k, 0)  # a masked place is read as zeros where it asks
+    return _branch("general", "left")(weights, asked, k, v, m)
 
 
 # Where weight can fall.
@@ -401,6 +410,9 @@ MECHANISMS: dict[str, Mechanism] = {
         _branch("additive", "right"),
         sizes=(DQ, DK, 0),
         padding_only=True,
+    ),
+    "crossed_itself": Mechanism(
+        lambda: CrossedAttention(Attention(GeneralScore(DK, DK)), Attention(DotScore())), _itself, _crossed_itself, sizes=(0, DK, 0), **_OWN
     ),
     **{f"nonlocal_op_{form}": _operation(form) for form in ("gaussian", "dot", "concat")},
     "area_op": Mechanism(

@@ -1,9 +1,9 @@
 """What every mechanism promises, held against one table of all of them (`tests.attention.mechanisms`).
 
 That two ways to write the same thing agree is tested beside the mechanisms: areas of one item are the items (test_attention,
-test_multihead, tests/ops/test_reference), additive is concat, general with the identity is dot, a window as wide as the source or a Gaussian without end is
-global (test_attention), one hop is self-attention pooling (test_structured), co-attention of an input with itself is self-attention
-(test_nonlocal, test_crossed).
+test_multihead, tests/ops/test_reference); additive is concat, general with the identity is dot, a window as wide as the source or a
+Gaussian without end is global (test_attention); one hop is self-attention pooling (test_structured); co-attention of an input with itself
+is self-attention (test_nonlocal, test_crossed).
 """
 
 from __future__ import annotations
@@ -231,6 +231,30 @@ def test_a_bad_number_is_seen_by_those_who_may_see_it_and_by_nobody_else(name, k
                 assert [n for n in ("query", "key", "value") if not torch.equal(gradients[n][1:], good[n][1:])] == []
 
 
+@cases("none", "padding", "causal", "empty rows")
+def test_without_gradients_what_may_not_be_seen_changes_nothing_either(name, kind):
+    """Code may go other ways where no gradient is wanted: keys that nobody may see, and one more, as above."""
+    mechanism = MECHANISMS[name]
+    mask, allowed = masked(kind, mechanism)
+    bad = ~allowed.any(1)
+    bad[0, 3] = True
+    blind, seeing = ~(allowed & bad.unsqueeze(1)).any(-1), (allowed & bad.unsqueeze(1)).all(1).any(-1)
+    if mechanism.alone:
+        blind &= ~(bad & allowed.any(1)).any(-1, keepdim=True)
+    module, tensors = made(name, torch.float32)
+    for need in (False, True):
+        with torch.no_grad():
+            torch.manual_seed(43)
+            plain, _ = module(*tensors, mask, need)
+            torch.manual_seed(43)
+            context, weights = module(*poisoned(tensors, bad), mask, need)
+        torch.testing.assert_close(plain, clean(name, kind, torch.float32, need).context, atol=1e-5, rtol=1e-5)
+        assert torch.equal(context[blind], plain[blind])
+        assert (weights is not None) == need
+        if mechanism.sums not in ("below", "some") and mechanism.reach is None:
+            assert context[seeing].isnan().any(-1).any(-1).all()
+
+
 @cases("padding", "empty rows", "nothing")
 def test_a_row_with_nothing_to_attend_to_is_zero_with_zero_gradients(name, kind):
     mechanism = MECHANISMS[name]
@@ -264,7 +288,7 @@ def test_torchs_multi_head_attention_returns_nan_where_ours_returns_its_bias():
     assert torch.equal(found.context[2], ours.output.bias.expand(5, 6))
 
 
-@cases(*KINDS)
+@cases("none", "padding", "causal", "empty rows", "nothing")
 def test_without_weights_it_is_the_same_to_rounding_and_equals_the_float64_loops(name, kind):
     mechanism = MECHANISMS[name]
     mask, allowed = masked(kind, mechanism)
@@ -370,13 +394,12 @@ def test_any_axis_may_be_empty_or_single(name):
     for batch, count, sources in sizes:
         targets = sources if mechanism.target is None else count if not mechanism.alone else mechanism.target
         tensors = inputs(mechanism, torch.float32, (batch, targets, sources))
-        for mask in (None, torch.ones(batch, 1, sources, dtype=torch.bool)):
-            for need in (False, True):
-                context, weights, gradients = run(module, tensors, mask, need)
-                assert context.shape[:2] == (batch, targets)
-                assert weights is None or (weights.shape[0], *weights.shape[-2:]) == (batch, targets, sources)
-                assert sources or mechanism.offset or not context.any()
-                assert all(part.isfinite().all() for part in (context, *gradients.values()))
+        for mask, need in ((None, False), (torch.ones(batch, 1, sources, dtype=torch.bool), True)):
+            context, weights, gradients = run(module, tensors, mask, need)
+            assert context.shape[:2] == (batch, targets)
+            assert weights is None or (weights.shape[0], *weights.shape[-2:]) == (batch, targets, sources)
+            assert sources or mechanism.offset or not context.any()
+            assert all(part.isfinite().all() for part in (context, *gradients.values()))
 
 
 @EVERY

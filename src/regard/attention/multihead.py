@@ -26,23 +26,30 @@ class HeadMemory(NamedTuple):
         key: (B, H, S, D).
         value: (B, H, S, Dv); zeros where masked, as the keys.
         mask: (B, S) bool, True = may be attended, or None: everything may.
+        of_areas: the S positions are areas, made by `MultiHeadAttention.areas_of`.
     """
 
     key: Tensor
     value: Tensor
     mask: Tensor | None
+    of_areas: bool = False
 
     def append(self, other: HeadMemory) -> HeadMemory:
         """Put the positions of `other` behind these: a decoding step adds its own to the past."""
         mask = None
         if self.mask is not None or other.mask is not None:
             mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
-        return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask)
+        return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask, self.of_areas)
 
     def rows(self, index: Tensor) -> HeadMemory:
         """Keep only the sentences `index` (B',), in that order."""
         mask = None if self.mask is None else self.mask.index_select(0, index)
-        return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask)
+        return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask, self.of_areas)
+
+    def positions(self, index: Tensor) -> HeadMemory:
+        """Keep only the positions `index` (S',), in that order."""
+        mask = None if self.mask is None else self.mask.index_select(1, index)
+        return HeadMemory(self.key.index_select(2, index), self.value.index_select(2, index), mask, self.of_areas)
 
 
 def _all(memory: HeadMemory) -> Tensor:
@@ -172,6 +179,23 @@ class MultiHeadAttention(nn.Module):
         value = self.value(value.masked_fill(bad[1], 0.0)).masked_fill(bad[1], torch.nan)
         return HeadMemory(self._split(key), self._split(value), mask)
 
+    def areas_of(self, memory: HeadMemory) -> HeadMemory:
+        """Make the keys and values of all areas of a memory once, for many steps.
+
+        Without them `attend` makes them anew at each call, except where the areas are `fused` and nothing is ever made. Areas stand in the
+        order of `regard.ops.area_spans`; if others are appended, or some taken, weights can be asked for by "areas" only.
+
+        Returns:
+            A memory whose positions are the N areas. To `attend` to it allows no causal and no other mask than its own.
+
+        Raises:
+            ConfigError: there are no areas, or the memory holds areas already.
+        """
+        if self.areas is None or memory.of_areas:
+            raise ConfigError("areas_of: needs an attention with areas, and a memory of items")
+        mask = None if memory.mask is None else self.areas.mask(memory.mask)
+        return HeadMemory(self.areas.keys(memory.key), self.areas.values(memory.value), mask, True)
+
     def attend(
         self,
         query: Tensor,
@@ -186,6 +210,12 @@ class MultiHeadAttention(nn.Module):
         A cached step appends its own keys to the memory first: with `causal`, the last query sees all of it.
         """
         _check_batch(query, memory.key)
+        if memory.of_areas:
+            if mask is not None or causal:
+                raise ConfigError("MultiHeadAttention: a memory of areas is masked as it is made, not as it is attended to")
+            allowed = None if memory.mask is None else memory.mask[:, None, None]
+            heads = self._split(self.query(query)), memory.key, memory.value
+            return self._join(*self._weigh(*heads, allowed, need_weights), None)
         allowed = self._allowed(query, memory.key.shape[2], mask, causal)
         key, value, tainted = ops.shield(memory.key, memory.value, allowed)
         only_causal = causal and mask is None and memory.mask is None
@@ -257,6 +287,13 @@ class MultiHeadAttention(nn.Module):
         if areas is not None:
             key, value = areas.keys(key), areas.values(value)
             allowed = None if allowed is None else areas.mask(allowed)
+        return self._weigh(query, key, value, allowed, need_weights)
+
+    def _weigh(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, need_weights: NeedWeights
+    ) -> tuple[Tensor, Tensor | None]:
+        # As `_heads`, step by step; with areas, keys and values are those of the areas.
+        areas, dropout = self.areas, self.dropout if self.training else 0.0
         scores = self._scores(query, key)
         weights = ops.masked_softmax(scores, allowed) if areas is None else areas.weights(scores, allowed)
         context = F.dropout(weights, dropout) @ value.to(weights.dtype)

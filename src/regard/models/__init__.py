@@ -2,24 +2,60 @@
 
 from regard.models.build import build
 from regard.models.cell import RecurrentCell, RecurrentStack
+from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer, swap_tokens
 from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
-from regard.models.embedding import ScaledEmbedding
+from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder import Encoded, RecurrentEncoder
 from regard.models.readout import DeepReadout, TanhReadout
-from regard.models.sequence import RecurrentEncoderDecoder
+from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
+from regard.models.transformer import Transformer, shown_weights
+from regard.models.transformer_layers import (
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    Reading,
+    ResidualNorm,
+    Source,
+    SourceReader,
+    remember,
+)
+from regard.models.transformer_state import Cache, TransformerState
 
 __all__ = [
     "Bridge",
+    "Cache",
+    "CrossedEncoder",
+    "CrossedEncoderLayer",
+    "CrossedReader",
+    "CrossedTransformer",
+    "Decoder",
+    "DecoderLayer",
     "DecoderOutput",
     "DecoderState",
     "DeepReadout",
     "Encoded",
+    "Encoder",
+    "EncoderDecoder",
+    "EncoderLayer",
+    "FeedForward",
+    "Reading",
     "RecurrentCell",
     "RecurrentDecoder",
     "RecurrentEncoder",
     "RecurrentEncoderDecoder",
     "RecurrentStack",
+    "ResidualNorm",
     "ScaledEmbedding",
+    "Source",
+    "SourceReader",
     "TanhReadout",
+    "Transformer",
+    "TransformerState",
     "build",
+    "remember",
+    "shown_weights",
+    "sinusoidal_positions",
+    "swap_tokens",
 ]

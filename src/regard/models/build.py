@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any, overload
+
 from torch import nn
 
 from regard import ops
 from regard.attention import (
     AdditiveScore,
+    Areas,
     Attention,
     ConcatScore,
     CosineScore,
+    CrossedAttention,
     DotScore,
     GeneralScore,
     LocationScore,
     MonotonicWindow,
+    MultiHeadAttention,
     PredictiveWindow,
 )
 from regard.attention.score import Score
 from regard.attention.window import Window
-from regard.config import AttentionConfig, RNNConfig
+from regard.config import AttentionConfig, CrossedConfig, ModelConfig, RNNConfig, TransformerConfig, TransformerSettings
 from regard.errors import ConfigError
 from regard.models.cell import RecurrentStack
+from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer
 from regard.models.decoder import Bridge, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding
 from regard.models.encoder import RecurrentEncoder
 from regard.models.init import initialize
 from regard.models.readout import DeepReadout, Readout, TanhReadout
-from regard.models.sequence import RecurrentEncoderDecoder
+from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
 
 
-def build(config: RNNConfig, *, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
+@overload
+def build(config: RNNConfig, *, source_size: int, target_size: int) -> RecurrentEncoderDecoder: ...
+@overload
+def build(config: TransformerConfig, *, source_size: int, target_size: int) -> Transformer: ...
+@overload
+def build(config: CrossedConfig, *, source_size: int, target_size: int) -> CrossedTransformer: ...
+def build(config: ModelConfig, *, source_size: int, target_size: int) -> EncoderDecoder[Any]:
     """Build the model that a configuration describes, with fresh weights.
 
     Args:
@@ -50,6 +64,16 @@ def build(config: RNNConfig, *, source_size: int, target_size: int) -> Recurrent
     """
     if config.share_embeddings and source_size != target_size:
         raise ConfigError(f"model.share_embeddings: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
+    match config:
+        case RNNConfig():
+            return _recurrent(config, source_size, target_size)
+        case TransformerConfig():
+            return _transformer(config, source_size, target_size)
+        case CrossedConfig():
+            return _crossed(config, source_size, target_size)
+
+
+def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
     encoder = RecurrentEncoder(
         config.cell,
         config.embed_dim,
@@ -136,3 +160,88 @@ def _window(config: AttentionConfig, query_dim: int) -> Window | None:
             return MonotonicWindow(config.radius)
         case "local_p":
             return PredictiveWindow(query_dim, config.radius)
+
+
+def _transformer(config: TransformerConfig, source_size: int, target_size: int) -> Transformer:
+    encoder_layers = [
+        EncoderLayer(_heads(config, number), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        for number in range(config.encoder_layers)
+    ]
+    readers = [SourceReader(_heads(config, number)) for number in range(config.decoder_layers)]
+    norms = [nn.LayerNorm(config.embed_dim) if config.norm == "pre" else None for _ in range(2)]
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    return Transformer(
+        source_embedding,
+        target_embedding,
+        Encoder(encoder_layers, norms[0]),
+        _decoder(config, readers, norms[1]),
+        output,
+        dropout=config.dropout,
+    )
+
+
+def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> CrossedTransformer:
+    encoder_layers = [
+        CrossedEncoderLayer(
+            CrossedAttention(_heads(config, number), _heads(config, number)),
+            _feed_forward(config),
+            _feed_forward(config),
+            pre=config.norm == "pre",
+            dropout=config.dropout,
+            residual=config.residual,
+        )
+        for number in range(config.encoder_layers)
+    ]
+    readers = [
+        CrossedReader(_heads(config, number), _heads(config, number), _feed_forward(config), _feed_forward(config))
+        for number in range(config.decoder_layers)
+    ]
+    norms = (nn.LayerNorm(config.embed_dim), nn.LayerNorm(config.embed_dim)) if config.norm == "pre" else None
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    return CrossedTransformer(
+        source_embedding,
+        target_embedding,
+        CrossedEncoder(encoder_layers, norms),
+        # The published numbers of parameters hold one LayerNorm more than the layers have.
+        _decoder(config, readers, nn.LayerNorm(config.embed_dim)),
+        output,
+        dropout=config.dropout,
+        corruption=config.corruption,
+    )
+
+
+def _tables(config: TransformerSettings, source_size: int, target_size: int) -> tuple[nn.Embedding, nn.Embedding, ops.Linear]:
+    target_embedding = ScaledEmbedding(target_size, config.embed_dim)
+    source_embedding = target_embedding if config.share_embeddings else ScaledEmbedding(source_size, config.embed_dim)
+    output = ops.Linear(config.embed_dim, target_size, bias=False)
+    if config.tie_embeddings:
+        output.weight = target_embedding.weight
+    else:
+        nn.init.normal_(output.weight, std=config.embed_dim**-0.5)
+    return source_embedding, target_embedding, output
+
+
+def _decoder(config: TransformerSettings, readers: list[SourceReader] | list[CrossedReader], norm: nn.LayerNorm | None) -> Decoder:
+    layers = [
+        DecoderLayer(_heads(config, number), reader, _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        for number, reader in enumerate(readers)
+    ]
+    return Decoder(layers, norm, shown_layer=-1 if config.shown_layer is None else config.shown_layer - 1)
+
+
+def _feed_forward(config: TransformerSettings) -> FeedForward:
+    return FeedForward(config.embed_dim, config.ff_dim, dropout=config.relu_dropout)
+
+
+def _heads(config: TransformerSettings, layer: int) -> MultiHeadAttention:
+    areas = None
+    if config.area is not None and layer < config.area.layers:
+        areas = Areas(
+            config.area.max_area,
+            key_mode=config.area.key_mode,
+            value_mode=config.area.value_mode,
+            dim=config.embed_dim // config.num_heads,
+            top_k=config.area.top_k,
+            temperature=config.area.temperature,
+        )
+    return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas)

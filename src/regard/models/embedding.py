@@ -1,7 +1,10 @@
-"""Token embeddings that can be tied to the output layer."""
+"""Token embeddings that can be tied to the output layer, and where a token stands."""
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 
@@ -29,3 +32,28 @@ class ScaledEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """Look up tokens (...,): (..., E)."""
         return super().forward(input) * self.scale
+
+
+def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return the vectors that tell a Transformer where a token stands.
+
+        p[2i] = sin(position / 10000^(2i / E));  p[2i + 1] = cos(position / 10000^(2i / E))
+
+    Vaswani et al. 2017, section 3.5. They are computed, not looked up: a sequence can have any length.
+
+    Args:
+        positions: (...,) integers, from 0.
+        dim: E; an odd one ends with a sine.
+        dtype: of the result; narrower ones than float32 are computed in float32.
+
+    Returns:
+        (..., E).
+
+    Example:
+        >>> sinusoidal_positions(torch.tensor([0, 1]), 4)[0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+    """
+    wide = torch.promote_types(dtype, torch.float32)
+    rates = torch.exp(torch.arange(0, dim, 2, dtype=wide, device=positions.device) * (-math.log(10000) / dim))
+    angles = positions.unsqueeze(-1) * rates
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :dim].to(dtype)

@@ -1,15 +1,80 @@
-"""The recurrent encoder-decoder."""
+"""What every encoder-decoder can do, and the recurrent one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import torch
 from torch import Tensor, nn
 
 from regard import ops
 from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
 from regard.models.encoder import RecurrentEncoder
 
+AnyState = TypeVar("AnyState")
 
-class RecurrentEncoderDecoder(nn.Module):
+
+class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
+    """A model from one sequence to another: what training, decoding and looking ask of it.
+
+    Attributes:
+        output: from what a decoder ends with (R) to the vocabulary (V).
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.models import build
+        >>> isinstance(build(TransformerConfig(), source_size=11, target_size=11), EncoderDecoder)
+        True
+    """
+
+    output: ops.Linear
+
+    @abstractmethod
+    def start(self, source: Tensor, source_lengths: Tensor) -> AnyState:
+        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+
+    @abstractmethod
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+
+    def logits(self, readout: Tensor) -> Tensor:
+        """Map readouts (..., R) to logits (..., V), in float32 at least."""
+        logits = self.output(readout)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the targets, padding left out of every product of the output layer.
+
+        Args:
+            source: (B, S) tokens, EOS included.
+            source_lengths: (B,).
+            target_input: (B, T), BOS first.
+            target_output: (B, T), EOS last.
+            target_lengths: (B,), EOS included.
+            label_smoothing: eps of the smoothed cross-entropy.
+        """
+        readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
+        real = ops.length_mask(target_lengths, target_output.shape[1]).flatten().nonzero().squeeze(1)
+        hidden = readout.flatten(0, 1).index_select(0, real)
+        goal = target_output.flatten().index_select(0, real)
+        return ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
+
+
+class RecurrentEncoderDecoder(EncoderDecoder[DecoderState]):
     """Translate one sequence into another with recurrent networks.
 
     Without attention: Cho et al. 2014. With: Bahdanau et al. 2015, Luong et al. 2015; which one is decided by the parts passed in
@@ -60,34 +125,9 @@ class RecurrentEncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
         readout, weights, state = self.decoder.step(tokens, state)
-        return self.output(readout).float(), weights, state
+        return self.logits(readout), weights, state
 
-    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor) -> DecoderOutput:
-        """Run the decoder over given targets (B, T): readouts (B, T, R) and attention weights (B, T, S) or None."""
-        return self.decoder(target_input, self.start(source, source_lengths))
-
-    def forward(
-        self,
-        source: Tensor,
-        source_lengths: Tensor,
-        target_input: Tensor,
-        target_output: Tensor,
-        target_lengths: Tensor,
-        *,
-        label_smoothing: float = 0.0,
-    ) -> ops.SequenceLoss:
-        """Return the summed loss of the targets, padding left out of every product of the output layer.
-
-        Args:
-            source: (B, S) tokens, EOS included.
-            source_lengths: (B,).
-            target_input: (B, T), BOS first.
-            target_output: (B, T), EOS last.
-            target_lengths: (B,), EOS included.
-            label_smoothing: eps of the smoothed cross-entropy.
-        """
-        readout = self.decode(source, source_lengths, target_input).readout
-        real = ops.length_mask(target_lengths, target_output.shape[1]).flatten().nonzero().squeeze(1)
-        hidden = readout.flatten(0, 1).index_select(0, real)
-        goal = target_output.flatten().index_select(0, real)
-        return ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+        output = self.decoder(target_input, self.start(source, source_lengths))
+        return output if need_weights else DecoderOutput(output.readout, None)

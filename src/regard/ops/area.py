@@ -152,7 +152,9 @@ def area_keys(
     if weights is None:
         raise ConfigError(f"key_mode: {mode!r} has learned weights (AreaWeights); regard.attention.Areas holds them")
     if key.shape[-1] != weights.output.shape[-1]:
-        raise ShapeError(f"area_keys: the last axis of key {tuple(key.shape)} must be that of the weights (D, D) = {tuple(weights.output.shape)}")
+        raise ShapeError(
+            f"area_keys: the last axis of key {tuple(key.shape)} must be that of the weights (D, D) = {tuple(weights.output.shape)}"
+        )
     shape = shape_features(weights, area_extent(key.shape[-2], max_area, grid), width_first=mode == "features").to(key.dtype)
     features = [features[0] + shape] if mode in ("sum", "sample_sum") else [*features, shape]
     # One product for each feature, not one of all side by side: the shape of an area is the same in every batch and head.

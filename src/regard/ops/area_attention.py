@@ -19,9 +19,9 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.area import check_modes
-from regard.ops.area_windows import area_extent, check_areas
-from regard.ops.kernels import area_cpu, area_op, area_torch, native
+from regard.ops.area import AreaWeights, check_modes
+from regard.ops.area_windows import Size, area_extent, check_areas
+from regard.ops.kernels import area_cpu, area_op, area_torch, feature_cpu, native
 from regard.ops.masks import check_mask
 
 
@@ -41,6 +41,7 @@ def area_attention(
     temperature: float = 1.0,
     scale: float | None = None,
     dropout: float = 0.0,
+    key_weights: AreaWeights | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend to every run of up to A items, or to every rectangle of a grid, by the fastest way that can.
 
@@ -57,13 +58,15 @@ def area_attention(
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
         mask: bool, broadcastable to (B, H, T, S), True = may be attended.
         causal: also hide what stands after the query, aligned bottom-right: key s iff s <= t + S - T.
-        key_mode: see `regard.ops.area_keys`; the modes with learned weights are those of `regard.attention.Areas`.
+        key_mode: see `regard.ops.area_keys`. "features", Eq. 9, costs one product an area, with W_sigma, instead of three: W_mu is applied
+            to items, W_d to queries.
         value_mode: see `regard.ops.area_values`.
         need_weights: True: also the weights of the items; "areas": those of the areas, in the order of `regard.ops.area_spans`.
         top_k: attend to the best areas of each query only; None: to all.
         temperature: the scores are divided by it.
         scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
         dropout: probability of dropping an area, applied whenever it is not 0.
+        key_weights: the weights of the learned key modes, such as `regard.attention.Areas` holds.
 
     Returns:
         Context (B, H, T, Dv); with weights a pair of it and (B, H, T, S) or (B, H, T, N), those before dropout. A query without anything to
@@ -72,7 +75,8 @@ def area_attention(
 
     Raises:
         ShapeError: shapes that do not fit together; the message holds both.
-        ConfigError: an unknown mode, areas that mean nothing, or `REGARD_KERNELS` forces a way that cannot compute this; the message says why.
+        ConfigError: an unknown mode, areas that mean nothing, or `REGARD_KERNELS` forces a way that cannot compute this; the message says
+            why.
 
     Example:
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
@@ -83,15 +87,21 @@ def area_attention(
     _check_shapes(query, key, value, mask)
     check_modes(key_mode, value_mode)
     check_areas(max_area, grid)
+    if key_mode == "features":
+        _check_weights(key, key_weights)
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
     plain = not need_weights and top_k is None and not dropout
     path, _ = area_path(query, key, max_area=max_area, grid=grid, key_mode=key_mode, value_mode=value_mode, plain=plain)
+    if path == "cpu" and key_mode == "features" and key_weights is not None and isinstance(max_area, int):
+        options = {"max_area": max_area, "causal": causal, "mean_values": value_mode == "mean", "scale": scale}
+        return feature_cpu.attend((query, key, value), key_weights, mask, **options)
     if path in ("cpu", "triton"):
         sides = [max_area] if isinstance(max_area, int) else list(max_area)
-        return area_op.attend(query, key, value, mask, sides, list(grid or ()), causal, value_mode == "mean", scale)[0]
+        settings = area_op.Settings(sides, list(grid or ()), causal, value_mode == "mean", scale)
+        return area_op.area_attention(query, key, value, mask, settings)
     if path == "torch":
         request = area_torch.Request(max_area, grid, causal, value_mode, top_k, scale, dropout)
-        result = area_torch.attend(query, key, value, mask, request)
+        result = area_torch.attend(query, key, value, mask, request, key_weights if key_mode == "features" else None)
     else:
         result = reference.area_attention(
             query,
@@ -106,6 +116,7 @@ def area_attention(
             top_k=top_k,
             scale=scale,
             dropout=dropout,
+            key_weights=key_weights,
         )
     if need_weights:
         return result.context, result.area_weights if need_weights == "areas" else result.item_weights
@@ -146,12 +157,12 @@ def area_path(
     forced = native.forced_path()
     if forced == "reference":
         return forced, "forced by REGARD_KERNELS"
-    learned = key_mode != "mean" or value_mode == "max"
-    reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if learned else ""}
+    made = key_mode not in ("mean", "features") or value_mode == "max"
+    reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if made else ""}
     reasons["cpu"] = reasons["triton"] = reasons["torch"] or ("" if plain else "kernels give no weights and know no top_k or dropout")
     if not reasons["cpu"] and forced != "torch":
-        reasons["cpu"] = _native_lacks(query, key, max_area, grid)
-        reasons["triton"] = _triton_lacks(query, key, value_mode, max_area, grid)
+        reasons["cpu"] = _native_lacks(query, key, key_mode, max_area, grid)
+        reasons["triton"] = _triton_lacks(query, key, key_mode, value_mode, max_area, grid)
     if forced:
         if reasons[forced]:
             raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
@@ -162,18 +173,20 @@ def area_path(
     return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
 
 
-def _native_lacks(query: Tensor, key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> str:
+def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: Size, grid: tuple[int, int] | None) -> str:
+    if key_mode == "features":
+        return feature_cpu.unsupported(query, max_area) or ""
     # Sizes are clipped to the memory only where it matters: a comparison with the memory's length would tie a traced program to it.
-    small = isinstance(max_area, int) and max_area <= area_cpu.LONGEST
-    extent = ((1, max_area), (1, max_area)) if small else area_extent(key.shape[-2], max_area, grid)
-    return area_cpu.unsupported(query, extent) or ""
+    if isinstance(max_area, int) and max_area <= area_cpu.LONGEST:
+        return area_cpu.unsupported(query, ((1, max_area), (1, max_area))) or ""
+    return area_cpu.unsupported(query, area_extent(key.shape[-2], max_area, grid)) or ""
 
 
-def _triton_lacks(query: Tensor, key: Tensor, value_mode: str, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> str:
+def _triton_lacks(query: Tensor, key: Tensor, key_mode: str, value_mode: str, max_area: Size, grid: tuple[int, int] | None) -> str:
     if query.device.type != "cuda" and native.forced_path() != "triton":
         return f"the Triton kernels are for CUDA, the tensors are on {query.device.type}"
-    if value_mode != "sum":
-        return f"the Triton kernels sum values; value mode {value_mode!r} is not theirs"
+    if (key_mode, value_mode) != ("mean", "sum"):
+        return f"the Triton kernels take mean keys and sum values, not {key_mode!r} and {value_mode!r}"
     try:
         from regard.ops.kernels import area_triton
     except ImportError as error:
@@ -187,6 +200,13 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(kind) or any(x.dtype == torch.float64 for x in tensors):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
+
+
+def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:
+    if weights is None:
+        raise ConfigError("key_mode: 'features' has learned weights (AreaWeights); regard.attention.Areas holds them")
+    if weights.output.shape[-1] != key.shape[-1]:
+        raise ShapeError(f"area_attention: the feature axis of key {tuple(key.shape)} is not that of W_d {tuple(weights.output.shape)}")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:

@@ -27,7 +27,7 @@ def records_of(folder: str | Path, lines: Sequence[str], *, target: str | None =
         DataError: no line holds anything to translate.
     """
     translator = Translator.open(folder)
-    if translator.run.config.model.attention is None:
+    if not translator.run.config.model.attends:
         raise ConfigError(f"{folder}: this model has no attention to look at")
     if target is not None:
         if len(lines) != 1:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from regard.config import RunConfig, differences, dump_config, load_config
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError
-from regard.models import RecurrentEncoderDecoder, build
+from regard.models import EncoderDecoder, build
 from regard.training import load_weights
 from regard.training.checkpoint import check_run_files, weights_file
 from regard.training.folder import verify_folder
@@ -50,7 +50,7 @@ class Run(NamedTuple):
     folder: Path
     config: RunConfig
     vocabularies: Vocabularies
-    model: RecurrentEncoderDecoder
+    model: EncoderDecoder[Any]
     weights: Path
 
 

@@ -225,7 +225,7 @@ class Translator:
 
     @property
     def _attends(self) -> bool:
-        return self.run.config.model.attention is not None
+        return self.run.config.model.attends
 
     def _encode(self, lines: Sequence[str]) -> tuple[list[Encoded], list[int]]:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the
@@ -263,9 +263,9 @@ def check_decoding(config: RunConfig, decoding: DecodingConfig) -> None:
     """
     if decoding.replace_unknown and config.vocabulary.kind != "word":
         raise ConfigError(f"decoding.replace_unknown: needs vocabulary.kind word, this run has {config.vocabulary.kind}")
-    if decoding.replace_unknown and config.model.attention is None:
+    if decoding.replace_unknown and not config.model.attends:
         raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
-    if decoding.coverage_penalty and config.model.attention is None:
+    if decoding.coverage_penalty and not config.model.attends:
         raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
 
 

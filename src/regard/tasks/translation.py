@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batc
 from regard.data.parallel import Pair, file_digest, hold_out, read_pairs
 from regard.errors import ConfigError, DataError
 from regard.metrics import bleu, chrf, exact_match
-from regard.models import RecurrentEncoderDecoder, build
+from regard.models import EncoderDecoder, build
 from regard.ops import SequenceLoss
 from regard.tasks.run import Run, Vocabularies, device_of, discard_run, load_vocabularies, prepare_run, run_files
 from regard.tasks.translate import Translator, check_decoding
@@ -154,7 +154,7 @@ def _job(config: RunConfig, folder: Path, corpus: Corpus, held: Corpus, vocabula
         return model(*batch[:5], label_smoothing=training.label_smoothing)
 
     def evaluate(model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, RecurrentEncoderDecoder)
+        assert isinstance(model, EncoderDecoder)
         figures = likelihood(model, held, poll=job.stop.poll)
         if training.metric in ("bleu", "chrf", "exact_match"):
             translator = Translator(Run(folder, config, vocabularies, model, folder), poll=job.stop.poll)
@@ -176,7 +176,7 @@ def _job(config: RunConfig, folder: Path, corpus: Corpus, held: Corpus, vocabula
 
 @torch.no_grad()
 def likelihood(
-    model: RecurrentEncoderDecoder, corpus: Corpus, *, poll: Callable[[], None] | None = None, batch_tokens: int = 4096
+    model: EncoderDecoder[Any], corpus: Corpus, *, poll: Callable[[], None] | None = None, batch_tokens: int = 4096
 ) -> dict[str, float]:
     """Measure how well a model predicts given targets.
 

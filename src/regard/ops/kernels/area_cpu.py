@@ -28,7 +28,7 @@ class _Mask(ctypes.Structure):
 class _Call(ctypes.Structure):
     # Mirrors AreaCall of csrc/area.h.
     _fields_ = [
-        *((name, _View) for name in ("query", "key", "value", "output", "grad_output", "grad_query", "grad_key", "grad_value")),
+        *((name, _View) for name in ("query", "key", "value", "output", "items", "grad_output", "grad_query", "grad_key", "grad_value")),
         ("mask", _Mask),
         ("sums", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "key_size", "value_size")),
@@ -62,12 +62,13 @@ def unsupported(query: Tensor, extent: Extent) -> str | None:
 
 
 def forward(
-    tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, extent: Extent, *, causal: bool, mean_values: bool, scale: float
+    tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent, *, causal: bool, mean_values: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attend to areas with mean keys, see `regard.ops.area_attention`; without gradients.
 
     Args:
-        tensors: query (B, H, T, D), key (B, H, S, D), value (B, H, S, Dv).
+        tensors: query (B, H, T, D), key (B, H, S, D), value (B, H, S, Dv). Four of them: query, the keys of all areas of a sequence
+            (B, H, N, D), finite, value, and the items' keys (B, H, S, D), which are only looked through for what is not finite.
         mask: bool, broadcastable to (B, H, T, S), or None.
         extent: see `regard.ops.area_windows.area_extent`.
         causal: also hide what stands after the query.
@@ -83,11 +84,12 @@ def forward(
         >>> unsupported(x, extent) is not None or forward((x, x, x), None, extent, causal=False, mean_values=False, scale=1.0)[0].shape
         torch.Size([1, 1, 3, 2])
     """
-    query, key, value = (_rows(x) for x in tensors)
+    tensors = tuple(_rows(x) for x in tensors)
+    query, key, value = tensors[:3]
     out, sums = empty_output(query, value)
     if 0 in (out.numel(), key.shape[2], query.shape[3]):
         return out.zero_(), sums.zero_()
-    call = _call(query, key, value, mask, extent)
+    call = _call(tensors, mask, extent)
     call.causal, call.mean_values, call.scale = causal, mean_values, scale
     call.output, call.sums = _view(out), sums.data_ptr()
     _run("regard_area_forward", call)
@@ -95,7 +97,7 @@ def forward(
 
 
 def backward(
-    tensors: tuple[Tensor, Tensor, Tensor],
+    tensors: tuple[Tensor, ...],
     mask: Tensor | None,
     extent: Extent,
     results: tuple[Tensor, Tensor],
@@ -113,12 +115,13 @@ def backward(
         ...     results = forward((x, x, x), None, ((1, 3), (1, 2)), **options)
         ...     grads = backward((x, x, x), None, ((1, 3), (1, 2)), (x, results[1]), **options)
     """
-    query, key, value = (_rows(x) for x in tensors)
+    tensors = tuple(_rows(x) for x in tensors)
+    query, key, value = tensors[:3]
     grad, sums = _rows(results[0]), results[1].contiguous()
     grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     if 0 in (grad.numel(), key.shape[2], query.shape[3]):
         return grads[0].zero_(), grads[1].zero_(), grads[2].zero_()
-    call = _call(query, key, value, mask, extent)
+    call = _call(tensors, mask, extent)
     call.causal, call.mean_values, call.scale = causal, mean_values, scale
     call.sums, call.grad_output = sums.data_ptr(), _view(grad)
     call.grad_query, call.grad_key, call.grad_value = (_view(x) for x in grads)
@@ -146,13 +149,16 @@ def _view(x: Tensor) -> _View:
     return _View(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
 
 
-def _call(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, extent: Extent) -> _Call:
+def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> _Call:
+    query, key, value, *items = tensors
     (rows, columns), (height, width) = extent
     if columns == 1:  # a column is a sequence, too
         rows, columns, height, width = columns, rows, width, height
     batch, heads, queries, key_size = query.shape
     call = _Call(query=_view(query), key=_view(key), value=_view(value))
-    call.batch, call.heads, call.queries, call.keys = batch, heads, queries, key.shape[2]
+    if items:
+        call.items = _view(items[0])
+    call.batch, call.heads, call.queries, call.keys = batch, heads, queries, value.shape[2]
     call.key_size, call.value_size = key_size, value.shape[3]
     call.grid_height, call.grid_width, call.area_height, call.area_width = rows, columns, height, width
     call.storage, call.threads, call.target = STORAGE[query.dtype], torch.get_num_threads(), -1

@@ -7,27 +7,100 @@ library, CUDA tensors to Triton.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.area_windows import Extent, Size, area_extent
+from regard.ops.area_windows import Size, area_extent
 from regard.ops.kernels import area_cpu, area_torch, native
 
 
-class _Settings:
-    # The arguments that are not tensors, taken apart into what an operator's schema allows: grid [] and one number in max_area for a sequence.
-    def __init__(self, max_area: Sequence[int], grid: Sequence[int]) -> None:
-        self.grid = (int(grid[0]), int(grid[1])) if grid else None
-        self.max_area: Size = (int(max_area[0]), int(max_area[1])) if grid else int(max_area[0])
+class Settings(NamedTuple):
+    """The arguments that are not tensors, as an operator's schema allows them: for a sequence, one number in max_area and grid []."""
 
-    def extent(self, key: Tensor) -> Extent:
-        return area_extent(key.shape[2], self.max_area, self.grid)
+    max_area: Sequence[int]
+    grid: Sequence[int]
+    causal: bool
+    mean_values: bool
+    scale: float
+
+    @property
+    def size(self) -> Size:
+        """The largest area, as `regard.ops.area_attention` takes it."""
+        return (int(self.max_area[0]), int(self.max_area[1])) if self.grid else int(self.max_area[0])
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """The grid, as `regard.ops.area_attention` takes it."""
+        return (int(self.grid[0]), int(self.grid[1])) if self.grid else None
 
 
 def _by_triton(query: Tensor) -> bool:
     return query.device.type == "cuda" or native.forced_path() == "triton"
+
+
+def _forward(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Settings) -> tuple[Tensor, Tensor]:
+    _, _, causal, mean_values, scale = settings
+    if _by_triton(query):
+        from regard.ops.kernels.area_triton import area_attention_triton
+
+        options: dict[str, Any] = {"max_area": settings.size, "grid": settings.shape, "mask": mask, "causal": causal, "scale": scale}
+        return area_attention_triton(query, key, value, **options)
+    extent = area_extent(key.shape[2], settings.size, settings.shape)
+    return area_cpu.forward((query, key, value), mask, extent, causal=causal, mean_values=mean_values, scale=scale)
+
+
+def _backward(grad: Tensor, saved: Sequence[Any], settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
+    query, key, value, mask, out, lse = saved
+    _, _, causal, mean_values, scale = settings
+    if _by_triton(query):
+        from regard.ops.kernels.area_triton import area_attention_triton_backward
+
+        options: dict[str, Any] = {"max_area": settings.size, "grid": settings.shape, "mask": mask, "causal": causal, "scale": scale}
+        return area_attention_triton_backward(grad, query, key, value, out, lse, **options)
+    extent = area_extent(key.shape[2], settings.size, settings.shape)
+    return area_cpu.backward((query, key, value), mask, extent, (grad, lse), causal=causal, mean_values=mean_values, scale=scale)
+
+
+class _Direct(torch.autograd.Function):
+    # What the operator does, without its way through the dispatcher, which takes longer than a small attention.
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Settings) -> Tensor:
+        out, lse = _forward(query, key, value, mask, settings)
+        ctx.save_for_backward(query, key, value, mask, out if _by_triton(query) else None, lse)
+        ctx.settings = settings
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        way = _twice if torch.is_grad_enabled() else _backward
+        return *way(grad, ctx.saved_tensors, ctx.settings), None, None
+
+
+def area_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Settings) -> Tensor:
+    """Attend by a kernel: through the operator when a program is traced, directly otherwise.
+
+    Args:
+        query: (B, H, T, D).
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        mask: bool, broadcastable to (B, H, T, S), or None.
+        settings: the rest.
+
+    Returns:
+        (B, H, T, Dv).
+
+    Example:
+        >>> from regard.ops.kernels.area_cpu import unsupported
+        >>> x = torch.zeros(1, 1, 3, 2)
+        >>> if unsupported(x, ((1, 3), (1, 2))) is None:
+        ...     context = area_attention(x, x, x, None, Settings([2], [], False, False, 1.0))
+    """
+    plain = all(type(x) in (Tensor, torch.nn.Parameter) for x in (query, key, value))
+    if plain and not torch.compiler.is_compiling():
+        return _Direct.apply(query, key, value, mask, settings)
+    return attend(query, key, value, mask, *settings)[0]
 
 
 @torch.library.custom_op("regard::area_attention", mutates_args=())
@@ -50,16 +123,7 @@ def attend(
         >>> if unsupported(x, ((1, 3), (1, 2))) is None:
         ...     context, lse = attend(x, x, x, None, [2], [], False, False, 1.0)
     """
-    settings = _Settings(max_area, grid)
-    if _by_triton(query):
-        from regard.ops.kernels.area_triton import area_attention_triton
-
-        return area_attention_triton(
-            query, key, value, max_area=settings.max_area, grid=settings.grid, mask=mask, causal=causal, scale=scale
-        )
-    return area_cpu.forward(
-        (query, key, value), mask, settings.extent(key), causal=causal, mean_values=mean_values, scale=scale
-    )
+    return _forward(query, key, value, mask, Settings(max_area, grid, causal, mean_values, scale))
 
 
 @attend.register_fake
@@ -100,16 +164,7 @@ def attend_backward(
         >>> attend_backward._qualname
         'regard::area_attention_backward'
     """
-    settings = _Settings(max_area, grid)
-    if _by_triton(query):
-        from regard.ops.kernels.area_triton import area_attention_triton_backward
-
-        return area_attention_triton_backward(
-            grad, query, key, value, out, lse, max_area=settings.max_area, grid=settings.grid, mask=mask, causal=causal, scale=scale
-        )
-    return area_cpu.backward(
-        (query, key, value), mask, settings.extent(key), (grad, lse), causal=causal, mean_values=mean_values, scale=scale
-    )
+    return _backward(grad, (query, key, value, mask, out, lse), Settings(max_area, grid, causal, mean_values, scale))
 
 
 @attend_backward.register_fake
@@ -131,28 +186,28 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, mask, *ctx.settings = inputs
+    query, key, value, mask, *settings = inputs
+    ctx.settings = Settings(*settings)
     ctx.save_for_backward(query, key, value, mask, *output)
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    query, key, value, mask, out, lse = ctx.saved_tensors
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        grads = _twice(ctx, grad, query, key, value, mask)
+        grads = _twice(grad, ctx.saved_tensors, ctx.settings)
     else:
+        query, key, value, mask, out, lse = ctx.saved_tensors
         grads = attend_backward(grad, query, key, value, mask, out, lse, *ctx.settings)
-    return *grads, None, None, None, None, None, None
+    return *grads, *(None for _ in range(1 + len(ctx.settings)))
 
 
-def _twice(ctx: Any, grad: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, ...]:
+def _twice(grad: Tensor, saved: Sequence[Any], settings: Settings) -> tuple[Tensor, ...]:
     # A gradient of the gradient is asked for: by plain operations, which autograd can follow once more.
-    max_area, grid, causal, mean_values, scale = ctx.settings
-    settings = _Settings(max_area, grid)
-    parts = [x if x.requires_grad else x.detach().requires_grad_() for x in (query, key, value)]
-    value_mode = "mean" if mean_values else "sum"
-    request = area_torch.Request(settings.max_area, settings.grid, causal=causal, value_mode=value_mode, scale=scale)
-    return torch.autograd.grad(area_torch.attend(*parts, mask, request).context, parts, grad, create_graph=True)
+    mask = saved[3]
+    query, key, value = parts = [x if x.requires_grad else x.detach().requires_grad_() for x in saved[:3]]
+    value_mode = "mean" if settings.mean_values else "sum"
+    request = area_torch.Request(settings.size, settings.shape, causal=settings.causal, value_mode=value_mode, scale=settings.scale)
+    return torch.autograd.grad(area_torch.attend(query, key, value, mask, request).context, parts, grad, create_graph=True)
 
 
 attend.register_autograd(_differentiate, setup_context=_keep)

@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops.area import area_mask, area_softmax, item_weights
-from regard.ops.area_windows import Size, window_sums
+from regard.errors import ShapeError
+from regard.ops.area import AreaWeights, area_mask, area_softmax, item_weights, shape_features
+from regard.ops.area_windows import Size, area_extent, window_moments, window_sums
 from regard.ops.masks import causal_mask
 from regard.ops.reference import AreaResult
 from regard.ops.shield import shield
@@ -33,8 +34,61 @@ class Request(NamedTuple):
     dropout: float = 0.0
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, request: Request) -> AreaResult:
-    """Attend to areas with mean keys and sum or mean values; differentiable as often as wanted.
+def size_features(weights: AreaWeights, max_area: int) -> Tensor:
+    """Stack the embeddings of the width and the height of the areas of a sequence, one row for each size: e of Eq. 8.
+
+    Args:
+        weights: see `regard.ops.AreaWeights`.
+        max_area: A.
+
+    Returns:
+        (A, D).
+
+    Raises:
+        ShapeError: the table holds fewer sizes; the message holds both.
+
+    Example:
+        >>> size_features(AreaWeights(torch.zeros(1, 1), torch.ones(2, 1), torch.ones(2, 6), torch.ones(2, 2)), 2).tolist()
+        [[1.0, 0.0], [1.0, 0.0]]
+    """
+    if weights.width.shape[0] < max_area:
+        raise ShapeError(f"area keys: embeddings for areas up to {weights.width.shape[0]} items, but areas reach {max_area}")
+    return torch.cat([weights.width[:max_area], weights.height[:1].expand(max_area, -1)], dim=-1)
+
+
+def hidden_features(key: Tensor, request: Request, weights: AreaWeights) -> Tensor:
+    """Compute relu(W_mu mu + W_sigma sigma + W_e e) for every area, Eq. 9, with W_mu applied to items: it commutes with the mean.
+
+    Args:
+        key: (B, H, S, D).
+        request: `max_area` and `grid` are used.
+        weights: see `regard.ops.AreaWeights`.
+
+    Returns:
+        (B, H, N, D).
+
+    Example:
+        >>> weights = AreaWeights(torch.zeros(1, 1), torch.ones(2, 1), torch.ones(2, 6), torch.ones(2, 2))
+        >>> hidden_features(torch.zeros(1, 1, 3, 2), Request(2), weights).shape
+        torch.Size([1, 1, 5, 2])
+    """
+    columns = weights.hidden.split(key.shape[-1], dim=-1)
+    max_area, grid = request.max_area, request.grid
+    shape = shape_features(weights, area_extent(key.shape[-2], max_area, grid)).to(key.dtype)
+    average = window_sums(F.linear(key, columns[0]), max_area, grid, mean=True)
+    _, sigma = window_moments(key, max_area, grid)
+    return torch.relu(average + F.linear(sigma, columns[1]) + F.linear(shape, columns[2], weights.hidden_bias))
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    request: Request,
+    key_weights: AreaWeights | None = None,
+) -> AreaResult:
+    """Attend to areas with mean keys or those of Eq. 9, and sum or mean values; differentiable as often as wanted.
 
     Args:
         query: (B, H, T, D).
@@ -42,6 +96,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, reque
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
         request: the settings.
+        key_weights: for keys by Eq. 9.
 
     Returns:
         `AreaResult`; the weights before dropout.
@@ -53,12 +108,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, reque
     """
     allowed = _allowed(query, key, mask, request.causal)
     key, value, tainted = shield(key, value, allowed)
-    scores = (query * request.scale) @ key.mT
-    wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    if allowed is not None:
-        wide = wide.masked_fill(~allowed, 0.0)  # finite keys may still have met a query that is not
     max_area, grid = request.max_area, request.grid
-    areas = window_sums(wide.unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
+    if key_weights is None:
+        areas = window_sums(_scores(query * request.scale, key).unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
+    else:
+        areas = _scores((query * request.scale) @ key_weights.output, hidden_features(key, request, key_weights))
     weights = area_softmax(areas, None if allowed is None else area_mask(allowed, max_area, grid), top_k=request.top_k)
     used = F.dropout(weights, request.dropout) if request.dropout else weights
     items = item_weights(used, max_area, grid, value_mode=request.value_mode)
@@ -72,10 +126,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, reque
     return AreaResult(context, items.to(value.dtype), weights.to(value.dtype))
 
 
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    scores = query @ key.mT
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
 def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
     target, source = query.shape[-2], key.shape[-2]
     if mask is not None:
-        mask = torch.atleast_2d(mask)
+        mask = mask if mask.dim() > 1 else mask.reshape(1, -1)
         mask = mask.expand(*mask.shape[:-1], source)
     if not causal:
         return mask

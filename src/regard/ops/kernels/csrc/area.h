@@ -26,6 +26,8 @@ enum { AREA_TILE = 32 };
 
 typedef struct {
     AreaView query, key, value, output;
+    AreaView items; /* data NULL: the keys are those of items. Otherwise `key` holds one row for each area of a sequence, by length and
+                       then by start, all finite; `items`, the keys they were made of, is only looked through for what is not finite */
     AreaView grad_output, grad_query, grad_key, grad_value; /* backward only */
     AreaMask mask;                                          /* data NULL: everything is allowed */
     void *sums; /* (B, H, T, 2) contiguous: the largest score and the sum of 2^(score - largest) over the areas. Of the pair only the

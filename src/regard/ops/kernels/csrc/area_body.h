@@ -72,22 +72,29 @@ static void hide(const Head *head, int64_t t0, int64_t j0, int64_t count, real *
     }
 }
 
-/* Move a strip's base up to the largest score so far, and with it what was summed. */
-static void raise_base(Strip *s, const real *scores, int64_t count, real *sums, int64_t sum_rows) {
-    /* The mean of an area never exceeds its largest item, and each item is an area: the largest score is an item's. */
-    vec most = s->most;
+/* The mean of an area never exceeds its largest item, and each item is an area: the largest score is an item's. */
+static vec largest(const real *scores, int64_t count) {
+    vec most = splat(HIDDEN);
     for (int64_t j = 0; j < count; j++) most = maximum(load(scores + j * TILE), most);
+    return most;
+}
+
+/* Move a strip's base up to the largest score so far, and with it what was summed. */
+static void raise_base(Strip *s, vec most, real *sums, int64_t sum_rows) {
+    most = maximum(s->most, most);
     s->base = select_vec(most < IS_HIDDEN, (vec){0}, most); /* nothing allowed yet: every term must be 0, not 2^0 */
     const vec change = (s->most - s->base) * LOG2E, shrink = exp2_vec(change);
     s->most = most;
     s->sum *= shrink;
     for (int i = 0; i < MOST_LENGTH; i++) {
-        s->run[i] += change * (real)(i + 1);
+        s->run[i] += change * (real)(i + 1); /* these are sums of scores from which the base is taken off */
         s->weight[i] *= shrink;
     }
     for (int64_t i = 0; i < sum_rows; i++) store(sums + i * TILE, load(sums + i * TILE) * shrink);
 }
 
+#include "area_products.h"
+#include "area_keyed.h"
 #include "area_tiles.h"
 
 int VARIANT(area_forward)(const AreaCall *call) {

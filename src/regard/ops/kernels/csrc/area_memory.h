@@ -5,6 +5,7 @@ typedef struct {
     const AreaCall *call;
     Windows windows;
     int64_t key_size, value_size; /* padded to whole vectors */
+    int64_t key_rows;             /* keys, or areas where the keys are theirs */
     int64_t tiles, parts;         /* tiles of queries; parts they are cut into, a task each */
     int64_t chunk;                /* keys that are swept together: all of them, but for a sequence's forward pass */
     int backward, direct_key, direct_value; /* gradients are added up in the caller's memory */
@@ -16,6 +17,7 @@ typedef struct {
 typedef struct {
     real *query_rows, *query_columns, *grad_rows, *grad_columns, *sum_columns, *sum_rows;
     real *scores, *grads;
+    real *areas; /* with keys of areas: their scores, then gradients; one such buffer for each size */
     GridState grid;
     real *key_copy, *value_copy, *grad_key, *grad_value;
     uint8_t *spoilt;
@@ -42,7 +44,14 @@ static real *take(char **free_memory, int64_t count) {
     return (real *)start;
 }
 
-static int64_t partial_size(const Plan *plan) { return plan->call->keys * (plan->key_size + plan->value_size); }
+static int has_area_keys(const AreaCall *call) { return call->items.data != NULL; }
+
+static int64_t partial_size(const Plan *plan) {
+    return plan->key_rows * plan->key_size + plan->call->keys * plan->value_size;
+}
+
+/* Numbers in the buffer of one size. */
+static int64_t area_buffer(const Plan *plan) { return (plan->chunk + MOST_LENGTH) * TILE; }
 
 /* Divide a worker's memory; returns its end. What is rarely needed stands last and costs nothing until it is touched. */
 static char *divide(const Plan *plan, char *memory, Memory *m) {
@@ -57,14 +66,15 @@ static char *divide(const Plan *plan, char *memory, Memory *m) {
     m->sum_rows = take(&memory, TILE * most);
     m->scores = take(&memory, (plan->chunk + MOST_LENGTH) * TILE);
     m->grads = take(&memory, plan->backward ? (plan->chunk + MOST_LENGTH) * TILE : 0);
+    m->areas = take(&memory, has_area_keys(plan->call) ? plan->windows.width * area_buffer(plan) : 0);
     m->grid.weight = take(&memory, column);
     m->grid.run = take(&memory, vectors - column);
     m->grid.slope = take(&memory, plan->backward ? column : 0);
     m->grid.run_grad = take(&memory, plan->backward ? vectors - column : 0);
     m->spoilt = (uint8_t *)take(&memory, keys);
-    m->grad_key = take(&memory, plan->backward && plan->parts == 1 ? keys * d : 0);
+    m->grad_key = take(&memory, plan->backward && plan->parts == 1 ? plan->key_rows * d : 0);
     m->grad_value = take(&memory, plan->backward && plan->parts == 1 ? keys * v : 0);
-    m->key_copy = take(&memory, keys * d);
+    m->key_copy = take(&memory, plan->key_rows * d);
     m->value_copy = take(&memory, keys * v);
     return memory;
 }
@@ -85,6 +95,8 @@ static Plan make_plan(const AreaCall *call, int backward) {
     plan.parts = backward ? (call->threads + heads - 1) / heads : (4 * call->threads + heads - 1) / heads;
     if (plan.parts > plan.tiles) plan.parts = larger(plan.tiles, 1);
     windows_start(&plan.windows, call);
+    plan.key_rows = call->keys;
+    if (has_area_keys(call)) plan.key_rows = call->area_width * call->keys - call->area_width * (call->area_width - 1) / 2;
     Memory memory;
     plan.bytes = (size_t)(divide(&plan, NULL, &memory) - (char *)NULL);
     return plan;
@@ -146,10 +158,10 @@ static int is_finite(const Matrix *matrix, int64_t rows, int64_t size) {
     return rest == 0;
 }
 
-static Matrix open_matrix(const Head *head, const AreaView *view, int64_t size, int64_t padded, real *copy) {
+static Matrix open_matrix(const Head *head, const AreaView *view, int64_t rows, int64_t size, int64_t padded, real *copy) {
     const AreaCall *call = head->plan->call;
     if (call->storage != STORED_BFLOAT16) return (Matrix){(const real *)view->data + offset_of(view, head->batch, head->head, 0), view->row};
-    load_rows(head, view, 0, call->keys, call->keys, size, padded, NULL, copy);
+    load_rows(head, view, 0, rows, rows, size, padded, NULL, copy);
     return (Matrix){copy, padded};
 }
 
@@ -159,17 +171,20 @@ static Head open_head(const Plan *plan, int64_t index, Memory *m) {
     const AreaCall *call = plan->call;
     Head head = {.plan = plan, .batch = index / call->heads, .head = index % call->heads};
     if (call->mask.data) head.mask = call->mask.data + head.batch * call->mask.batch + head.head * call->mask.head;
-    head.key = open_matrix(&head, &call->key, call->key_size, plan->key_size, m->key_copy);
-    head.value = open_matrix(&head, &call->value, call->value_size, plan->value_size, m->value_copy);
-    if (is_finite(&head.key, call->keys, call->key_size) && is_finite(&head.value, call->keys, call->value_size)) return head;
+    head.key = open_matrix(&head, &call->key, plan->key_rows, call->key_size, plan->key_size, m->key_copy);
+    head.value = open_matrix(&head, &call->value, call->keys, call->value_size, plan->value_size, m->value_copy);
+    Matrix items = head.key; /* bfloat16 is not computed with keys of areas: the items need no room for a copy */
+    if (has_area_keys(call)) items = open_matrix(&head, &call->items, call->keys, call->key_size, plan->key_size, NULL);
+    if (is_finite(&items, call->keys, call->key_size) && is_finite(&head.value, call->keys, call->value_size)) return head;
     for (int64_t j = 0; j < call->keys; j++) {
-        const Matrix key = {head.key.data + j * head.key.row, 0}, value = {head.value.data + j * head.value.row, 0};
+        const Matrix key = {items.data + j * items.row, 0}, value = {head.value.data + j * head.value.row, 0};
         m->spoilt[j] = !is_finite(&key, 1, call->key_size) || !is_finite(&value, 1, call->value_size);
     }
-    load_rows(&head, &call->key, 0, call->keys, call->keys, call->key_size, plan->key_size, m->spoilt, m->key_copy);
-    load_rows(&head, &call->value, 0, call->keys, call->keys, call->value_size, plan->value_size, m->spoilt, m->value_copy);
-    head.key = (Matrix){m->key_copy, plan->key_size};
-    head.value = (Matrix){m->value_copy, plan->value_size};
     head.spoilt = m->spoilt;
+    load_rows(&head, &call->value, 0, call->keys, call->keys, call->value_size, plan->value_size, m->spoilt, m->value_copy);
+    head.value = (Matrix){m->value_copy, plan->value_size};
+    if (has_area_keys(call)) return head;
+    load_rows(&head, &call->key, 0, call->keys, call->keys, call->key_size, plan->key_size, m->spoilt, m->key_copy);
+    head.key = (Matrix){m->key_copy, plan->key_size};
     return head;
 }

@@ -1,5 +1,11 @@
 /* One tile of queries along all keys, forward and backward, and the tasks made of such tiles. */
 
+static Done done_items(const Plan *plan, int64_t first, int64_t j0, int64_t count, int last) {
+    if (plan->call->grid_height > 1) return (Done){j0, 0, count};
+    const int64_t late = plan->windows.width - 1, item = j0 - late, row = item < first ? first - item : 0;
+    return (Done){item + row, row, larger(count + (last ? late : 0) - row, 0)};
+}
+
 static void strips_start(Strip *strips) {
     for (int i = 0; i < STRIPS; i++) {
         strip_start(&strips[i]);
@@ -8,23 +14,16 @@ static void strips_start(Strip *strips) {
     }
 }
 
-/* Which items the rows of a chunk's results belong to: `item` first, from row `row` on, `count` of them. A sequence's results come
-   area - 1 items late, so the first rows of the first chunk belong to none and the last chunk has that many more. */
-typedef struct {
-    int64_t item, row, count;
-} Done;
-
-static Done done_items(const Plan *plan, int64_t first, int64_t j0, int64_t count, int last) {
-    if (plan->call->grid_height > 1) return (Done){j0, 0, count};
-    const int64_t late = plan->windows.width - 1, item = j0 - late, row = item < first ? first - item : 0;
-    return (Done){item + row, row, larger(count + (last ? late : 0) - row, 0)};
-}
-
 static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t count, int last) {
     const Plan *plan = head->plan;
     for (int i = 0; i < STRIPS; i++) {
-        real *scores = m->scores + i * LANES;
-        raise_base(&strips[i], scores, count, m->sum_columns + i * LANES, plan->value_size);
+        real *scores = m->scores + i * LANES, *sums = m->sum_columns + i * LANES;
+        if (has_area_keys(plan->call)) {
+            keyed_forward(head, m, &strips[i], i, count, sums);
+            if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
+            continue;
+        }
+        raise_base(&strips[i], largest(scores, count), sums, plan->value_size);
         if (plan->call->grid_height > 1) {
             grid_forward(&plan->windows, &m->grid, &strips[i], scores, count / plan->windows.columns);
             continue;
@@ -65,25 +64,15 @@ static void load_queries(const Head *head, Memory *m, int64_t t0, const uint8_t 
     transpose(m->query_rows, plan->key_size, TILE, plan->key_size, m->query_columns, TILE, (real)plan->call->scale);
 }
 
-/* result (+)= rows [item, item + count) of a matrix, transposed, times rows of a chunk: size x TILE. */
-static void gather(const Matrix *matrix, int64_t size, Done done, const real *chunk, real *result) {
-    product((product_args){.a = matrix->data + done.item * matrix->row, .a_row = 1, .a_column = matrix->row, .b = chunk + done.row * TILE,
-                           .b_row = TILE, .c = result, .c_row = TILE, .depth = done.count, .add = 1}, size, TILE);
-}
-
-/* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. Summed by BLOCK features: a score's rounding error is
-   what all else follows from. */
-static void compare(const Matrix *matrix, int64_t size, int64_t j0, int64_t count, const real *columns, real *chunk) {
-    for (int64_t k = 0; k < size; k += BLOCK)
-        product((product_args){.a = matrix->data + j0 * matrix->row + k, .a_row = matrix->row, .a_column = 1, .b = columns + k * TILE,
-                               .b_row = TILE, .c = chunk, .c_row = TILE, .depth = size - k < BLOCK ? size - k : BLOCK, .add = k > 0},
-                count, TILE);
-}
-
-/* sums of the items += rows of a chunk times rows of the tile: count x size. */
-static void scatter(Matrix sums, int64_t size, Done done, const real *chunk, const real *rows) {
-    product((product_args){.a = chunk + done.row * TILE, .a_row = TILE, .a_column = 1, .b = rows, .b_row = size,
-                           .c = (real *)sums.data + done.item * sums.row, .c_row = sums.row, .depth = TILE, .add = 1}, done.count, size);
+/* Score keys [j0, j0 + count) for the tile; what is hidden is overwritten, in the gradients (where there are any) by 0. */
+static void score(const Head *head, Memory *m, int64_t t0, int64_t j0, int64_t count, real *grads) {
+    if (has_area_keys(head->plan->call)) {
+        keyed_scores(head, m, j0, count);
+        memset(m->scores, 0, (size_t)(count * TILE) * sizeof(real)); /* will hold which items are hidden */
+    } else {
+        compare(&head->key, head->plan->call->key_size, j0, count, m->query_columns, m->scores);
+    }
+    hide(head, t0, j0, count, m->scores, grads);
 }
 
 static void forward_tile(const Head *head, Memory *m, int64_t t0) {
@@ -98,8 +87,7 @@ static void forward_tile(const Head *head, Memory *m, int64_t t0) {
     for (int64_t j0 = first; j0 < last; j0 += plan->chunk) {
         const int64_t count = last - j0 < plan->chunk ? last - j0 : plan->chunk;
         const int final = j0 + count == last;
-        compare(&head->key, call->key_size, j0, count, m->query_columns, m->scores);
-        hide(head, t0, j0, count, m->scores, NULL);
+        score(head, m, t0, j0, count, NULL);
         forward_chunk(head, m, strips, count, final);
         gather(&head->value, call->value_size, done_items(plan, first, j0, count, final), m->scores, m->sum_columns);
     }
@@ -139,6 +127,11 @@ static void backward_sweep(const Head *head, Memory *m, Strip *strips, int64_t c
     const Windows *w = &head->plan->windows;
     for (int i = 0; i < STRIPS; i++) {
         real *scores = m->scores + i * LANES, *grads = m->grads + i * LANES;
+        if (has_area_keys(head->plan->call)) {
+            keyed_backward(head, m, &strips[i], i, count);
+            line_flush(w->width, strips[i].weight, strips[i].inverse, scores + count * TILE);
+            continue;
+        }
         if (head->plan->call->grid_height > 1) {
             grid_backward(w, &m->grid, &strips[i], scores, grads, count / w->columns);
             continue;
@@ -157,27 +150,28 @@ static void backward_tile(const Head *head, Memory *m, int64_t t0, Matrix grad_k
     int64_t first, last;
     key_range(head, t0, &first, &last);
     backward_start(head, m, strips, t0);
-    compare(&head->key, call->key_size, first, last - first, m->query_columns, m->scores);
     compare(&head->value, call->value_size, first, last - first, m->grad_columns, m->grads);
-    hide(head, t0, first, last - first, m->scores, m->grads);
+    score(head, m, t0, first, last - first, m->grads);
     if (last > first) backward_sweep(head, m, strips, last - first);
     memset(m->sum_columns, 0, (size_t)(plan->key_size * TILE) * sizeof(real));
     const Done all = done_items(plan, first, first, last - first, 1);
     for (int64_t i = 0; i < all.count; i += CHUNK) { /* the three products one after another on what the cache holds */
         const Done done = {all.item + i, all.row + i, all.count - i < CHUNK ? all.count - i : CHUNK};
+        scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows);
+        if (has_area_keys(call)) continue;
         gather(&head->key, call->key_size, done, m->grads, m->sum_columns);
         scatter(grad_key, plan->key_size, done, m->grads, m->query_rows);
-        scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows);
     }
+    if (has_area_keys(call)) keyed_products(head, m, first, last, grad_key);
     transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
     store_rows(head, &call->grad_query, t0, queries, call->key_size, plan->key_size, m->sum_rows);
 }
 
 /* Memory for the sums of one head's key or value gradients, zeroed: the caller's own where it can be, else `own`. */
-static Matrix open_sums(const Head *head, const AreaView *view, int direct, int64_t size, real *own) {
+static Matrix open_sums(const Head *head, const AreaView *view, int direct, int64_t rows, int64_t size, real *own) {
     Matrix sums = {own, size};
     if (direct) sums = (Matrix){(real *)view->data + offset_of(view, head->batch, head->head, 0), view->row};
-    for (int64_t j = 0; j < head->plan->call->keys; j++) memset((real *)sums.data + j * sums.row, 0, (size_t)size * sizeof(real));
+    for (int64_t j = 0; j < rows; j++) memset((real *)sums.data + j * sums.row, 0, (size_t)size * sizeof(real));
     return sums;
 }
 
@@ -190,13 +184,13 @@ static void backward_part(int64_t task, void *memory, const void *context) {
     const int64_t part = task % plan->parts;
     const int alone = plan->parts == 1;
     real *partial = alone ? NULL : plan->partial + task * partial_size(plan);
-    Matrix grad_key = open_sums(&head, &call->grad_key, alone && plan->direct_key, plan->key_size, alone ? m.grad_key : partial);
-    Matrix grad_value = open_sums(&head, &call->grad_value, alone && plan->direct_value, plan->value_size,
-                                  alone ? m.grad_value : partial + call->keys * plan->key_size);
+    Matrix grad_key = open_sums(&head, &call->grad_key, alone && plan->direct_key, plan->key_rows, plan->key_size, alone ? m.grad_key : partial);
+    Matrix grad_value = open_sums(&head, &call->grad_value, alone && plan->direct_value, call->keys, plan->value_size,
+                                  alone ? m.grad_value : partial + plan->key_rows * plan->key_size);
     for (int64_t tile = part * plan->tiles / plan->parts; tile < (part + 1) * plan->tiles / plan->parts; tile++)
         backward_tile(&head, &m, tile * TILE, grad_key, grad_value);
     if (!alone) return;
-    if (!plan->direct_key) store_rows(&head, &call->grad_key, 0, call->keys, call->key_size, plan->key_size, m.grad_key);
+    if (!plan->direct_key) store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, m.grad_key);
     if (!plan->direct_value) store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, m.grad_value);
 }
 
@@ -210,6 +204,6 @@ static void join_parts(int64_t task, void *memory, const void *context) {
     real *sums = plan->partial + task * plan->parts * size;
     for (int64_t part = 1; part < plan->parts; part++)
         for (int64_t i = 0; i < size; i += LANES) store(sums + i, load(sums + i) + load(sums + part * size + i));
-    store_rows(&head, &call->grad_key, 0, call->keys, call->key_size, plan->key_size, sums);
-    store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, sums + call->keys * plan->key_size);
+    store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, sums);
+    store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, sums + plan->key_rows * plan->key_size);
 }

@@ -1,0 +1,148 @@
+"""A training step of a Transformer with ordinary attention, with areas, and with areas of learned keys (Eq. 9).
+
+    python benchmarks/area_step.py --out docs/results/area_step.json
+
+Transformer Small (Li et al. 2018, section 4.1.1: 2 layers, 256, 1024, 4 heads) over a vocabulary of 8,000, areas of up to 5 tokens in both
+layers, in encoder self-, decoder self- and encoder-decoder attention. A step is forward, backward and optimizer on a batch of at most 4,096
+padded tokens, sentences of 13 to 30. All models see the same batches, in one process; they take turns (A B C A B C
+...), a round is one step on each batch. Medians of the rounds and of the ratios round by round; the first model stands against itself
+once more, which shows what a difference must exceed. The paper's ratios are for Base on eight P100: 0.4, 0.5 and 0.8 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import __version__
+from regard.config import AreaConfig, TrainingConfig, TransformerConfig
+from regard.data.batching import SequenceBatch, collate, plan_batches
+from regard.models import build
+from regard.training.optimizer import build_optimizer
+
+ROUNDS, WARM_UP, BATCHES, VOCABULARY = 9, 2, 2, 8000
+SIZES: dict[str, Any] = {"embed_dim": 256, "ff_dim": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+MODELS = {
+    "ordinary attention": None,
+    "the same again": None,
+    "areas, Eq. 3 and 4": AreaConfig(max_area=5, layers=2),
+    "areas, Eq. 9": AreaConfig(max_area=5, layers=2, key_mode="features"),
+}
+PAPER = {"ordinary attention": 1.0, "the same again": None, "areas, Eq. 3 and 4": 1.25, "areas, Eq. 9": 2.0}
+
+
+def batches(tokens: int, device: torch.device) -> list[SequenceBatch]:
+    """Return the first few batches of made-up sentences, lengths evenly spread over 13 to 30, sides of nearly the same length."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(13, 31, (4000,), generator=generator)
+    others = (lengths + torch.randint(-2, 3, lengths.shape, generator=generator)).clamp(13, 30)
+    sides = [[torch.randint(4, VOCABULARY, (n,), generator=generator).tolist() for n in side.tolist()] for side in (lengths, others)]
+    plan = plan_batches([len(ids) for ids in sides[0]], [len(ids) for ids in sides[1]], batch_tokens=tokens, seed=1, epoch=0)
+    return [collate(sides[0], sides[1], planned.indices).to(device) for planned in plan[:BATCHES]]
+
+
+def make(area: AreaConfig | None, given: list[SequenceBatch], device: torch.device, half: bool) -> Callable[[], None]:
+    """Return a round of a model with these areas: one training step on each batch."""
+    torch.manual_seed(1)
+    model = build(TransformerConfig(**SIZES, area=area), source_size=VOCABULARY, target_size=VOCABULARY).to(device).train()
+    optimizer = build_optimizer(model, TrainingConfig(learning_rate=1e-4))
+
+    def step() -> None:
+        for batch in given:
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                sums = model(*batch[:5], label_smoothing=0.1)
+            (sums.loss / sums.tokens).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+
+    return step
+
+
+def seconds(action: Callable[[], None], device: torch.device) -> float:
+    """Return the time of one round, a step on average."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    action()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / BATCHES
+
+
+def measure(tokens: int, rounds: int, device: torch.device, half: bool) -> dict[str, list[float]]:
+    """Return the seconds of a step in each round, by model."""
+    given = batches(tokens, device)
+    steps = {name: make(area, given, device, half) for name, area in MODELS.items()}
+    times: dict[str, list[float]] = {name: [] for name in MODELS}
+    for number in range(WARM_UP + rounds):
+        for name, step in steps.items():
+            taken = seconds(step, device)
+            if number >= WARM_UP:
+                times[name].append(taken)
+        print(number, {name: round(values[-1], 4) for name, values in times.items() if values}, flush=True)
+    return times
+
+
+def table(times: dict[str, list[float]]) -> list[list[Any]]:
+    """Return a row a model: median seconds, median and extremes of the ratio to the first, and the paper's ratio."""
+    first, rows = times["ordinary attention"], []
+    for name, values in times.items():
+        ratios = [value / other for value, other in zip(values, first, strict=True)]
+        figures = [round(f(ratios), 2) for f in (statistics.median, min, max)]
+        rows.append([name, round(statistics.median(values), 3), *figures, PAPER[name]])
+    return rows
+
+
+def describe(device: torch.device) -> str:
+    """Name the processor."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 7 for figures to publish")
+    parser.add_argument("--tokens", type=int, default=4096, help="padded tokens of a batch, at most")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bf16", action="store_true", help="under bfloat16 autocast")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    load = os.getloadavg()[0]
+    times = measure(arguments.tokens, arguments.rounds, device, arguments.bf16)
+    command = (
+        f"python benchmarks/area_step.py{'' if device.type == 'cpu' else f' --device {device.type}'}{' --bf16' if arguments.bf16 else ''}"
+    )
+    machine = f"{describe(device)}, torch {torch.__version__}"
+    result = {
+        "columns": ["model", "seconds a step", "ratio", "least", "largest", "the paper's"],
+        "rows": table(times),
+        "note": f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} rounds in "
+        f"turns, ratios round by round to the first row; {machine}. The paper's: Base on eight P100.",
+        "machine": machine,
+        "regard": __version__,
+        "load_before": load,
+        "seconds": times,
+    }
+    for row in result["rows"]:
+        print(row)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Crossed co-attention networks: a Transformer with two encoder branches that read each other, and a decoder that reads both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import CrossedAttention, HeadMemory, MultiHeadAttention
+from regard.errors import ShapeError
+from regard.models.transformer import Transformer
+from regard.models.transformer_layers import Decoder, FeedForward, Reading, ResidualNorm, Source, remember
+
+Residual = Literal["own", "asking"]
+
+
+class CrossedEncoderLayer(nn.Module):
+    """Two branches that read each other, each with a feed-forward, residual connections and LayerNorms of its own.
+
+        left = attention_left(query=x2, key=x1, value=x1);  right = attention_right(query=x1, key=x2, value=x2)
+        own      x1 <- norm(x1 + left),  x2 <- norm(x2 + right): a branch keeps what is its own
+        asking   x2 <- norm(x2 + left),  x1 <- norm(x1 + right): an answer goes to who asked, so the lengths may differ
+
+    Li et al. 2019 (arXiv:1911.03897), section 2.2, written here for post-norm. The paper does not say where its residual connections are;
+    "own" follows its intent that branches "relatively keep the information in their own domains".
+
+    Args:
+        attention: whose left asks x1 and whose right asks x2; both are `MultiHeadAttention`.
+        left: the feed-forward of what the left attention found.
+        right: likewise.
+        pre: LayerNorm before each part instead of after each residual.
+        dropout: on what is added to a residual.
+        residual: see above.
+
+    Parameters: `attention.left.*`, `attention.right.*`; for each branch `left_norm.*`, `left.*` (its feed-forward), `left_last_norm.*`, and
+    the same with `right`.
+
+    Example:
+        >>> attention = CrossedAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
+        >>> layer = CrossedEncoderLayer(attention, FeedForward(6, 7), FeedForward(6, 7), pre=False, dropout=0.0, residual="asking")
+        >>> first, second = layer(torch.randn(2, 3, 6), torch.randn(2, 5, 6))
+        >>> first.shape, second.shape
+        (torch.Size([2, 3, 6]), torch.Size([2, 5, 6]))
+    """
+
+    def __init__(
+        self, attention: CrossedAttention, left: FeedForward, right: FeedForward, *, pre: bool, dropout: float, residual: Residual = "own"
+    ) -> None:
+        super().__init__()
+        dim = left.output.out_features
+        self.attention = attention
+        self.left_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
+        self.right_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
+        self.left = left
+        self.right = right
+        self.left_last_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
+        self.right_last_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
+        self.residual = residual
+
+    def forward(
+        self, first: Tensor, second: Tensor, first_mask: Tensor | None = None, second_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Map both streams, (B, T1, E) and (B, T2, E); masks (B, T1) and (B, T2) bool, True = no padding.
+
+        Raises:
+            ShapeError: the lengths differ, but answers go to the own stream; the message holds both shapes.
+        """
+        own = self.residual == "own"
+        if own and first.shape != second.shape:
+            raise ShapeError(
+                f"CrossedEncoderLayer: residual 'own' needs streams of one shape, found {tuple(first.shape)} and {tuple(second.shape)}; "
+                "'asking' takes any two lengths"
+            )
+        # The left norms belong to the stream that the left answers are added to.
+        kept, other = (first, second) if own else (second, first)
+        kept_given, other_given = self.left_norm.before(kept), self.right_norm.before(other)
+        asked = (kept_given, other_given) if own else (other_given, kept_given)
+        left, right = self.attention(*asked, first_mask=first_mask, second_mask=second_mask)
+        kept = self.left_norm.after(kept, left.context)
+        other = self.right_norm.after(other, right.context)
+        kept = self.left_last_norm.after(kept, self.left(self.left_last_norm.before(kept)))
+        other = self.right_last_norm.after(other, self.right(self.right_last_norm.before(other)))
+        return (kept, other) if own else (other, kept)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"residual={self.residual!r}"
+
+
+class CrossedEncoder(nn.Module):
+    """A stack of layers over two inputs: two views of one sentence, two languages, a caption and an image. Li et al. 2019, section 2.2.
+
+    Args:
+        layers: from the bottom up.
+        norms: of what comes out of each branch, or None.
+
+    Parameters: `layers.0.*`, ..., `norms.0.*`, `norms.1.*`.
+
+    Example:
+        >>> attention = CrossedAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
+        >>> layer = CrossedEncoderLayer(attention, FeedForward(6, 7), FeedForward(6, 7), pre=False, dropout=0.0, residual="asking")
+        >>> [source.states.shape[1] for source in CrossedEncoder([layer])(torch.randn(2, 3, 6), torch.randn(2, 5, 6))]
+        [3, 5]
+    """
+
+    def __init__(self, layers: Sequence[CrossedEncoderLayer], norms: tuple[nn.LayerNorm, nn.LayerNorm] | None = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norms = None if norms is None else nn.ModuleList(norms)
+
+    def forward(
+        self, first: Tensor, second: Tensor, first_mask: Tensor | None = None, second_mask: Tensor | None = None
+    ) -> tuple[Source, Source]:
+        """Map both inputs, (B, T1, E) and (B, T2, E), to two sources of a `Decoder`; masks bool, True = no padding."""
+        for layer in self.layers:
+            first, second = layer(first, second, first_mask, second_mask)
+        if self.norms is not None:
+            first, second = self.norms[0](first), self.norms[1](second)
+        return Source(first, first_mask), Source(second, second_mask)
+
+
+class CrossedReader(nn.Module):
+    """Attend to two sources, and join what was found: `W [ff_1(attention_1(q, x1)); ff_2(attention_2(q, x2))] + b`.
+
+    Li et al. 2019, section 2.2: "concatenation, linear transformation". The feed-forward before it is not in the text; the published
+    numbers of parameters have it.
+
+    Args:
+        left: of the decoder to the first source.
+        right: to the second.
+        left_feed_forward: of what the left attention found.
+        right_feed_forward: likewise.
+
+    Parameters: `left.*`, `right.*`, `left_feed_forward.*`, `right_feed_forward.*`, `join.weight` (E, 2 E), `join.bias` (E,).
+
+    Example:
+        >>> reader = CrossedReader(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2), FeedForward(6, 7), FeedForward(6, 7))
+        >>> sources = [Source(torch.randn(3, 5, 6), None), Source(torch.randn(3, 2, 6), None)]
+        >>> [one.shape[-1] for one in reader(torch.randn(3, 7, 6), reader.memories(sources, ready=True), need_weights=True).weights]
+        [5, 2]
+    """
+
+    def __init__(
+        self, left: MultiHeadAttention, right: MultiHeadAttention, left_feed_forward: FeedForward, right_feed_forward: FeedForward
+    ) -> None:
+        super().__init__()
+        dim = left.output.out_features
+        self.left = left
+        self.right = right
+        self.left_feed_forward = left_feed_forward
+        self.right_feed_forward = right_feed_forward
+        self.join = ops.Linear(2 * dim, dim)
+        nn.init.xavier_uniform_(self.join.weight)
+        nn.init.zeros_(self.join.bias)
+
+    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[HeadMemory, ...]:
+        """Project both sources; `ready`: make keys of areas now, for many calls."""
+        first, second = sources
+        return remember(self.left, first, ready=ready), remember(self.right, second, ready=ready)
+
+    def forward(self, query: Tensor, memories: Sequence[HeadMemory], *, need_weights: bool) -> Reading:
+        """Attend with queries (B, T, E)."""
+        left = self.left.attend(query, memories[0], need_weights=need_weights)
+        right = self.right.attend(query, memories[1], need_weights=need_weights)
+        found = torch.cat([self.left_feed_forward(left.context), self.right_feed_forward(right.context)], -1)
+        weights = None if left.weights is None or right.weights is None else (left.weights, right.weights)
+        return Reading(self.join(found), weights)
+
+
+class CrossedTransformer(Transformer):
+    """Translate with two encoder branches that read the same sentence, each with a dropout and a corruption of its own.
+
+    Li et al. 2019, section 2.2. For two different inputs use the parts: `decoder(x, encoder(x1, x2, mask1, mask2))`.
+
+    Args:
+        source_embedding: (V_source, E), scaled; both branches have it.
+        target_embedding: (V_target, E), scaled; may be the same.
+        encoder: of two branches.
+        decoder: whose layers read two sources.
+        output: E to vocabulary (V_target), without bias.
+        dropout: on the sums of embeddings and positions.
+        corruption: p, see `swap_tokens`; in training only.
+
+    Parameters: those of `Transformer`.
+
+    Example:
+        >>> from regard.config import CrossedConfig
+        >>> from regard.models import build
+        >>> model = build(CrossedConfig(), source_size=11, target_size=11)
+        >>> source, lengths, target = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]])
+        >>> model.decode(source, lengths, target).weights.shape
+        torch.Size([1, 2, 3])
+    """
+
+    def __init__(
+        self,
+        source_embedding: nn.Embedding,
+        target_embedding: nn.Embedding,
+        encoder: CrossedEncoder,
+        decoder: Decoder,
+        output: ops.Linear,
+        *,
+        dropout: float,
+        corruption: float,
+    ) -> None:
+        super().__init__(source_embedding, target_embedding, encoder, decoder, output, dropout=dropout)
+        self.corruption = corruption
+
+    def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
+        """Encode sources (B, S) in both branches."""
+        mask = ops.length_mask(source_lengths, source.shape[1])
+        views = [source, source]
+        if self.training and self.corruption:
+            views = [swap_tokens(source, source_lengths, self.corruption) for _ in views]
+        first, second = (self.embed(self.source_embedding, view) for view in views)
+        return self.encoder(first, second, mask, mask)
+
+
+def swap_tokens(tokens: Tensor, lengths: Tensor, probability: float) -> Tensor:
+    """Swap two randomly chosen tokens in some of the sentences.
+
+    Li et al. 2019, section 2.2: "we randomly select and swap two sub-word tokens at a probability of" p. The end of a sentence, its last
+    token, stays where it is; a sentence without two others stays as it is.
+
+    Args:
+        tokens: (B, S).
+        lengths: (B,), the ends of sentence included.
+        probability: p, for each sentence.
+
+    Returns:
+        (B, S). What is drawn comes from torch's own generator, three numbers a sentence.
+
+    Example:
+        >>> swap_tokens(torch.tensor([[5, 6, 3]]), torch.tensor([3]), 1.0).tolist()
+        [[6, 5, 3]]
+    """
+    batch, size = tokens.shape
+    chance, one, other = torch.rand(3, batch, device=tokens.device, dtype=torch.float64)
+    count = lengths - 1
+    # Two different places: the second is drawn among the others.
+    one = (one * count).long()
+    other = (other * (count - 1)).long()
+    other = other + (other >= one)
+    places = torch.arange(size, device=tokens.device).expand(batch, size)
+    swap = ((chance < probability) & (count >= 2)).unsqueeze(1)
+    one, other = one.unsqueeze(1), other.unsqueeze(1)
+    moved = torch.where(places == one, other, torch.where(places == other, one, places))
+    return tokens.gather(1, torch.where(swap, moved, places))

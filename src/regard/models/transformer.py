@@ -1,0 +1,98 @@
+"""The Transformer as a model from one sequence to another."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import ops
+from regard.models.decoder import DecoderOutput
+from regard.models.embedding import sinusoidal_positions
+from regard.models.sequence import EncoderDecoder
+from regard.models.transformer_layers import Decoder, Source
+from regard.models.transformer_state import TransformerState
+
+
+class Transformer(EncoderDecoder[TransformerState]):
+    """Translate one sequence into another by attention alone (Vaswani et al. 2017), with areas where its layers have them (Li et al. 2018).
+
+    Args:
+        source_embedding: (V_source, E), scaled.
+        target_embedding: (V_target, E), scaled; may be the same.
+        encoder: reads the source.
+        decoder: generates the target.
+        output: E to vocabulary (V_target), without bias as published.
+        dropout: on the sums of embeddings and positions.
+
+    Parameters: `source_embedding.*`, `target_embedding.*`, `encoder.*`, `decoder.*`, `output.weight`.
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.models import build
+        >>> model = build(TransformerConfig(), source_size=11, target_size=11)
+        >>> source, lengths, target = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]])
+        >>> model.decode(source, lengths, target).weights.shape
+        torch.Size([1, 2, 3])
+    """
+
+    def __init__(
+        self,
+        source_embedding: nn.Embedding,
+        target_embedding: nn.Embedding,
+        encoder: nn.Module,
+        decoder: Decoder,
+        output: ops.Linear,
+        *,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.source_embedding = source_embedding
+        self.target_embedding = target_embedding
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = output
+        self.dropout = dropout
+
+    def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
+        """Encode sources (B, S): what the decoder's layers can attend to."""
+        mask = ops.length_mask(source_lengths, source.shape[1])
+        return (Source(self.encoder(self.embed(self.source_embedding, source), mask), mask),)
+
+    def embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
+        """Embed tokens (B, T), the first of which stand at position `start`: (B, T, E)."""
+        vectors = embedding(tokens)
+        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype)
+        return F.dropout(vectors, self.dropout, self.training)
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
+        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        return self.decoder.start(self.encode(source, source_lengths))
+
+    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S), and the new state."""
+        embedded = self.embed(self.target_embedding, tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
+        readout, weights, state = self.decoder.step(embedded, state)
+        return self.logits(readout), shown_weights(weights), state
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, S)."""
+        sources = self.encode(source, source_lengths)
+        readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
+        return DecoderOutput(readout, shown_weights(weights))
+
+
+def shown_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
+    """Return the mean over heads, and over encoder branches of the same sentence, of weights (B, H, T, S): (B, T, S) that add up to 1.
+
+    The items of an area of several get the area's weight each, so that theirs would add up to more than 1.
+
+    Example:
+        >>> shown_weights((torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]]),)).tolist()
+        [[[0.375, 0.625]]]
+    """
+    if weights is None:
+        return None
+    mean = torch.stack([one.mean(1) for one in weights]).mean(0)
+    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)

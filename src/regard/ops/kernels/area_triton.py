@@ -1,0 +1,320 @@
+"""Area attention on CUDA by Triton kernels: nothing of the size of the scores or of the areas is ever stored.
+
+    e = scale q k^T;  the area [i, i+s) scores the mean of e there;  p = softmax over all areas;  out = w v
+    w_j = sum of p over the areas that hold j
+    dW = dO V^T;  dP_s = window sum of dW;  dA_s = P_s (dP_s - delta);  delta = rowsum(P dP) = rowsum(dO O)
+    dS_j = sum of dA_s / s over the areas that hold j;  dQ = scale dS K;  dK = scale dS^T Q;  dV = W^T dO
+
+Li et al. 2018 (arXiv:1810.10126), Eq. 3 and 4, moved from keys and values to scores and weights. Only the rows' log-sum-exp is kept.
+
+How a window gets its neighbours. Shifting a tile along its key axis is what a GPU does worst: the axis lies across the lanes of a warp,
+and a trip through shared memory takes about as long as the exponentials of the tile do. Three ways round it were weighed on paper, for a
+tile of 128 x 64 scores at head size 64 in bfloat16 on a Hopper processor, where one product takes about 256 cycles, one exponential a score
+about 512:
+
+- a product with shifted keys for each size, and one with shifted values: 2 A products, what making the areas costs, without their memory;
+- a product with a constant banded matrix for each size: products of float32 scores, each dearer than the score product itself;
+- `tl.gather`: 2 (A - 1) trips through shared memory forward, twice that backward.
+
+Here instead the items are dealt out over small tiles when they are read: tile l holds the items l, l + L, l + 2 L, ... A window's items
+then stand at the same place of A different tiles, in the same registers, and its sum is an addition of tiles. L tiles need A - 1 more at
+the end (a halo), so the products grow by (L + A - 1) / L, 1.5 at A = 5 and L = 8; those for keys' and values' gradients, by
+(L + 2 A - 2) / L. What is left is A exponentials a score. In a grid the tiles are dealt out in rows and columns alike.
+
+Which tile sizes are best can only be measured. Those below were chosen by what the assembler says of registers for compute capability 8.0:
+at A = 5 and head size 64 in half precision next to nothing spills; float32 beyond head size 64 spills much. Not yet measured on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.ops.kernels.area_triton_backward import memory_kernel, query_kernel
+from regard.ops.kernels.area_triton_forward import Plan, encode, forward_kernel
+from regard.ops.shield import finite_rows
+
+MAX_ITEMS = 16  # in the largest area: every size of area is written out in the kernel
+MAX_HEAD = 128  # beyond it a tile of queries no longer fits into registers and shared memory
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+INTERPRETED = (torch.float16, torch.float32)  # Triton's interpreter takes bfloat16 for whole numbers in products
+LOG2_E = 1.4426950408889634
+FUSED = {"enable_fp_fusion": True}  # multiply-adds rounded once; said aloud, for Triton is about to change its default
+
+
+class Tiles(NamedTuple):
+    """How a kernel cuts its work: see `Plan` for the first four; warps and pipeline stages of a program."""
+
+    rows: int
+    blocks: int
+    high: int
+    wide: int
+    warps: int
+    stages: int
+
+
+def supports(
+    query: Tensor, key: Tensor, value: Tensor, *, max_area: int | tuple[int, int], grid: tuple[int, int] | None
+) -> tuple[bool, str]:
+    """Tell whether the kernels compute this, and if not why.
+
+    Args:
+        query: (B, H, T, D); only its device, dtype and head size count, and so for the next two.
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        max_area: the largest length of an area, or with a grid the largest (height, width).
+        grid: (rows, columns) of the memory; None for a sequence.
+
+    Returns:
+        (True, "") or (False, a reason to be read by people).
+
+    Example:
+        >>> x = torch.ones(1, 1, 2, 4, dtype=torch.float64)
+        >>> supports(x, x, x, max_area=2, grid=None)[0]
+        False
+    """
+    if importlib.util.find_spec("triton") is None:
+        return False, "the package triton is not installed"
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if not interpreted and (query.device.type != "cuda" or torch.version.cuda is None):
+        return False, f"the Triton kernels are for CUDA, the tensors are on {query.device.type}"
+    if not interpreted and torch.cuda.get_device_capability(query.device) < (8, 0):
+        return False, "the Triton kernels want compute capability 8.0 or more"
+    if {key.device, value.device} != {query.device}:
+        return False, f"the tensors are on different devices: {query.device}, {key.device}, {value.device}"
+    if {key.dtype, value.dtype} != {query.dtype} or query.dtype not in DTYPES:
+        return False, f"the Triton kernels take one of float16, bfloat16 and float32, found {query.dtype}, {key.dtype}, {value.dtype}"
+    if interpreted and query.dtype not in INTERPRETED:
+        return False, "Triton's interpreter has no bfloat16 products"
+    items = max_area if isinstance(max_area, int) else math.prod(max_area)
+    if items > MAX_ITEMS:
+        return False, f"the Triton kernels take areas of up to {MAX_ITEMS} items, found {items}"
+    widest = max(query.shape[-1], value.shape[-1])
+    if not 1 <= min(query.shape[-1], value.shape[-1]) <= widest <= MAX_HEAD:
+        return False, f"the Triton kernels take head sizes from 1 to {MAX_HEAD}, found {query.shape[-1]} and {value.shape[-1]}"
+    return True, ""
+
+
+def tiles(kernel: Literal["forward", "query", "memory"], targets: int, area: tuple[int, int], row_bytes: int) -> Tiles:
+    """Cut the work of one kernel.
+
+    Args:
+        kernel: the forward pass, or the half of the backward pass that makes the gradient of the query, or of key and value.
+        targets: T.
+        area: the largest (height, width); (1, A) in a sequence.
+        row_bytes: of one row of the keys or the values, the larger one; float32 counts double, its products take twice the registers.
+
+    Returns:
+        `Tiles`. `rows` is 16 for each warp, 8 in "memory", so that no two warps do the same work; `high` and `wide` as large as the
+        registers allow.
+
+    Example:
+        >>> tiles("forward", 1024, (1, 5), 128).wide
+        8
+    """
+    memory = kernel == "memory"
+    rows = 16 if targets <= 16 else 32 if targets <= 32 or row_bytes > 512 else 64
+    if area[0] > 1:
+        high, wide = (2, 1) if kernel == "query" else (2, 2)
+    else:
+        high, wide = 1, {"forward": 8, "query": 4, "memory": 8}[kernel]
+        wide = wide if row_bytes <= 128 else wide // 2 if row_bytes <= 512 else wide // 4
+        wide = wide if area[1] <= 8 else min(wide, 4 if memory else 2)
+    return Tiles(rows, 16, high, wide, rows // (8 if memory else 16), 1 if memory or row_bytes > 256 else 2)
+
+
+def area_attention_triton(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    max_area: int | tuple[int, int],
+    grid: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Attend to areas with mean keys and sum values; without gradients, see `area_attention_triton_backward`.
+
+    Args:
+        query: (B, H, T, D), float16, bfloat16 or float32, on a CUDA device; see `supports`.
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        max_area: the largest length of an area, or with a grid the largest (height, width).
+        grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
+        mask: bool, broadcastable to (B, H, T, S), True = may be attended. An area may be attended iff every item in it may.
+        causal: also hide what stands after the query, aligned bottom-right; for a grid, in raster order.
+        scale: what products of query and key are multiplied with.
+
+    Returns:
+        Context (B, H, T, Dv), zeros for a query that may attend nothing, and log-sum-exp of the area scores (B, H, T), float32, -inf for
+        such a query. With a mask or `causal`, what a hidden item holds changes nothing; a query that may attend an item that is not finite
+        gets NaN.
+
+    Raises:
+        ShapeError: `supports` says no, with its reason, or the grid does not hold S items.
+
+    Example:
+        >>> query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4)
+        >>> if query.is_cuda:
+        ...     context, lse = area_attention_triton(query, key, key, max_area=2, scale=1.0)  # lse: log(5), of five areas
+    """
+    _check(query, key, value, max_area, grid)
+    out = value.new_zeros(*query.shape[:3], value.shape[-1])
+    lse = query.new_full(query.shape[:3], -torch.inf, dtype=torch.float32)
+    if min(out.numel(), key.shape[2]) == 0:
+        return out, lse
+    hides = mask is not None or causal
+    query_taint = key_taint = lse  # never read
+    if hides:
+        query_taint, key_taint = _taint(finite_rows(query)), _taint(finite_rows(key) & finite_rows(value))
+        key, value = _finite(key), _finite(value)
+    query, key, value = (_rows(x) for x in (query, key, value))
+    area, room = _areas(key, max_area, grid)
+    cut = tiles("forward", query.shape[2], area, _row_bytes(key, value))
+    plan = _plan(cut, area, query, value, masked=mask is not None, causal=causal)
+    mask = _mask(mask, query, key)
+    tensors = (query, key, value, mask, query_taint, key_taint, out, lse)
+    strides = tuple(x.stride()[:3] for x in (query, key, value))
+    programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // plan.rows)
+    with _on(query):
+        forward_kernel[(programs,)](
+            tensors, strides, _sizes(query, key, room, mask), scale * LOG2_E, P=plan, num_warps=cut.warps, num_stages=cut.stages, **FUSED
+        )
+    return out, lse
+
+
+def area_attention_triton_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    max_area: int | tuple[int, int],
+    grid: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of `area_attention_triton`, the same bits at every call.
+
+    Args:
+        grad: (B, H, T, Dv), the gradient of the context, same dtype.
+        query: as in the forward pass, like everything not named here.
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        out: (B, H, T, Dv), the context.
+        lse: (B, H, T), the log-sum-exp.
+        max_area: the largest length of an area, or with a grid the largest (height, width).
+        grid: (rows, columns) of the memory; None for a sequence.
+        mask: bool, broadcastable to (B, H, T, S).
+        causal: also hide what stands after the query.
+        scale: what products of query and key are multiplied with.
+
+    Returns:
+        Gradients of query, key and value in their shapes and dtype. Exactly 0 for an item hidden from every query and for a query that may
+        attend nothing; NaN for whatever a query with a NaN context, or with a gradient that is not finite, may attend.
+
+    Raises:
+        ShapeError: as the forward pass.
+
+    Example:
+        >>> query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4)
+        >>> if query.is_cuda:
+        ...     context, lse = area_attention_triton(query, key, key, max_area=2, scale=1.0)
+        ...     dq, dk, dv = area_attention_triton_backward(context, query, key, key, context, lse, max_area=2, scale=1.0)
+    """
+    _check(query, key, value, max_area, grid)
+    dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
+    if min(out.numel(), key.shape[2]) == 0:
+        return dq, dk, dv
+    delta = (grad.float() * out.float()).sum(-1)
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # weights of exactly 0
+    if mask is not None or causal:
+        # Zero weights do not stop a NaN in a product: such rows are zeroed, and the log-sum-exp carries the NaN to those it concerns.
+        bad = ~(finite_rows(grad) & (delta.abs() < torch.inf))
+        lse, delta = lse.masked_fill(bad, torch.nan), delta.masked_fill(bad, 0.0)
+        grad, query, key, value = (_finite(x) for x in (grad, query, key, value))
+    grad, query, key, value = (_rows(x) for x in (grad, query, key, value))
+    area, room = _areas(key, max_area, grid)
+    cuts = [tiles(kernel, query.shape[2], area, _row_bytes(key, value)) for kernel in ("query", "memory")]
+    plans = [_plan(cut, area, query, value, masked=mask is not None, causal=causal) for cut in cuts]
+    mask = _mask(mask, query, key)
+    tensors = (query, key, value, mask, grad, lse, delta)
+    strides = tuple(x.stride()[:3] for x in (query, key, value, grad))
+    sizes = _sizes(query, key, room, mask)
+    heads = query.shape[0] * query.shape[1]
+    blocks = -(-room[0] // plans[1].high) * -(-room[1] // plans[1].wide)
+    programs = heads * -(-query.shape[2] // plans[0].rows), heads * -(-blocks // plans[1].blocks)
+    options = [{"P": plan, "num_warps": cut.warps, "num_stages": cut.stages, **FUSED} for plan, cut in zip(plans, cuts, strict=True)]
+    with _on(query):
+        query_kernel[(programs[0],)]((*tensors, dq), strides, sizes, scale, **options[0])
+        memory_kernel[(programs[1],)]((*tensors, dk, dv), strides, sizes, scale, **options[1])
+    return dq, dk, dv
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> None:
+    able, reason = supports(query, key, value, max_area=max_area, grid=grid)
+    if not able:
+        raise ShapeError(f"area_attention: {reason}")
+    if isinstance(max_area, int) != (grid is None) or (grid is not None and math.prod(grid) != key.shape[2]):
+        raise ShapeError(f"area_attention: grid {grid} and max_area {max_area} do not fit each other or the key axis S = {key.shape[2]}")
+
+
+def _areas(key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the largest area and the memory as (rows, columns); a sequence is one row."""
+    room = (1, key.shape[2]) if grid is None else (int(grid[0]), int(grid[1]))
+    high, wide = (1, max_area) if isinstance(max_area, int) else max_area
+    return (min(high, room[0]), min(wide, room[1])), room
+
+
+def _plan(cut: Tiles, area: tuple[int, int], query: Tensor, value: Tensor, *, masked: bool, causal: bool) -> Plan:
+    head, width = query.shape[-1], value.shape[-1]
+    padded = (max(16, 1 << (size - 1).bit_length()) for size in (head, width))
+    # Three tf32 products are about as exact as one in float32, which would run beside the tensor cores. One, if the user lets torch do so.
+    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    return Plan(*cut[:4], *area, head, next(padded), width, next(padded), masked, causal, precision)
+
+
+def _row_bytes(key: Tensor, value: Tensor) -> int:
+    return max(key.shape[-1], value.shape[-1]) * (8 if key.dtype == torch.float32 else 2)
+
+
+def _sizes(query: Tensor, key: Tensor, room: tuple[int, int], mask: Tensor) -> tuple[int, ...]:
+    return tuple(encode(number) for number in (query.shape[1], query.shape[2], key.shape[2], *room, *mask.stride()))
+
+
+def _mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    """Return the mask as bytes (B, H, T, S) without copying it; without one, anything with four strides, never read."""
+    if mask is None:
+        return query
+    return mask.expand(*query.shape[:3], key.shape[2]).view(torch.uint8)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return x with gapless rows, copied only if need be."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _taint(finite: Tensor) -> Tensor:
+    """Return float32 0 where finite, NaN elsewhere, without gaps."""
+    return torch.zeros(finite.shape, device=finite.device).masked_fill_(~finite, torch.nan)
+
+
+def _finite(x: Tensor) -> Tensor:
+    """Return x with zeros for the rows that are not finite."""
+    return x.masked_fill(~finite_rows(x).unsqueeze(-1), 0.0)
+
+
+def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:
+    """Make the tensor's device the one to launch on."""
+    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

@@ -1,0 +1,183 @@
+# ruff: noqa: RUF005 (the compiler of kernels knows no unpacking into a tuple)
+# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false
+# The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is written out.
+"""The device side of area attention on CUDA: the backward pass, one kernel for the queries, one for keys and values.
+
+Weights are computed again from the scores and the row's log-sum-exp; nothing of the size (T, S) is stored, nothing is added atomically, so
+the same input gives the same bits. Letters as in `regard.ops.kernels.area_triton`.
+"""
+
+from __future__ import annotations
+
+from regard.ops.kernels.area_triton_forward import (
+    add_window,
+    blocks_seen,
+    decode,
+    enter,
+    jit,
+    locate,
+    may_attend,
+    read_rows,
+    tl,
+    to_items,
+    window_sums,
+    write_rows,
+)
+
+
+@jit
+def item_tiles(left, right, lse, allowed, scale, P: tl.constexpr):
+    """Return the tiles log2 of (item weight) and dW of one place of the blocks.
+
+    left: tiles of queries and of their gradients, right: of keys and values, or the other way round for tiles (blocks, rows); lse and
+    scale: in base 2.
+    """
+    e = tl.dot(left[0], tl.trans(right[0]), input_precision=P.precision) * scale - lse
+    dw = tl.dot(left[1], tl.trans(right[1]), input_precision=P.precision)
+    if P.masked or P.causal:  # a masked product may be infinite, and 0 * inf is NaN
+        dw = tl.where(allowed, dw, 0.0)
+    return tl.where(allowed, e, float("-inf")), dw
+
+
+@jit
+def window_gradients(scores, dw, delta, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
+    """Return the weights P_s and the score gradients dA_s / s of the windows that start at the tile START, spread over their items."""
+    sums = window_sums(scores, START, ACROSS, P)
+    dp = window_sums(dw, START, ACROSS, P)
+    weights = ()
+    gradients = ()
+    for h in tl.static_range(P.area_high):
+        for c in tl.static_range(P.area_wide):
+            p = tl.exp2(sums[h * P.area_wide + c] * (1.0 / ((h + 1) * (c + 1))))
+            weights = weights + (p,)
+            gradients = gradients + (p * (dp[h * P.area_wide + c] - delta) * (1.0 / ((h + 1) * (c + 1))),)
+    return to_items(weights, P), to_items(gradients, P)
+
+
+@jit
+def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
+    """Return a tile of queries, of their contexts' gradients, and (rows,) log-sum-exp in base 2 and delta."""
+    real = row < sizes[1]
+    b = (group // sizes[0]).to(tl.int64)
+    h = (group % sizes[0]).to(tl.int64)
+    rows = group.to(tl.int64) * sizes[1] + row
+    q = read_rows(query, strides[0][2], row, real, P.head, P.head_padded)
+    pointer = tensors[4] + b * strides[3][0] + h * strides[3][1]
+    grad = read_rows(pointer, strides[3][2], row, real, P.value, P.value_padded)
+    lse = tl.load(tensors[5] + rows, mask=real, other=float("inf")) * 1.4426950408889634
+    delta = tl.load(tensors[6] + rows, mask=real, other=0.0)
+    return q, grad, lse, delta
+
+
+@jit
+def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
+    """Compute dQ of one tile of queries.
+
+    tensors: query, key, value, mask, grad (B, H, T, Dv), lse, delta (B, H, T), out: dQ (B, H, T, D); lse +inf where nothing is attended.
+    scale: of the products.
+    """
+    sizes = decode(coded)
+    tiles = tl.cdiv(sizes[1], P.rows)
+    group = tl.program_id(0) // tiles
+    query, key, value, mask = enter(tensors, strides, sizes, group)
+    first = (tl.program_id(0) % tiles) * P.rows
+    row = first + tl.arange(0, P.rows)
+    q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
+    base2 = scale * 1.4426950408889634
+    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
+    TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
+    BACK: tl.constexpr = (P.area_high - 1) * ACROSS + P.area_wide - 1  # from a window's last tile to its first
+    dq = tl.full((P.rows, P.head_padded), 0.0, tl.float32)
+    for begin in range(0, blocks_seen(first, sizes, P), P.blocks):
+        block = begin + tl.arange(0, P.blocks)
+        scores, dw, shares = (), (), ()
+        # In raster order a window is worked on as soon as its last item is there, so that few tiles are alive at a time.
+        for i in tl.static_range(TILES):
+            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
+            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
+            v = read_rows(value, strides[2][2], item, inside, P.value, P.value_padded)
+            allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
+            e, d = item_tiles((q, grad), (k, v), lse[:, None], allowed, base2, P)
+            scores, dw, shares = scores + (e,), dw + (d,), shares + (tl.full(e.shape, 0.0, tl.float32),)
+            if i // ACROSS >= P.area_high - 1 and i % ACROSS >= P.area_wide - 1:
+                _, gradients = window_gradients(scores, dw, delta[:, None], i - BACK, ACROSS, P)
+                shares = add_window(shares, gradients, i - BACK, ACROSS, P)
+        for i in tl.static_range(TILES):
+            item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
+            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
+            share = shares[i]
+            if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
+                allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
+                share = tl.where(allowed, share, 0.0)
+            dq = tl.dot(share.to(k.dtype), k, dq, input_precision=P.precision)
+    write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.head, P.head_padded)
+
+
+@jit
+def first_row(begin, sizes, P: tl.constexpr):
+    """Return the first tile of queries of which one may look at the blocks from `begin` on, as its first row."""
+    row = 0
+    if P.causal:
+        across = tl.cdiv(sizes[4], P.wide)
+        item = (begin // across) * P.high * sizes[4]
+        if P.high == 1:
+            item += (begin % across) * P.wide
+        row = tl.maximum(item - (sizes[2] - sizes[1]), 0) // P.rows * P.rows
+    return row
+
+
+@jit
+def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
+    """Compute dK and dV of one tile of blocks.
+
+    tensors: as for `query_kernel`, the last two being dK (B, H, S, D) and dV (B, H, S, Dv).
+    """
+    sizes = decode(coded)
+    blocks = tl.cdiv(sizes[4], P.wide) * tl.cdiv(sizes[3], P.high)
+    tiles = tl.cdiv(blocks, P.blocks)
+    group = tl.program_id(0) // tiles
+    query, key, value, mask = enter(tensors, strides, sizes, group)
+    begin = (tl.program_id(0) % tiles) * P.blocks
+    block = begin + tl.arange(0, P.blocks)
+    # A window that holds an item of a block starts up to A - 1 items before it and ends up to A - 1 after it.
+    UP: tl.constexpr = P.area_high - 1
+    BEFORE: tl.constexpr = P.area_wide - 1
+    ACROSS: tl.constexpr = P.wide + 2 * BEFORE
+    TILES: tl.constexpr = ACROSS * (P.high + 2 * UP)
+    dk, dv = (), ()
+    for _ in tl.static_range(P.high * P.wide):
+        dk = dk + (tl.full((P.blocks, P.head_padded), 0.0, tl.float32),)
+        dv = dv + (tl.full((P.blocks, P.value_padded), 0.0, tl.float32),)
+    for first in tl.range(first_row(begin, sizes, P), sizes[1], P.rows, disable_licm=True):
+        row = first + tl.arange(0, P.rows)
+        q, grad, lse, delta = read_queries(query, tensors, strides, sizes, row, group, P)
+        base2 = scale * 1.4426950408889634
+        scores, dw, shares, weights = (), (), (), ()
+        for i in tl.static_range(TILES):
+            item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
+            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
+            v = read_rows(value, strides[2][2], item, inside, P.value, P.value_padded)
+            allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
+            e, d = item_tiles((k, v), (q, grad), lse[None, :], allowed, base2, P)
+            nothing = tl.full(e.shape, 0.0, tl.float32)
+            scores, dw, shares, weights = scores + (e,), dw + (d,), shares + (nothing,), weights + (nothing,)
+            if i // ACROSS >= UP and i % ACROSS >= BEFORE:
+                p, gradients = window_gradients(scores, dw, delta[None, :], i - UP * ACROSS - BEFORE, ACROSS, P)
+                shares = add_window(shares, gradients, i - UP * ACROSS - BEFORE, ACROSS, P)
+                weights = add_window(weights, p, i - UP * ACROSS - BEFORE, ACROSS, P)
+        new_dk, new_dv = (), ()
+        for i in tl.static_range(P.high * P.wide):
+            share = shares[(i // P.wide + UP) * ACROSS + i % P.wide + BEFORE]
+            weight = weights[(i // P.wide + UP) * ACROSS + i % P.wide + BEFORE]
+            if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
+                item, inside = locate(block, i // P.wide, i % P.wide, sizes, P)
+                allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
+                share, weight = tl.where(allowed, share, 0.0), tl.where(allowed, weight, 0.0)
+            new_dk = new_dk + (tl.dot(share.to(q.dtype), q, dk[i], input_precision=P.precision),)
+            new_dv = new_dv + (tl.dot(weight.to(q.dtype), grad, dv[i], input_precision=P.precision),)
+        dk, dv = new_dk, new_dv
+    for i in tl.static_range(P.high * P.wide):
+        item, inside = locate(block, i // P.wide, i % P.wide, sizes, P)
+        rows = group.to(tl.int64) * sizes[2] + item
+        write_rows(tensors[7], rows, inside, dk[i] * scale, P.head, P.head_padded)
+        write_rows(tensors[8], rows, inside, dv[i], P.value, P.value_padded)

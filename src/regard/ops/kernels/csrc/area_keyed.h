@@ -1,0 +1,122 @@
+/* Areas of a sequence with keys of their own (Li et al. 2018, Eq. 9: relu of features of the area, the output matrix moved to the query).
+   The score of an area is then a product, not a mean of scores; all else is as before. Scores lie in one buffer for each size, by the
+   item at which the area ends. */
+
+/* Row `area_row(i) + j` of the keys belongs to the area of i + 1 items that ends at j. */
+static int64_t area_row(const AreaCall *call, int64_t i) { return i * call->keys - i * (i - 1) / 2 - i; }
+
+static void keyed_scores(const Head *head, Memory *m, int64_t j0, int64_t count) {
+    const Plan *plan = head->plan;
+    for (int64_t i = 0; i < plan->windows.width; i++) {
+        real *scores = m->areas + i * area_buffer(plan);
+        int64_t absent = i < plan->call->area_width ? i - j0 : count; /* areas that would begin before the first item, or are too large */
+        absent = absent < 0 ? 0 : absent > count ? count : absent;
+        for (int64_t k = 0; k < absent * TILE; k++) scores[k] = HIDDEN;
+        compare(&head->key, plan->call->key_size, area_row(plan->call, i) + j0 + absent, count - absent, m->query_columns,
+                scores + absent * TILE);
+    }
+}
+
+/* Hide the areas that hold a hidden item: `hidden` is 0 or HIDDEN for each item. Returns the largest score. */
+static vec keyed_hide(const Plan *plan, Strip *s, const real *hidden, real *areas, int64_t count) {
+    vec most = splat(HIDDEN);
+    const int width = plan->windows.width;
+    const int64_t buffer = area_buffer(plan);
+    for (int64_t j = 0; j < count; j++) {
+        const vec e = load(hidden + j * TILE);
+        for (int i = width - 1; i >= 0; i--) {
+            real *score = areas + i * buffer + j * TILE;
+            s->run[i] = i ? s->run[i - 1] + e : e;
+            const vec seen = load(score) + s->run[i];
+            store(score, seen);
+            most = maximum(seen, most);
+        }
+    }
+    return most;
+}
+
+/* As line_sweep, but the scores of areas are given, and their gradients replace them; w goes to `weights`. */
+INLINE void keyed_sweep(int area, enum sweep_mode mode, const Plan *plan, Strip *s, real *areas, const real *grads, real *weights,
+                        int64_t count) {
+    const Windows *w = &plan->windows;
+    const int64_t buffer = area_buffer(plan);
+    const vec base = s->base, delta = s->delta, inverse = s->inverse;
+    vec run_grad[MOST_LENGTH], weight[MOST_LENGTH], sum = s->sum, part = (vec){0};
+    UNROLL
+    for (int i = 0; i < area; i++) run_grad[i] = s->run_grad[i], weight[i] = s->weight[i];
+    for (int64_t j = 0; j < count; j++) {
+        if (mode != FORWARD) {
+            const vec g = load(grads + j * TILE);
+            UNROLL
+            for (int i = area - 1; i > 0; i--) run_grad[i] = run_grad[i - 1] + g;
+            run_grad[0] = g;
+        }
+        vec p_suffix = (vec){0}, total = (vec){0};
+        UNROLL
+        for (int i = area - 1; i >= 0; i--) {
+            real *score = areas + i * buffer + j * TILE;
+            const vec p = exp2_vec((load(score) - base) * LOG2E);
+            if (mode == FORWARD) total += p;
+            if (mode == DELTA) {
+                total += p * run_grad[i] * w->share[i];
+                continue;
+            }
+            if (mode == BACKWARD) store(score, p * (run_grad[i] * w->share[i] - delta) * inverse);
+            p_suffix += p * w->share[i];
+            const vec done = i ? weight[i - 1] + p_suffix : p_suffix;
+            if (i == area - 1) store(weights + j * TILE, mode == BACKWARD ? done * inverse : done);
+            else weight[i] = done;
+        }
+        part += total;
+        if (j % 16 == 15 || j == count - 1) sum += part, part = (vec){0};
+    }
+    s->sum = sum;
+    UNROLL
+    for (int i = 0; i < area; i++) s->run_grad[i] = run_grad[i], s->weight[i] = weight[i];
+}
+
+INLINE void keyed_sweep_any(enum sweep_mode mode, const Plan *plan, Strip *s, real *areas, const real *grads, real *weights,
+                            int64_t count) {
+    switch (plan->windows.width) {
+    case 1: keyed_sweep(1, mode, plan, s, areas, grads, weights, count); break;
+    case 2: keyed_sweep(2, mode, plan, s, areas, grads, weights, count); break;
+    case 3: keyed_sweep(3, mode, plan, s, areas, grads, weights, count); break;
+    case 4: keyed_sweep(4, mode, plan, s, areas, grads, weights, count); break;
+    case 5: keyed_sweep(5, mode, plan, s, areas, grads, weights, count); break;
+    case 8: keyed_sweep(8, mode, plan, s, areas, grads, weights, count); break;
+    default: keyed_sweep(16, mode, plan, s, areas, grads, weights, count);
+    }
+}
+
+static void keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int64_t count, real *sums) {
+    real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES;
+    vec hidden[MOST_LENGTH];
+    const vec most = keyed_hide(head->plan, s, items, areas, count);
+    memcpy(hidden, s->run, sizeof hidden); /* no scores, so no base is to be taken off */
+    raise_base(s, most, sums, head->plan->value_size);
+    memcpy(s->run, hidden, sizeof hidden);
+    keyed_sweep_any(FORWARD, head->plan, s, areas, NULL, items, count);
+}
+
+static void keyed_backward(const Head *head, Memory *m, Strip *s, int strip, int64_t count) {
+    real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES, *grads = m->grads + strip * LANES;
+    keyed_hide(head->plan, s, items, areas, count);
+    keyed_sweep_any(DELTA, head->plan, s, areas, grads, items, count);
+    s->delta = s->sum * s->inverse;
+    strip_start(s);
+    keyed_sweep_any(BACKWARD, head->plan, s, areas, grads, items, count);
+}
+
+/* Gradients of the query (into sum_columns) and of the areas' keys, from those of their scores, for items [first, last). */
+static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t last, Matrix grad_key) {
+    const Plan *plan = head->plan;
+    const AreaCall *call = plan->call;
+    for (int64_t i = 0; i < call->area_width; i++) {
+        const real *grads = m->areas + i * area_buffer(plan);
+        for (int64_t j = larger(first, i); j < last; j += CHUNK) {
+            const Done done = {area_row(call, i) + j, j - first, last - j < CHUNK ? last - j : CHUNK};
+            gather(&head->key, call->key_size, done, grads, m->sum_columns);
+            scatter(grad_key, plan->key_size, done, grads, m->query_rows);
+        }
+    }
+}

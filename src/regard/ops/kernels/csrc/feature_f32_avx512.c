@@ -1,0 +1,5 @@
+#define REAL_IS_FLOAT 1
+#include "target_avx512.h"
+#if HAVE_TARGET
+#include "feature_body.h"
+#endif

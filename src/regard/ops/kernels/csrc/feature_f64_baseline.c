@@ -1,0 +1,5 @@
+#define REAL_IS_FLOAT 0
+#include "target_baseline.h"
+#if HAVE_TARGET
+#include "feature_body.h"
+#endif
