@@ -6,9 +6,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 RUN = $(VENV)/bin/python -m
+KERNELS = $(wildcard src/regard/ops/kernels/csrc/*)
 INSTALL = $(RUN) pip install --disable-pip-version-check
 
-.PHONY: help demo test check format data slow tables clean
+.PHONY: help demo test check format data slow tables draw clean
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
@@ -17,6 +18,7 @@ help:
 	@echo "make format  put the code into the form that make check wants"
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
 	@echo "make slow    the tests that take longer"
+	@echo "make draw    the weights of every mechanism for docs/mechanisms.md"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
 	@echo "make clean   remove the environment and all caches; trained runs stay"
 
@@ -24,7 +26,7 @@ demo: $(VENV)/.installed
 	$(RUN) regard demo --out $(OUT)
 
 test: $(VENV)/.installed-dev
-	$(RUN) pytest
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2
 
 check: $(VENV)/.installed-dev
 	$(RUN) ruff check .
@@ -45,17 +47,20 @@ slow: $(VENV)/.installed-dev
 tables: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/fill_tables.py
 
+draw: $(VENV)/.installed-dev
+	$(VENV)/bin/python benchmarks/mechanism_pictures.py
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamps keep an installation from being repeated; a changed pyproject.toml brings it back.
-$(VENV)/.installed: pyproject.toml
+# The stamps keep an installation from being repeated; a change of what it is built from brings it back.
+$(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(new_environment)
 	$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml
+$(VENV)/.installed-dev: pyproject.toml setup.py $(KERNELS)
 	$(new_environment)
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed

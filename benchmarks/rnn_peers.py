@@ -235,8 +235,10 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
         ratios = [part["ratio"].get(name) for name in peers]
         rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (least {ratio['least']:.2f})" for ratio in ratios)])
     machine = result["machine"]
+    # Training and decoding may be measured by two calls, whose results one file holds.
+    commands = " and ".join(f"`{result[key]}`" for key in ("command", "command_of_decoding") if key in result)
     note = (
-        f"`{result['command']}`: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, "
+        f"{commands}: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, "
         "float32 where nothing else is said. "
         f"{result['configuration']['model']}; {result['configuration']['decoding']}."
     )

@@ -22,11 +22,12 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton", reason="the package triton is not installed")
+triton = pytest.importorskip("triton", reason="the package triton is not installed")
 
 from regard.errors import ShapeError
 from regard.ops.kernels import area_triton
 
+recent = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 9)
 HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -284,6 +285,7 @@ GROUPS: dict[str, list[tuple[str, Case]]] = {
         *(("check_hidden", Case((1, 1, 4, 7, 3, 2), 3, mask=mask, cut=(4, 4, 1, 2, 1, 1))) for mask in ("rows", "empty")),
         ("check_hidden", Case((1, 1, 5, 7, 3, 2), 2, causal=True, cut=(8, 4, 1, 2, 1, 1))),
         ("check_loud_gradient", Case((1, 1, 4, 7, 3, 2), 3, mask="rows", cut=(4, 4, 1, 2, 1, 1))),
+        ("check_loud_gradient", Case((1, 1, 4, 7, 3, 2), 3, mask="empty", cut=(4, 4, 1, 2, 1, 1))),
         ("check_loud_gradient", Case((1, 1, 4, 7, 3, 2), 2, cut=(4, 4, 1, 2, 1, 1))),
         ("check_repeats", line(3, 5, 7, mask="rows")),
         ("check_tiles", line(3, 5, 13, mask="rows")),
@@ -457,6 +459,7 @@ def outcome(mode: str, what: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.skipif(not recent, reason="the interpreter of this triton does not run on this numpy")
 @pytest.mark.parametrize(("group", "name"), [(group, f"{check}-{case.name}") for group, cases in GROUPS.items() for check, case in cases])
 def test_the_interpreted_kernels_are_right(group: str, name: str) -> None:
     assert outcome("interpret", group)[name] == ""

@@ -84,6 +84,11 @@ class Areas(nn.Module):
         return self.key_mode == "mean" and self.value_mode in ("sum", "mean") and self.top_k is None
 
     @property
+    def direct(self) -> bool:
+        """Whether `regard.ops.area_attention` works on items, without keys of areas: mean keys or those of Eq. 9, sum or mean values."""
+        return self.key_mode in ("mean", "features") and self.value_mode in ("sum", "mean")
+
+    @property
     def key_weights(self) -> AreaWeights | None:
         """The learned weights in the form that `regard.ops.area_keys` takes; None where there are none."""
         if not self.learned:

@@ -265,7 +265,7 @@ class MultiHeadAttention(nn.Module):
             raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
         dropout = self.dropout if self.training else 0.0
         areas = self.areas
-        if areas is not None and areas.fused and self.score is None:
+        if areas is not None and areas.direct and self.score is None:
             found = ops.area_attention(
                 query,
                 key,
@@ -280,6 +280,7 @@ class MultiHeadAttention(nn.Module):
                 top_k=areas.top_k,
                 temperature=areas.temperature,
                 dropout=dropout,
+                key_weights=areas.key_weights,
             )
             return found if isinstance(found, tuple) else (found, None)
         if areas is None and self.score is None and not need_weights and query.numel() and key.numel():

@@ -146,7 +146,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _view(x: Tensor) -> _View:
-    return _View(x.data_ptr(), x.stride(0), x.stride(1), x.stride(2))
+    return _View(x.data_ptr(), *x.stride()[:3])
 
 
 def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> _Call:

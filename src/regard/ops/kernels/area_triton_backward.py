@@ -42,15 +42,17 @@ def item_tiles(left, right, lse, allowed, scale, P: tl.constexpr):
 @jit
 def window_gradients(scores, dw, delta, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
     """Return the weights P_s and the score gradients dA_s / s of the windows that start at the tile START, spread over their items."""
+    AREA_HIGH: tl.constexpr = P.area_high
+    AREA_WIDE: tl.constexpr = P.area_wide
     sums = window_sums(scores, START, ACROSS, P)
     dp = window_sums(dw, START, ACROSS, P)
     weights = ()
     gradients = ()
-    for h in tl.static_range(P.area_high):
-        for c in tl.static_range(P.area_wide):
-            p = tl.exp2(sums[h * P.area_wide + c] * (1.0 / ((h + 1) * (c + 1))))
+    for h in tl.static_range(AREA_HIGH):
+        for c in tl.static_range(AREA_WIDE):
+            p = tl.exp2(sums[h * AREA_WIDE + c] * (1.0 / ((h + 1) * (c + 1))))
             weights = weights + (p,)
-            gradients = gradients + (p * (dp[h * P.area_wide + c] - delta) * (1.0 / ((h + 1) * (c + 1))),)
+            gradients = gradients + (p * (dp[h * AREA_WIDE + c] - delta) * (1.0 / ((h + 1) * (c + 1))),)
     return to_items(weights, P), to_items(gradients, P)
 
 
@@ -61,9 +63,9 @@ def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
     b = (group // sizes[0]).to(tl.int64)
     h = (group % sizes[0]).to(tl.int64)
     rows = group.to(tl.int64) * sizes[1] + row
-    q = read_rows(query, strides[0][2], row, real, P.head, P.head_padded)
+    q = read_rows(query, strides[0][2], row, real, P.key_size, P.key_padded)
     pointer = tensors[4] + b * strides[3][0] + h * strides[3][1]
-    grad = read_rows(pointer, strides[3][2], row, real, P.value, P.value_padded)
+    grad = read_rows(pointer, strides[3][2], row, real, P.value_size, P.value_padded)
     lse = tl.load(tensors[5] + rows, mask=real, other=float("inf")) * 1.4426950408889634
     delta = tl.load(tensors[6] + rows, mask=real, other=0.0)
     return q, grad, lse, delta
@@ -87,15 +89,15 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     ACROSS: tl.constexpr = P.wide + P.area_wide - 1
     TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
     BACK: tl.constexpr = (P.area_high - 1) * ACROSS + P.area_wide - 1  # from a window's last tile to its first
-    dq = tl.full((P.rows, P.head_padded), 0.0, tl.float32)
+    dq = tl.full((P.rows, P.key_padded), 0.0, tl.float32)
     for begin in range(0, blocks_seen(first, sizes, P), P.blocks):
         block = begin + tl.arange(0, P.blocks)
         scores, dw, shares = (), (), ()
         # In raster order a window is worked on as soon as its last item is there, so that few tiles are alive at a time.
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
-            v = read_rows(value, strides[2][2], item, inside, P.value, P.value_padded)
+            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
+            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
             allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
             e, d = item_tiles((q, grad), (k, v), lse[:, None], allowed, base2, P)
             scores, dw, shares = scores + (e,), dw + (d,), shares + (tl.full(e.shape, 0.0, tl.float32),)
@@ -104,13 +106,13 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
                 shares = add_window(shares, gradients, i - BACK, ACROSS, P)
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
+            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
             share = shares[i]
             if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
                 allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
                 share = tl.where(allowed, share, 0.0)
             dq = tl.dot(share.to(k.dtype), k, dq, input_precision=P.precision)
-    write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.head, P.head_padded)
+    write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.key_size, P.key_padded)
 
 
 @jit
@@ -132,8 +134,10 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
 
     tensors: as for `query_kernel`, the last two being dK (B, H, S, D) and dV (B, H, S, Dv).
     """
+    HIGH: tl.constexpr = P.high
+    WIDE: tl.constexpr = P.wide
     sizes = decode(coded)
-    blocks = tl.cdiv(sizes[4], P.wide) * tl.cdiv(sizes[3], P.high)
+    blocks = tl.cdiv(sizes[4], WIDE) * tl.cdiv(sizes[3], HIGH)
     tiles = tl.cdiv(blocks, P.blocks)
     group = tl.program_id(0) // tiles
     query, key, value, mask = enter(tensors, strides, sizes, group)
@@ -142,11 +146,11 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     # A window that holds an item of a block starts up to A - 1 items before it and ends up to A - 1 after it.
     UP: tl.constexpr = P.area_high - 1
     BEFORE: tl.constexpr = P.area_wide - 1
-    ACROSS: tl.constexpr = P.wide + 2 * BEFORE
-    TILES: tl.constexpr = ACROSS * (P.high + 2 * UP)
+    ACROSS: tl.constexpr = WIDE + 2 * BEFORE
+    TILES: tl.constexpr = ACROSS * (HIGH + 2 * UP)
     dk, dv = (), ()
-    for _ in tl.static_range(P.high * P.wide):
-        dk = dk + (tl.full((P.blocks, P.head_padded), 0.0, tl.float32),)
+    for _ in tl.static_range(HIGH * WIDE):
+        dk = dk + (tl.full((P.blocks, P.key_padded), 0.0, tl.float32),)
         dv = dv + (tl.full((P.blocks, P.value_padded), 0.0, tl.float32),)
     for first in tl.range(first_row(begin, sizes, P), sizes[1], P.rows, disable_licm=True):
         row = first + tl.arange(0, P.rows)
@@ -155,8 +159,8 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         scores, dw, shares, weights = (), (), (), ()
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS - UP, i % ACROSS - BEFORE, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
-            v = read_rows(value, strides[2][2], item, inside, P.value, P.value_padded)
+            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
+            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
             allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
             e, d = item_tiles((k, v), (q, grad), lse[None, :], allowed, base2, P)
             nothing = tl.full(e.shape, 0.0, tl.float32)
@@ -166,18 +170,18 @@ def memory_kernel(tensors, strides, coded, scale, P: tl.constexpr):
                 shares = add_window(shares, gradients, i - UP * ACROSS - BEFORE, ACROSS, P)
                 weights = add_window(weights, p, i - UP * ACROSS - BEFORE, ACROSS, P)
         new_dk, new_dv = (), ()
-        for i in tl.static_range(P.high * P.wide):
-            share = shares[(i // P.wide + UP) * ACROSS + i % P.wide + BEFORE]
-            weight = weights[(i // P.wide + UP) * ACROSS + i % P.wide + BEFORE]
+        for i in tl.static_range(HIGH * WIDE):
+            share = shares[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
+            weight = weights[(i // WIDE + UP) * ACROSS + i % WIDE + BEFORE]
             if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
-                item, inside = locate(block, i // P.wide, i % P.wide, sizes, P)
+                item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
                 allowed = may_attend(row[None, :], item[:, None], inside[:, None], mask, sizes, P)
                 share, weight = tl.where(allowed, share, 0.0), tl.where(allowed, weight, 0.0)
             new_dk = new_dk + (tl.dot(share.to(q.dtype), q, dk[i], input_precision=P.precision),)
             new_dv = new_dv + (tl.dot(weight.to(q.dtype), grad, dv[i], input_precision=P.precision),)
         dk, dv = new_dk, new_dv
-    for i in tl.static_range(P.high * P.wide):
-        item, inside = locate(block, i // P.wide, i % P.wide, sizes, P)
+    for i in tl.static_range(HIGH * WIDE):
+        item, inside = locate(block, i // WIDE, i % WIDE, sizes, P)
         rows = group.to(tl.int64) * sizes[2] + item
-        write_rows(tensors[7], rows, inside, dk[i] * scale, P.head, P.head_padded)
-        write_rows(tensors[8], rows, inside, dv[i], P.value, P.value_padded)
+        write_rows(tensors[7], rows, inside, dk[i] * scale, P.key_size, P.key_padded)
+        write_rows(tensors[8], rows, inside, dv[i], P.value_size, P.value_padded)

@@ -39,9 +39,9 @@ class Plan(NamedTuple):
         wide: BX, item columns of a block.
         area_high: the largest height of an area, 1 for a sequence.
         area_wide: the largest width of an area.
-        head: D.
-        head_padded: the power of 2 from 16 on that holds D.
-        value: Dv.
+        key_size: D.
+        key_padded: the power of 2 from 16 on that holds D.
+        value_size: Dv.
         value_padded: likewise.
         masked: whether there is a mask.
         causal: whether items after the query are hidden.
@@ -54,9 +54,9 @@ class Plan(NamedTuple):
     wide: int
     area_high: int
     area_wide: int
-    head: int
-    head_padded: int
-    value: int
+    key_size: int
+    key_padded: int
+    value_size: int
     value_padded: int
     masked: bool
     causal: bool
@@ -155,17 +155,19 @@ def blocks_seen(first, sizes, P: tl.constexpr):
 @jit
 def window_sums(tiles, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
     """Return the sums over the windows that start at the tile START, ordered by height, then width."""
-    band = tiles[START : START + P.area_wide]
+    AREA_HIGH: tl.constexpr = P.area_high
+    AREA_WIDE: tl.constexpr = P.area_wide
+    band = tiles[START : START + AREA_WIDE]
     sums = ()
-    for h in tl.static_range(P.area_high):
+    for h in tl.static_range(AREA_HIGH):
         if h > 0:
             longer = ()
-            for c in tl.static_range(P.area_wide):
+            for c in tl.static_range(AREA_WIDE):
                 longer = longer + (band[c] + tiles[START + h * ACROSS + c],)
             band = longer
         run = band[0]
         sums = sums + (run,)
-        for c in tl.static_range(1, P.area_wide):
+        for c in tl.static_range(1, AREA_WIDE):
             run = run + band[c]
             sums = sums + (run,)
     return sums
@@ -180,46 +182,54 @@ def add_at(tiles, tile, AT: tl.constexpr):
 @jit
 def to_items(windows, P: tl.constexpr):
     """Turn what belongs to windows (by height, then width) into what each of their items gets: the sum over the windows that hold it."""
+    AREA_HIGH: tl.constexpr = P.area_high
+    AREA_WIDE: tl.constexpr = P.area_wide
     lines = ()
-    for h in tl.static_range(P.area_high):
-        run = windows[(h + 1) * P.area_wide - 1]
+    for h in tl.static_range(AREA_HIGH):
+        run = windows[(h + 1) * AREA_WIDE - 1]
         line = (run,)
-        for c in tl.static_range(1, P.area_wide):
-            run = run + windows[(h + 1) * P.area_wide - 1 - c]
+        for c in tl.static_range(1, AREA_WIDE):
+            run = run + windows[(h + 1) * AREA_WIDE - 1 - c]
             line = (run,) + line
         lines = lines + line
-    for h in tl.static_range(P.area_high - 2, -1, -1):
-        for c in tl.static_range(P.area_wide):
-            lines = add_at(lines, lines[(h + 1) * P.area_wide + c], h * P.area_wide + c)
+    for h in tl.static_range(AREA_HIGH - 2, -1, -1):
+        for c in tl.static_range(AREA_WIDE):
+            lines = add_at(lines, lines[(h + 1) * AREA_WIDE + c], h * AREA_WIDE + c)
     return lines
 
 
 @jit
 def add_window(tiles, items, START: tl.constexpr, ACROSS: tl.constexpr, P: tl.constexpr):
     """Add the items' shares of the windows that start at the tile START to the tiles."""
-    for h in tl.static_range(P.area_high):
-        for c in tl.static_range(P.area_wide):
-            tiles = add_at(tiles, items[h * P.area_wide + c], START + h * ACROSS + c)
+    AREA_HIGH: tl.constexpr = P.area_high
+    AREA_WIDE: tl.constexpr = P.area_wide
+    for h in tl.static_range(AREA_HIGH):
+        for c in tl.static_range(AREA_WIDE):
+            tiles = add_at(tiles, items[h * AREA_WIDE + c], START + h * ACROSS + c)
     return tiles
 
 
 @jit
 def window_weights(scores, P: tl.constexpr):
     """Return exp2 of the windows' mean scores, spread over their items, and its sum over all windows, from tiles of item scores."""
-    ACROSS: tl.constexpr = P.wide + P.area_wide - 1
+    AREA_HIGH: tl.constexpr = P.area_high
+    AREA_WIDE: tl.constexpr = P.area_wide
+    HIGH: tl.constexpr = P.high
+    WIDE: tl.constexpr = P.wide
+    ACROSS: tl.constexpr = WIDE + AREA_WIDE - 1
     total = tl.full(scores[0].shape, 0.0, tl.float32)
     weights = ()
-    for _ in tl.static_range(ACROSS * (P.high + P.area_high - 1)):
+    for _ in tl.static_range(ACROSS * (HIGH + AREA_HIGH - 1)):
         weights = weights + (tl.full(scores[0].shape, 0.0, tl.float32),)
-    for start in tl.static_range(P.high * P.wide):
-        sums = window_sums(scores, (start // P.wide) * ACROSS + start % P.wide, ACROSS, P)
+    for start in tl.static_range(HIGH * WIDE):
+        sums = window_sums(scores, (start // WIDE) * ACROSS + start % WIDE, ACROSS, P)
         windows = ()
-        for h in tl.static_range(P.area_high):
-            for c in tl.static_range(P.area_wide):
-                windows = windows + (tl.exp2(sums[h * P.area_wide + c] * (1.0 / ((h + 1) * (c + 1)))),)
+        for h in tl.static_range(AREA_HIGH):
+            for c in tl.static_range(AREA_WIDE):
+                windows = windows + (tl.exp2(sums[h * AREA_WIDE + c] * (1.0 / ((h + 1) * (c + 1)))),)
         items = to_items(windows, P)
         total += items[0]  # every window holds its first item
-        weights = add_window(weights, items, (start // P.wide) * ACROSS + start % P.wide, ACROSS, P)
+        weights = add_window(weights, items, (start // WIDE) * ACROSS + start % WIDE, ACROSS, P)
     return weights, total
 
 
@@ -237,7 +247,7 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     first = (tl.program_id(0) % tiles) * P.rows
     row = first + tl.arange(0, P.rows)
     real = row < sizes[1]
-    q = read_rows(query, strides[0][2], row, real, P.head, P.head_padded)
+    q = read_rows(query, strides[0][2], row, real, P.key_size, P.key_padded)
     ACROSS: tl.constexpr = P.wide + P.area_wide - 1
     TILES: tl.constexpr = ACROSS * (P.high + P.area_high - 1)
     top = tl.full((P.rows,), float("-inf"), tl.float32)
@@ -248,7 +258,7 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         scores = ()
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            k = read_rows(key, strides[1][2], item, inside, P.head, P.head_padded)
+            k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
             e = tl.dot(q, tl.trans(k), input_precision=P.precision) * scale
             if P.masked or P.causal:  # before the mask, so that only those who may attend the item see its taint
                 e += tl.load(tensors[5] + group.to(tl.int64) * sizes[2] + item, mask=inside, other=0.0)[None, :]
@@ -269,7 +279,7 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         out = out * shrink[:, None]
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
-            v = read_rows(value, strides[2][2], item, inside, P.value, P.value_padded)
+            v = read_rows(value, strides[2][2], item, inside, P.value_size, P.value_padded)
             out = tl.dot(weights[i].to(v.dtype), v, out, input_precision=P.precision)
         top = new
     rows = group.to(tl.int64) * sizes[1] + row
@@ -280,5 +290,5 @@ def forward_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         empty = top == float("-inf")
         lse = tl.where(empty, float("-inf"), lse + taint)
         out = tl.where(empty[:, None], 0.0, out + taint[:, None])
-    write_rows(tensors[6], rows, real, out, P.value, P.value_padded)
+    write_rows(tensors[6], rows, real, out, P.value_size, P.value_padded)
     tl.store(tensors[7] + rows, lse, mask=real)

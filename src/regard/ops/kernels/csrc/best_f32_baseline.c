@@ -2,4 +2,5 @@
 #include "target_baseline.h"
 #if HAVE_TARGET
 #include "best_body.h"
+#include "target_end.h"
 #endif

@@ -2,4 +2,5 @@
 #include "target_avx512.h"
 #if HAVE_TARGET
 #include "feature_body.h"
+#include "target_end.h"
 #endif
