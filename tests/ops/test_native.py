@@ -125,5 +125,5 @@ def test_an_installation_with_a_compiler_builds_the_library(tmp_path: Path) -> N
     pytest.importorskip("setuptools")
     done = build(copy_of_the_package(tmp_path), "")
     assert done.returncode == 0, done.stderr
-    (built,) = tmp_path.rglob("_cpu*.so")
+    (built,) = (tmp_path / "src").rglob("_cpu*.so")
     assert native.load(built.parent)[0] is not None

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from regard import ops
 from regard.config import DecodingConfig
 from regard.data.lines import read_lines
 from regard.data.parallel import Pair
@@ -16,8 +17,10 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
 from regard.metrics.alignment import Links
+from regard.tasks.run import device_of
 from regard.tasks.translate import Translator
 from regard.tasks.translation import encode_corpus, likelihood
+from regard.tasks.workers import map_batches
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
@@ -165,9 +168,10 @@ def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: Known
     if not translator.run.config.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     source_vocabulary, target_vocabulary = translator.run.vocabularies
+    with ops.packed_weights():
+        records = map_batches(lambda pair: translator.align(*pair), pairs, device=device_of(translator.run.model))
     found = []
-    for (source, target), links in zip(pairs, known.possible, strict=True):
-        record = translator.align(source, target)
+    for (source, target), record, links in zip(pairs, records, known.possible, strict=True):
         chosen: Links = set()
         if record is not None:
             sides = ((source, source_vocabulary), (target, target_vocabulary))

@@ -238,7 +238,6 @@ def area_attention_triton_backward(
     if min(out.numel(), key.shape[2]) == 0:
         return dq, dk, dv
     delta = (grad.float() * out.float()).sum(-1)
-    lse = lse.masked_fill(lse == -torch.inf, torch.inf)  # weights of exactly 0
     if mask is not None or causal:
         # Zero weights do not stop a NaN in a product: such rows are zeroed, and the log-sum-exp carries the NaN to those it concerns.
         bad = ~(finite_rows(grad) & (delta.abs() < torch.inf))

@@ -75,7 +75,7 @@ def read_queries(query, tensors, strides, sizes, row, group, P: tl.constexpr):
 def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
     """Compute dQ of one tile of queries.
 
-    tensors: query, key, value, mask, grad (B, H, T, Dv), lse, delta (B, H, T), out: dQ (B, H, T, D); lse +inf where nothing is attended.
+    tensors: query, key, value, mask, grad (B, H, T, Dv), lse, delta (B, H, T), out: dQ (B, H, T, D).
     scale: of the products.
     """
     sizes = decode(coded)
@@ -107,11 +107,7 @@ def query_kernel(tensors, strides, coded, scale, P: tl.constexpr):
         for i in tl.static_range(TILES):
             item, inside = locate(block, i // ACROSS, i % ACROSS, sizes, P)
             k = read_rows(key, strides[1][2], item, inside, P.key_size, P.key_padded)
-            share = shares[i]
-            if P.masked or P.causal:  # exactly 0 also where the row's log-sum-exp is NaN
-                allowed = may_attend(row[:, None], item[None, :], inside[None, :], mask, sizes, P)
-                share = tl.where(allowed, share, 0.0)
-            dq = tl.dot(share.to(k.dtype), k, dq, input_precision=P.precision)
+            dq = tl.dot(shares[i].to(k.dtype), k, dq, input_precision=P.precision)
     write_rows(tensors[7], group.to(tl.int64) * sizes[1] + row, row < sizes[1], dq * scale, P.key_size, P.key_padded)
 
 
