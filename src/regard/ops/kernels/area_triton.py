@@ -185,7 +185,7 @@ def area_attention_triton(
     strides = tuple(x.stride()[:3] for x in (query, key, value))
     programs = query.shape[0] * query.shape[1] * -(-query.shape[2] // plan.rows)
     with _on(query):
-        forward_kernel[(programs,)](
+        forward_kernel[(programs,)](  # pyright: ignore[reportIndexIssue]
             tensors, strides, _sizes(query, key, room, mask), scale * LOG2_E, P=plan, num_warps=cut.warps, num_stages=cut.stages, **FUSED
         )
     return out, lse

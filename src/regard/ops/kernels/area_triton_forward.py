@@ -20,8 +20,8 @@ def _leave(function: Any) -> Any:
 
 
 try:
-    import triton
-    import triton.language as tl
+    import triton  # pyright: ignore[reportMissingImports]  (an extra)
+    import triton.language as tl  # pyright: ignore[reportMissingImports]
 
     jit: Any = triton.jit
 except ImportError:  # nothing below is called then, see `area_triton.supports`
