@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -176,3 +177,17 @@ def test_products_in_bfloat16_are_those_of_rounded_inputs_and_weights() -> None:
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), F.linear(*rounded), rtol=2**-7, atol=2**-7)
         assert not torch.equal(found, F.linear(x, layer.weight, layer.bias))
+
+
+def test_a_slice_of_columns_takes_no_path_that_is_a_hundred_times_slower():
+    x, weight = torch.randn(320, 256), torch.randn(256, 512)
+
+    def best(part):
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            ops.linear(x, part)
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    assert best(weight[:, 256:]) < 20 * best(weight[:, :256].contiguous())

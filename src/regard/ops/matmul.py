@@ -74,6 +74,8 @@ def _use_onednn(x: Tensor) -> bool:
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
     if _use_onednn(x):
+        if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
+            weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it, a copy costs a hundredth
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 

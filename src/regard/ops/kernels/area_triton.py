@@ -21,8 +21,9 @@ then stand at the same place of A different tiles, in the same registers, and it
 the end (a halo), so the products grow by (L + A - 1) / L, 1.5 at A = 5 and L = 8; those for keys' and values' gradients, by
 (L + 2 A - 2) / L. What is left is A exponentials a score. In a grid the tiles are dealt out in rows and columns alike.
 
-Which tile sizes are best can only be measured. Those below were chosen by what the assembler says of registers for compute capability 8.0:
-at A = 5 and head size 64 in half precision next to nothing spills; float32 beyond head size 64 spills much. Not yet measured on a GPU.
+Which tile sizes are best can only be measured. Those below were chosen by what the assembler says of registers: at A = 5 in half precision
+next to nothing spills up to head size 128 at compute capability 9.0, up to 64 at 8.0; head size 128 there, and float32, spill much.
+Not yet measured on a GPU.
 """
 
 from __future__ import annotations
