@@ -235,12 +235,18 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
         ratios = [part["ratio"].get(name) for name in peers]
         rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (least {ratio['least']:.2f})" for ratio in ratios)])
     machine = result["machine"]
+    facts = [
+        f"{name}: mean length {part['windows'][name][0]['mean_length']}"
+        + (f", {100 * part['same_hypotheses'][name]:.0f} % as ours in float32" if name in part.get("same_hypotheses", {}) else "")
+        for part in result["decoding"].values()
+        for name in part["windows"]
+    ]
     # Training and decoding may be measured by two calls, whose results one file holds.
     commands = " and ".join(f"`{result[key]}`" for key in ("command", "command_of_decoding") if key in result)
     note = (
         f"{commands}: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, "
         "float32 where nothing else is said. "
-        f"{result['configuration']['model']}; {result['configuration']['decoding']}."
+        f"{result['configuration']['model']}; {result['configuration']['decoding']}. {'; '.join(facts)}."
     )
     return {"columns": ["what", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}
 

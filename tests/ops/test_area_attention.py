@@ -334,7 +334,7 @@ def test_the_environment_forces_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     for way in ("reference", "torch"):
         monkeypatch.setenv("REGARD_KERNELS", way)
-        assert ops.area_path(query, key, max_area=3) == (way, "forced by REGARD_KERNELS")
+        assert ops.area_path(query, key, value, max_area=3) == (way, "forced by REGARD_KERNELS")
         seen.append(ops.area_attention(query, key, value, max_area=3))
     torch.testing.assert_close(seen[0], seen[1])
     monkeypatch.setenv("REGARD_KERNELS", "cuda")
@@ -367,7 +367,7 @@ def test_without_the_library_pytorch_computes_it(monkeypatch: pytest.MonkeyPatch
     expected = ops.area_attention(query, key, value, max_area=3)
     monkeypatch.setattr(native, "_LIBRARY", None)
     monkeypatch.setattr(native, "_REASON", "not built")
-    assert ops.area_path(query, key, max_area=3) == ("torch", "not built")
+    assert ops.area_path(query, key, value, max_area=3) == ("torch", "not built")
     torch.testing.assert_close(ops.area_attention(query, key, value, max_area=3), expected)
     monkeypatch.setenv("REGARD_KERNELS", "cpu")
     with pytest.raises(ConfigError, match="REGARD_KERNELS=cpu: not built"):

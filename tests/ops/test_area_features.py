@@ -118,13 +118,13 @@ def test_it_compiles_without_a_break() -> None:
 
 def test_what_the_kernel_cannot_is_left_to_pytorch_alone() -> None:
     query = torch.zeros(1, 1, 3, 5)
-    path, reason = ops.area_path(query, query, max_area=2, key_mode="features")
+    path, reason = ops.area_path(query, query, query, max_area=2, modes=("features", "sum"))
     assert path == "torch"
     assert native.library() is None or "multiples of 16, not 5" in reason
     grid = torch.zeros(1, 1, 6, 16)
-    assert ops.area_path(grid, grid, max_area=(2, 2), grid=(2, 3), key_mode="features")[0] == "torch"
+    assert ops.area_path(grid, grid, grid, max_area=(2, 2), grid=(2, 3), modes=("features", "sum"))[0] == "torch"
     if native.library() is not None:
-        assert ops.area_path(grid, grid, max_area=2, key_mode="features")[0] == "cpu"
+        assert ops.area_path(grid, grid, grid, max_area=2, modes=("features", "sum"))[0] == "cpu"
 
 
 def test_an_odd_head_size_and_a_grid_are_the_reference_s() -> None:

@@ -91,7 +91,7 @@ def area_attention(
         _check_weights(key, key_weights)
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
     plain = not need_weights and top_k is None and not dropout
-    path, _ = area_path(query, key, max_area=max_area, grid=grid, key_mode=key_mode, value_mode=value_mode, plain=plain)
+    path, _ = area_path(query, key, value, max_area=max_area, grid=grid, modes=(key_mode, value_mode), plain=plain)
     if path == "cpu" and key_mode == "features" and key_weights is not None and isinstance(max_area, int):
         options = {"max_area": max_area, "causal": causal, "mean_values": value_mode == "mean", "scale": scale}
         return feature_cpu.attend((query, key, value), key_weights, mask, **options)
@@ -126,11 +126,11 @@ def area_attention(
 def area_path(
     query: Tensor,
     key: Tensor,
+    value: Tensor,
     *,
     max_area: int | tuple[int, int],
     grid: tuple[int, int] | None = None,
-    key_mode: str = "mean",
-    value_mode: str = "sum",
+    modes: tuple[str, str] = ("mean", "sum"),
     plain: bool = True,
 ) -> tuple[str, str]:
     """Name the way in which a call of `area_attention` is computed, and why.
@@ -138,10 +138,10 @@ def area_path(
     Args:
         query: (B, H, T, D); only device, dtype and sizes count.
         key: (B, H, S, D), likewise.
+        value: (B, H, S, Dv), likewise.
         max_area: as in the call, like the rest.
         grid: None for a sequence.
-        key_mode: of the call.
-        value_mode: of the call.
+        modes: `key_mode` and `value_mode` of the call.
         plain: the call asks for no weights, no `top_k` and no dropout.
 
     Returns:
@@ -151,18 +151,20 @@ def area_path(
         ConfigError: `REGARD_KERNELS` holds something unknown, or forces a way that cannot compute this; the message says why.
 
     Example:
-        >>> area_path(torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 5, 2), max_area=3, key_mode="max")[0]
+        >>> x = torch.zeros(1, 1, 5, 2)
+        >>> area_path(x, x, x, max_area=3, modes=("max", "sum"))[0]
         'reference'
     """
     forced = native.forced_path()
     if forced == "reference":
         return forced, "forced by REGARD_KERNELS"
+    key_mode, value_mode = modes
     made = key_mode not in ("mean", "features") or value_mode == "max"
     reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if made else ""}
     reasons["cpu"] = reasons["triton"] = reasons["torch"] or ("" if plain else "kernels give no weights and know no top_k or dropout")
     if not reasons["cpu"] and forced != "torch":
         reasons["cpu"] = _native_lacks(query, key, key_mode, max_area, grid)
-        reasons["triton"] = _triton_lacks(query, key, key_mode, value_mode, max_area, grid)
+        reasons["triton"] = _triton_lacks((query, key, value), modes, max_area, grid)
     if forced:
         if reasons[forced]:
             raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
@@ -182,16 +184,17 @@ def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: Size, gri
     return area_cpu.unsupported(query, area_extent(key.shape[-2], max_area, grid)) or ""
 
 
-def _triton_lacks(query: Tensor, key: Tensor, key_mode: str, value_mode: str, max_area: Size, grid: tuple[int, int] | None) -> str:
-    if query.device.type != "cuda" and native.forced_path() != "triton":
-        return f"the Triton kernels are for CUDA, the tensors are on {query.device.type}"
-    if (key_mode, value_mode) != ("mean", "sum"):
-        return f"the Triton kernels take mean keys and sum values, not {key_mode!r} and {value_mode!r}"
+def _triton_lacks(tensors: tuple[Tensor, Tensor, Tensor], modes: tuple[str, str], max_area: Size, grid: tuple[int, int] | None) -> str:
+    device = tensors[0].device.type
+    if device != "cuda" and native.forced_path() != "triton":
+        return f"the Triton kernels are for CUDA, the tensors are on {device}"
+    if modes != ("mean", "sum"):
+        return f"the Triton kernels take mean keys and sum values, not {modes[0]!r} and {modes[1]!r}"
     try:
         from regard.ops.kernels import area_triton
     except ImportError as error:
         return f"the Triton kernels cannot be imported: {error}"
-    return area_triton.supports(query, key, key, max_area=max_area, grid=grid)[1]
+    return area_triton.supports(*tensors, max_area=max_area, grid=grid)[1]
 
 
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -27,7 +27,7 @@ def report() -> list[str]:
     device = choose_device()
     # A plain call in float32, as a model makes it.
     query = torch.zeros(1, 1, 5, 64, device=device)
-    area, area_reason = area_path(query, query, max_area=5)
+    area, area_reason = area_path(query, query, query, max_area=5)
     lines = [
         f"regard {regard.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         f"device: {device}",
