@@ -7,11 +7,17 @@ import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 
+import numpy as np
 import pytest
 
-from regard.viewer import AttentionRecord, render_page, save_page
+import regard
+from regard.errors import DataError
+from regard.viewer import AttentionMap, AttentionRecord, Hypothesis, Prediction, Tokens, page_records, render_page, save_page, view
+from regard.viewer import page as page_module
 from regard.viewer.picture import COLORS
+from tests.viewer import samples
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -52,8 +58,15 @@ def _parse(page: str) -> _Parts:
 
 
 def _record(tokens: list[str]) -> AttentionRecord:
+    found = AttentionMap(tokens[0] or "a", "alignment", "target", tokens[0], [[1.0 / 3] * len(tokens)], heads=[tokens[0]])
     return AttentionRecord(
-        tokens, tokens[:1], [[1.0 / 3] * len(tokens)], title=tokens[0], source_text=tokens[0], meta={tokens[0]: tokens[0]}
+        {tokens[0]: Tokens(tokens, tokens[0]), "target": tokens[:1]},
+        [found],
+        hypotheses=[Hypothesis(tokens, -0.5, tokens[0])],
+        prediction=Prediction(tokens[0], {tokens[0]: 0.5}),
+        model=tokens[0],
+        title=tokens[0],
+        meta={tokens[0]: tokens[0]},
     )
 
 
@@ -62,7 +75,8 @@ def test_no_token_can_leave_the_data_block(token):
     tame, wild = _parse(render_page([_record(["a"])])), _parse(render_page([_record([token])]))
     assert wild.tags == tame.tags
     (record,) = json.loads(wild.data)["records"]
-    assert (record["source"], record["title"], record["meta"]) == ([token], token, {token: token})
+    assert (record["items"][token]["tokens"], record["title"], record["meta"]) == ([token], token, {token: token})
+    assert (record["model"], record["maps"][0]["heads"], record["prediction"]["label"]) == (token, [token], token)
 
 
 def test_the_data_block_holds_no_markup_character_and_only_ascii():
@@ -103,14 +117,80 @@ def test_data_are_never_set_as_markup():
 
 
 def test_the_page_is_small():
-    assert len(render_page([]).encode()) < 150_000
+    assert len(render_page([]).encode()) < 300_000
 
 
 def test_labels_show_white_space_while_tokens_stay_as_they_are():
     (record,) = json.loads(_parse(render_page([_record([" the", "\t"])])).data)["records"]
-    assert record["source"] == [" the", "\t"]
-    assert record["labels"] == {"source": ["␣the", "⇥"], "target": ["␣the"]}
-    assert record["weights"] == [[0.333333, 0.333333]]
+    assert record["items"][" the"]["tokens"] == [" the", "\t"]
+    assert [items["labels"] for items in record["items"].values()] == [["␣the", "⇥"], ["␣the"]]
+    assert record["maps"][0]["weights"] == {"numbers": [0.333333, 0.333333]}
+
+
+def test_names_of_hops_keep_their_spaces():
+    (record,) = page_records([samples.hops()])
+    assert record["items"]["hops"]["labels"] == ["hop 1", "hop 2", "hop 3"]
+
+
+def test_many_weights_travel_as_halves_and_very_many_in_255_steps(monkeypatch):
+    record = samples.large(73, 61)
+    weights = record.maps[0].weights
+    (packed,) = [found["weights"] for found in page_records([record])[0]["maps"]]
+    halves = np.frombuffer(base64.b64decode(packed["float16"]), "<f2").astype(float) * packed["scale"]
+    assert halves.reshape(weights.shape) == pytest.approx(weights, rel=1e-3, abs=1e-7)
+    monkeypatch.setattr(page_module, "HALF", 4000)
+    (packed,) = [found["weights"] for found in page_records([record])[0]["maps"]]
+    steps = np.frombuffer(base64.b64decode(packed["uint8"]), np.uint8) * packed["scale"]
+    assert steps.reshape(weights.shape) == pytest.approx(weights, abs=float(weights.max()) / 509)
+    assert steps.max() == pytest.approx(weights.max())
+
+
+def test_weights_beyond_the_range_of_halves_are_scaled():
+    record = AttentionRecord.alignment(["a"] * 71, ["b"] * 61, np.full((61, 71), 2e5))
+    (packed,) = [found["weights"] for found in page_records([record])[0]["maps"]]
+    assert packed["scale"] == 2e5
+    assert np.frombuffer(base64.b64decode(packed["float16"]), "<f2").max() == 1
+
+
+def test_a_live_page_may_ask_its_own_server_and_no_other():
+    plain, live = render_page([]), render_page([], live=True, models=["<one>", "two"])
+    assert "connect-src" not in plain
+    assert "; connect-src 'self';" in live
+    data = json.loads(_parse(live).data)
+    assert (data["live"], data["models"], data["records"]) == (True, ["<one>", "two"], [])
+
+
+def test_the_joined_script_leaves_no_name_behind_and_every_part_is_used():
+    folder = resources.files("regard.viewer").joinpath("page")
+    found = {path.name for path in folder.iterdir() if path.name.endswith(".js")}
+    assert found == {f"{name}.js" for name in page_module.SCRIPTS}
+    (script,) = re.findall(r"<script>(.*?)</script>", render_page([]), re.DOTALL)
+    assert script.strip().startswith('"use strict";\n(() => {')
+    assert script.strip().endswith("})();")
+    assert "@@" not in render_page([])
+
+
+def test_the_parts_of_the_page_stay_small():
+    folder = resources.files("regard.viewer").joinpath("page")
+    lines = {path.name: path.read_text(encoding="utf-8").count("\n") for path in folder.iterdir()}
+    assert {name: count for name, count in lines.items() if count > 400} == {}
+
+
+def test_a_script_or_a_notebook_shows_records_or_bare_weights(tmp_path):
+    page = regard.view(np.array([[0.25, 0.75]]), ["a", "b"], ["x"], path=tmp_path / "a.html", title="one")
+    assert (tmp_path / "a.html").read_text(encoding="utf-8") == page.html
+    frame = _parse(page._repr_html_())
+    (tag, attributes) = frame.tags[0]
+    assert (tag, attributes["srcdoc"]) == ("iframe", page.html)
+    assert "allow-same-origin" not in (attributes["sandbox"] or "")
+    own = json.loads(_parse(regard.view(np.eye(3), ["a", "b", "c"]).html).data)["records"][0]["maps"][0]
+    assert (own["kind"], own["query"], own["key"]) == ("self", "tokens", "tokens")
+    assert view(samples.hops()).html == view([samples.hops()]).html == render_page([samples.hops()])
+    for wrong in (np.eye(2), [samples.hops(), 3], 7):
+        with pytest.raises(DataError, match=r"records\[\d\]: expected an AttentionRecord, found .*; weights need their tokens"):
+            view(wrong)
+    with pytest.raises(AttributeError, match="no attribute 'views'"):
+        _ = regard.views
 
 
 def test_the_page_and_the_picture_use_the_same_colours():

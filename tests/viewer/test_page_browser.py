@@ -2,103 +2,76 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from regard.viewer import AttentionRecord, save_page
+from regard.viewer import AttentionMap, AttentionRecord, Hypothesis, Prediction, Tokens, save_page
 
-selenium = pytest.importorskip("selenium", reason="selenium drives the browser")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+pytest.importorskip("selenium", reason="selenium drives the browser")
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium with its chromedriver on PATH")
+from tests.viewer.browser import choose, every, one, press, tabs, texts
 
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,900"),
-)
 HOSTILE = ["</script><script>window.broken = 1</script>", "<img src=x onerror='window.broken = 1'>", "<!--", "\u2028", "\u202eevil", ""]
+MARKUP = HOSTILE[0]
 WEIGHTS = [[0.7, 0.2, 0.1], [0.0, 0.123456, 0.876544]]
 RECORDS = [
-    AttentionRecord(["das", " Haus", "."], ["the", " house"], WEIGHTS, title="first", source_text="das Haus.", scores=[-0.1, -0.2]),
-    AttentionRecord(HOSTILE, HOSTILE[:5], [[1 / 6] * 6] * 5, title="<b>hostile</b>", meta={"<i>": "</dl>"}),
-    AttentionRecord(["שלום", "عالم"], ["x"], [[0.25, 0.75]], title="right to left", source_text="שלום عالم"),
-    AttentionRecord(["a"], [], [], title="nothing written"),
-    AttentionRecord([f"s{i}" for i in range(61)], [f"t{i}" for i in range(53)], [[1 / 61] * 61] * 53, title="long"),
+    AttentionRecord.alignment(
+        ["das", " Haus", "."], ["the", " house"], WEIGHTS, title="first", texts=("das Haus.", ""), scores=[-0.1, -0.2]
+    ),
+    AttentionRecord(
+        {MARKUP: Tokens(HOSTILE, MARKUP), "target": HOSTILE[:5]},
+        [AttentionMap(MARKUP, "alignment", "target", MARKUP, [[[1 / 6] * 6] * 5] * 2, heads=HOSTILE[:2])],
+        hypotheses=[Hypothesis(HOSTILE, -1, MARKUP, key=MARKUP, weights=[[1 / 6] * 6] * 6), Hypothesis(HOSTILE[1:], -2, MARKUP)],
+        prediction=Prediction(MARKUP, {MARKUP: 0.5}),
+        title="<b>hostile</b>",
+        model=MARKUP,
+        meta={"<i>": "</dl>"},
+    ),
+    AttentionRecord.alignment(["שלום", "عالم"], ["x"], [[0.25, 0.75]], title="right to left", texts=("שלום عالم", "")),
+    AttentionRecord.alignment(["a"], [], [], title="nothing written"),
+    AttentionRecord.alignment([f"s{i}" for i in range(61)], [f"t{i}" for i in range(53)], [[1 / 61] * 61] * 53, title="long"),
 ]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(BROWSER)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
-    yield started
-    started.quit()
-
-
 @pytest.fixture
-def page(driver, tmp_path) -> Any:
-    """Opens the page of all records and, after the test, requires a silent console and no request."""
-    save_page(RECORDS, tmp_path / "page.html")
-    driver.get("about:blank")
-    driver.get_log("browser")
-    driver.get((tmp_path / "page.html").as_uri())
-    yield driver
-    assert driver.get_log("browser") == []
-    assert driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)") == []
-    assert driver.execute_script("return window.broken") is None
-
-
-def _all(driver, selector: str) -> list[Any]:
-    return driver.find_elements(By.CSS_SELECTOR, selector)
-
-
-def _one(driver, selector: str) -> Any:
-    return driver.find_element(By.CSS_SELECTOR, selector)
+def page(opened) -> Any:
+    return opened(RECORDS)
 
 
 def _choose(driver, index: int) -> None:
-    _one(driver, f"#examples button[data-index='{index}']").click()
+    one(driver, f"#examples button[data-index='{index}']").click()
 
 
 def _weight(driver) -> str:
-    return _one(driver, "#focus-weight").text
+    return one(driver, "#focus-weight").text
 
 
 def test_the_matrix_has_a_cell_for_each_weight_and_names_both_sides(page):
-    assert len(_all(page, "#matrix tbody td")) == 6
-    assert [head.text for head in _all(page, "#matrix thead th")] == ["das", "␣Haus", "."]
-    assert [head.text for head in _all(page, "#matrix tbody th")] == ["the", "␣house"]
-    colors = [cell.value_of_css_property("background-color") for cell in _all(page, "#matrix tbody td")]
+    assert len(every(page, "#matrix tbody td")) == 6
+    assert [head.text for head in every(page, "#matrix thead th")] == ["das", "␣Haus", "."]
+    assert [head.text for head in every(page, "#matrix tbody th")] == ["the", "␣house"]
+    colors = [cell.value_of_css_property("background-color") for cell in every(page, "#matrix tbody td")]
     assert len(set(colors)) == 6
     assert page.title == "first · Regard"
 
 
 def test_hovering_a_cell_shows_its_exact_weight(page):
-    cells = _all(page, "#matrix tbody td")
+    cells = every(page, "#matrix tbody td")
     ActionChains(page, duration=0).move_to_element(cells[4]).perform()
-    tip = _one(page, "#tip")
+    tip = one(page, "#tip")
     assert tip.is_displayed()
     assert tip.text.split() == ["␣house", "←", "␣Haus", "0.123456"]
     assert _weight(page) == "0.123456"
-    ActionChains(page, duration=0).move_to_element(_one(page, "#title")).perform()
+    ActionChains(page, duration=0).move_to_element(one(page, "#title")).perform()
     assert not tip.is_displayed()
 
 
 def test_arrow_keys_move_the_focused_cell_and_stop_at_the_edges(page):
-    _all(page, "#matrix tbody td")[0].click()
+    every(page, "#matrix tbody td")[0].click()
     seen = []
     for key in (Keys.ARROW_RIGHT, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.END, Keys.HOME, Keys.ARROW_LEFT, Keys.ARROW_UP):
         page.switch_to.active_element.send_keys(key)
@@ -106,74 +79,77 @@ def test_arrow_keys_move_the_focused_cell_and_stop_at_the_edges(page):
     assert seen == ["0.2", "0.123456", "0.123456", "0.876544", "0", "0", "0.7"]
     active = page.switch_to.active_element
     assert active.get_attribute("aria-label") == "the, from das: 0.7"
-    assert len(_all(page, "#matrix td[tabindex='0']")) == 1
+    assert len(every(page, "#matrix td[tabindex='0']")) == 1
 
 
 def test_the_search_narrows_the_list_and_a_click_chooses(page):
-    assert len(_all(page, "#examples button")) == len(RECORDS)
+    assert len(every(page, "#examples button")) == len(RECORDS)
     page.switch_to.active_element.send_keys("/")
     assert page.switch_to.active_element.get_attribute("id") == "search"
     page.switch_to.active_element.send_keys("LEFT right")
-    assert [button.get_attribute("data-index") for button in _all(page, "#examples button")] == ["2"]
-    assert _one(page, "#found").text == "1 of 5 found"
-    page.switch_to.active_element.send_keys(Keys.ARROW_DOWN, Keys.NULL)
-    page.switch_to.active_element.send_keys(Keys.ENTER)
-    assert _one(page, "#title").text == "right to left"
+    assert [button.get_attribute("data-index") for button in every(page, "#examples button")] == ["2"]
+    assert one(page, "#found").text == "1 of 5 found"
+    press(page, Keys.ARROW_DOWN, Keys.ENTER)
+    assert one(page, "#title").text == "right to left"
 
 
 def test_the_flow_draws_a_line_for_each_weight_above_the_threshold(page):
-    _one(page, "#tab-flow").click()
-    links = {(path.get_attribute("data-target"), path.get_attribute("data-source")) for path in _all(page, "#links path")}
+    one(page, "#tab-flow").click()
+    links = {(path.get_attribute("data-target"), path.get_attribute("data-source")) for path in every(page, "#links path")}
     assert links == {("0", "0"), ("0", "1"), ("0", "2"), ("1", "1"), ("1", "2")}
-    script = "const box = document.getElementById('threshold'); box.value = arguments[0]; box.dispatchEvent(new Event('input'))"
-    page.execute_script(script, "0.5")
-    assert len(_all(page, "#links path")) == 2
-    assert _one(page, "#shown").text == "2 of 6 links shown"
-    widths = {path.get_attribute("data-target"): float(path.get_attribute("stroke-width")) for path in _all(page, "#links path")}
+    choose(page, "#threshold", 0.5)
+    assert len(every(page, "#links path")) == 2
+    assert one(page, "#shown").text == "2 of 6 links shown"
+    widths = {path.get_attribute("data-target"): float(path.get_attribute("stroke-width")) for path in every(page, "#links path")}
     assert widths["1"] > widths["0"]
-    ActionChains(page, duration=0).move_to_element(_one(page, "#flow button[data-side=target][data-at='1']")).perform()
-    assert [path.get_attribute("data-target") for path in _all(page, "#links path.lit")] == ["1"]
-    assert _one(page, "#focus-word").text == "␣house"
+    ActionChains(page, duration=0).move_to_element(one(page, "#flow button[data-side=target][data-at='1']")).perform()
+    assert [path.get_attribute("data-target") for path in every(page, "#links path.lit")] == ["1"]
+    assert one(page, "#focus-word").text == "␣house"
 
 
 def test_the_table_says_the_same_in_words(page):
-    _one(page, "#tab-matrix").send_keys(Keys.ARROW_LEFT)
-    rows = [row.text for row in _all(page, "#table tbody tr")]
-    assert rows == ["the 0.905 das 0.700 ␣Haus 0.200 . 0.100", "␣house 0.819 . 0.877 ␣Haus 0.123"]
+    one(page, "#tab-matrix").send_keys(Keys.ARROW_LEFT)
+    rows = [row.text for row in every(page, "#table tbody tr")]
+    assert rows == ["the 0.905 das 0.700 ␣Haus 0.200 . 0.100 1.16 bits", "␣house 0.819 . 0.877 ␣Haus 0.123 0.54 bits"]
     assert page.switch_to.active_element.get_attribute("id") == "tab-table"
 
 
 def test_hostile_tokens_are_shown_as_text(page):
     before = page.execute_script("return document.scripts.length")
     _choose(page, 1)
-    for view in ("matrix", "flow", "table"):
-        _one(page, f"#tab-{view}").click()
-        assert _one(page, "#title").text == "<b>hostile</b>"
-        assert "</script><script>window.broken␣=␣1</script>" in page.execute_script("return document.getElementById('view').textContent")
-        assert not _all(page, "#main img, #main b b, #view script, dl i")
+    assert tabs(page) == ["matrix", "flow", "heads", "text", "beam", "compare", "table"]
+    for view in tabs(page):
+        one(page, f"#tab-{view}").click()
+        assert one(page, "#title").text == "<b>hostile</b>"
+        assert view == "heads" or "</script><script>window.broken␣=␣1</script>" in page.execute_script(
+            "return document.getElementById('view').textContent"
+        )
+        assert not every(page, "#main img, #main b b, #view script, dl i")
+    assert MARKUP in texts(page, "#prediction .word")[0]
     assert page.execute_script("return document.scripts.length") == before == 2
 
 
 def test_right_to_left_words_keep_their_own_direction(page):
     _choose(page, 2)
-    heads = _all(page, "#matrix thead th bdi")
+    heads = every(page, "#matrix thead th bdi")
     assert [head.value_of_css_property("direction") for head in heads] == ["rtl", "rtl"]
-    assert _one(page, "#texts dd").value_of_css_property("direction") == "rtl"
-    assert _one(page, "#inline").value_of_css_property("direction") == "rtl"
-    assert _one(page, "#matrix tbody th bdi").value_of_css_property("direction") == "ltr"
+    assert one(page, "#texts dd").value_of_css_property("direction") == "rtl"
+    assert one(page, "#inline").value_of_css_property("direction") == "rtl"
+    assert one(page, "#matrix tbody th bdi").value_of_css_property("direction") == "ltr"
 
 
 def test_a_record_without_target_tokens_says_so_in_every_view(page):
     _choose(page, 3)
-    for view in ("matrix", "flow", "table"):
-        _one(page, f"#tab-{view}").click()
-        assert "no target tokens" in _one(page, "#view").text
-        assert not _one(page, "#focus").is_displayed()
+    assert tabs(page) == ["matrix", "table"]
+    for view in tabs(page):
+        one(page, f"#tab-{view}").click()
+        assert "no target tokens" in one(page, "#view").text
+        assert not one(page, "#focus").is_displayed()
 
 
 def test_a_long_example_is_drawn_whole_and_far_cells_scroll_into_sight(page):
     _choose(page, 4)
-    assert len(_all(page, "#matrix tbody td")) == 61 * 53
+    assert len(every(page, "#matrix tbody td")) == 61 * 53
     page.execute_script("document.querySelector('#matrix td[tabindex=\"0\"]').focus()")
     page.switch_to.active_element.send_keys(Keys.CONTROL, Keys.END)
     inside = """const cell = document.activeElement.getBoundingClientRect();
@@ -185,10 +161,10 @@ def test_a_long_example_is_drawn_whole_and_far_cells_scroll_into_sight(page):
 
 def test_a_reload_comes_back_to_the_same_example_and_view(page):
     _choose(page, 2)
-    _one(page, "#tab-table").click()
+    one(page, "#tab-table").click()
     page.refresh()
-    assert _one(page, "#title").text == "right to left"
-    assert _one(page, "#tab-table").get_attribute("aria-selected") == "true"
+    assert one(page, "#title").text == "right to left"
+    assert one(page, "#tab-table").get_attribute("aria-selected") == "true"
 
 
 def test_the_dark_page_is_dark_and_keeps_small_weights_near_its_ground(page):
@@ -207,17 +183,17 @@ def test_the_dark_page_is_dark_and_keeps_small_weights_near_its_ground(page):
 
 
 def test_the_note_stands_on_the_page(page):
-    assert "Weights are not explanations." in _one(page, "footer").text
+    assert "Weights are not explanations." in one(page, "footer").text
 
 
 def test_one_record_needs_no_list_and_no_record_is_said(driver, tmp_path):
     save_page(RECORDS[:1], tmp_path / "one.html")
     driver.get((tmp_path / "one.html").as_uri())
-    assert not _one(driver, "#shelf").is_displayed()
-    assert len(_all(driver, "#matrix tbody td")) == 6
+    assert not one(driver, "#shelf").is_displayed()
+    assert len(every(driver, "#matrix tbody td")) == 6
     save_page([], tmp_path / "none.html")
     driver.get((tmp_path / "none.html").as_uri())
-    assert _one(driver, "#view").text == "This page holds no examples."
+    assert one(driver, "#view").text == "This page holds no examples."
 
 
 def test_the_policy_stops_requests_and_foreign_scripts(driver, tmp_path):

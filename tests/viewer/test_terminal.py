@@ -14,7 +14,7 @@ from regard.viewer import AttentionRecord, render_alignment
 from regard.viewer.terminal import SHADES
 from regard.viewer.text import display_width
 
-RECORD = AttentionRecord(["das", "Haus", "ist", "klein", "."], ["the", "house", "is"], np.eye(3, 5) * 0.8 + 0.01, title="a title")
+RECORD = AttentionRecord.alignment(["das", "Haus", "ist", "klein", "."], ["the", "house", "is"], np.eye(3, 5) * 0.8 + 0.01, title="a title")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -24,7 +24,7 @@ def _marks(line: str) -> str:
 
 def test_rows_are_targets_columns_are_sources_and_shades_follow_the_weights():
     weights = [[0.0, 0.15, 0.35], [0.6, 0.9, 1.0]]
-    lines = render_alignment(AttentionRecord(["aa", "bb", "cc"], ["x", "y"], weights), width=60, color=False).splitlines()
+    lines = render_alignment(AttentionRecord.alignment(["aa", "bb", "cc"], ["x", "y"], weights), width=60, color=False).splitlines()
     assert lines[0].split() == ["aa", "bb", "cc"]
     assert lines[1].split() == ["x", "·", "░░", "▒▒", "cc", "0.35"]
     assert lines[2].split() == ["y", "▓▓", "██", "██", "cc", "1.00"]
@@ -53,7 +53,7 @@ def test_words_that_do_not_fit_across_hang_down_to_their_columns():
 
 
 def test_wide_characters_keep_the_columns_straight():
-    record = AttentionRecord(["東京", "は", "e\u0301"], ["Tokyo", "日本"], [[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
+    record = AttentionRecord.alignment(["東京", "は", "e\u0301"], ["Tokyo", "日本"], [[0.9, 0.1, 0.0], [0.0, 0.1, 0.9]])
     lines = render_alignment(record, width=50, color=False).splitlines()
     assert display_width(lines[0][: lines[0].index("東京")]) == display_width(lines[1][: lines[1].index("██")]) - 1
     assert display_width(lines[2][: lines[2].index("日本")]) == 1
@@ -61,14 +61,16 @@ def test_wide_characters_keep_the_columns_straight():
 
 
 def test_white_space_is_visible_and_control_characters_never_reach_the_terminal():
-    record = AttentionRecord([" the", "\x1b[2J", "\n"], ["\x07", "\t"], [[0.3, 0.4, 0.3], [0.3, 0.3, 0.4]], title="\x1b]0;title\x07")
+    record = AttentionRecord.alignment(
+        [" the", "\x1b[2J", "\n"], ["\x07", "\t"], [[0.3, 0.4, 0.3], [0.3, 0.3, 0.4]], title="\x1b]0;title\x07"
+    )
     text = render_alignment(record, width=80, color=False)
     assert "␣the" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
 
 
 def test_long_inputs_are_cut_with_a_note_of_how_much():
-    record = AttentionRecord(["s"] * 97, ["t"] * 53, np.full((53, 97), 1 / 97))
+    record = AttentionRecord.alignment(["s"] * 97, ["t"] * 53, np.full((53, 97), 1 / 97))
     lines = render_alignment(record, width=62, color=False, height=31).splitlines()
     assert lines[-1] == "not shown: 67 source tokens, 22 target tokens"
     rows = [line for line in lines if line.startswith("t ")]
@@ -78,17 +80,17 @@ def test_long_inputs_are_cut_with_a_note_of_how_much():
 
 @pytest.mark.parametrize(("source", "target", "side"), [([], ["x"], "source"), (["x"], [], "target"), ([], [], "source")])
 def test_a_side_without_tokens_is_said_in_words(source, target, side):
-    text = render_alignment(AttentionRecord(source, target, []), width=60, color=False)
+    text = render_alignment(AttentionRecord.alignment(source, target, []), width=60, color=False)
     assert text == f"(no {side} tokens: nothing to draw)"
 
 
 def test_weights_of_zero_are_drawn_as_the_lightest_shade():
-    text = render_alignment(AttentionRecord(["a", "b"], ["x"], [[0.0, 0.0]]), width=40, color=False)
+    text = render_alignment(AttentionRecord.alignment(["a", "b"], ["x"], [[0.0, 0.0]]), width=40, color=False)
     assert _marks(text.splitlines()[1]) == "··"
 
 
 def test_one_cell_is_drawn():
-    lines = render_alignment(AttentionRecord(["a"], ["x"], [[1.0]]), width=20, color=False).splitlines()
+    lines = render_alignment(AttentionRecord.alignment(["a"], ["x"], [[1.0]]), width=20, color=False).splitlines()
     assert lines[1].split() == ["x", "██", "a", "1.00"]
 
 
@@ -100,7 +102,7 @@ def test_one_cell_is_drawn():
 )
 def test_no_line_is_wider_than_the_terminal(source, target, width):
     weights = np.linspace(0, 1, len(source) * len(target)).reshape(len(target), len(source))
-    text = render_alignment(AttentionRecord(source, target, weights, title="t" * 40), width=width, color=True)
+    text = render_alignment(AttentionRecord.alignment(source, target, weights, title="t" * 40), width=width, color=True)
     assert max(display_width(ESCAPE.sub("", line)) for line in text.split("\n")) <= width
 
 

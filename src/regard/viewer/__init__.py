@@ -1,8 +1,29 @@
 """Look at attention: records to the terminal, to a picture, or to one offline page."""
 
-from regard.viewer.page import render_page, save_page
+from regard.viewer.items import Grid, Tokens
+from regard.viewer.maps import Areas, AttentionMap
+from regard.viewer.outputs import Hypothesis, Prediction
+from regard.viewer.page import page_records, render_page, save_page
 from regard.viewer.picture import save_picture
 from regard.viewer.record import AttentionRecord, read_records, write_records
+from regard.viewer.show import Page, view
 from regard.viewer.terminal import render_alignment
 
-__all__ = ["AttentionRecord", "read_records", "render_alignment", "render_page", "save_page", "save_picture", "write_records"]
+__all__ = [
+    "Areas",
+    "AttentionMap",
+    "AttentionRecord",
+    "Grid",
+    "Hypothesis",
+    "Page",
+    "Prediction",
+    "Tokens",
+    "page_records",
+    "read_records",
+    "render_alignment",
+    "render_page",
+    "save_page",
+    "save_picture",
+    "view",
+    "write_records",
+]

@@ -5,46 +5,79 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regard.viewer.files import write_whole
+from regard.viewer.maps import AttentionMap
+from regard.viewer.outputs import Hypothesis
 from regard.viewer.record import AttentionRecord
-from regard.viewer.text import visible
 
 DATA_MARK = "@@REGARD_DATA@@"
 POLICY_MARK = "@@REGARD_POLICY@@"
+STYLE_MARK = "@@REGARD_STYLE@@"
+SCRIPT_MARK = "@@REGARD_SCRIPT@@"
+# In the order they are joined: all share one scope, and the last one starts the page.
+SCRIPTS = (
+    *("base", "colors", "data", "state", "grid", "canvas", "focus", "shelf"),
+    *("matrix", "flow", "heads", "areas", "image", "text", "both", "beam", "compare", "table"),
+    *("export", "live", "main"),
+)
 # Characters that could end the data block or start markup, and the line ends of older JavaScript.
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 DECIMALS = 6
+# Up to so many numbers a map they are written as decimals; then as float16 (3 digits), and beyond the second bound in 255 steps.
+PLAIN, HALF = 4_000, 4_194_304
+LARGEST_HALF = 1024.0
 
 
-def render_page(records: Sequence[AttentionRecord]) -> str:
+def render_page(records: Sequence[AttentionRecord], *, live: bool = False, models: Sequence[str] = ()) -> str:
     """Return one HTML page that shows the records, without any other file and without a network.
 
     The page holds its own style and script, allowed by their hashes; its policy forbids everything else. Tokens travel as
     escaped JSON and are only ever set as text.
 
     Args:
-        records: what to show; none gives a page that says so. Weights are rounded to 6 decimals.
+        records: what to show; none gives a page that says so. Maps of up to 4,000 weights keep 6 decimals, larger ones 3 digits,
+            those of more than 4,194,304 weights 255 steps up to their largest; the page says which.
+        live: show a box for text, which is sent as `{"text": ..., "model": 0}` to the address `attention` beside the page; the answer
+            is `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
+        models: names of the models that a live page can ask; `model` is the place in this list.
 
     Returns:
         The page as HTML text, to be stored as UTF-8.
 
     Example:
-        >>> page = render_page([AttentionRecord(["</script>"], ["b"], [[1.0]])])
+        >>> page = render_page([AttentionRecord.alignment(["</script>"], ["b"], [[1.0]])])
         >>> page.count("</script>")
         2
     """
-    template = resources.files("regard.viewer").joinpath("page.html").read_text(encoding="utf-8")
-    data = json.dumps({"records": [_page_record(record) for record in records]}, allow_nan=False, separators=(",", ":"))
+    folder = resources.files("regard.viewer").joinpath("page")
+    template = folder.joinpath("page.html").read_text(encoding="utf-8")
+    style = folder.joinpath("style.css").read_text(encoding="utf-8")
+    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
+    values = {"records": page_records(records), "live": live, "models": list(models)}
+    data = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character, escape in UNSAFE.items():
         data = data.replace(character, escape)
+    page = template.replace(POLICY_MARK, _policy(style, script, live)).replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)
     # The data comes last, so that nothing within it is taken for a mark.
-    return template.replace(POLICY_MARK, _policy(template)).replace(DATA_MARK, data)
+    return page.replace(DATA_MARK, data)
+
+
+def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
+    """Return records in the form that the page's script reads: plain JSON values, weights packed where there are many.
+
+    Example:
+        >>> page_records([AttentionRecord.alignment(["a"], ["b"], [[0.5]])])[0]["maps"][0]["weights"]
+        {'numbers': [0.5]}
+    """
+    return [_page_record(record) for record in records]
 
 
 def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
@@ -66,20 +99,51 @@ def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
 
 
 def _page_record(record: AttentionRecord) -> dict[str, Any]:
-    values = record.to_json()
-    values["weights"] = [[round(weight, DECIMALS) for weight in row] for row in values["weights"]]
-    labels = {"source": [visible(token) for token in record.source], "target": [visible(token) for token in record.target]}
-    return {**values, "labels": labels}
+    prediction = record.prediction
+    return {
+        "title": record.title,
+        "model": record.model,
+        "meta": record.meta,
+        "items": {name: {**items.to_json(), "labels": record.labels(name)} for name, items in record.items.items()},
+        "maps": [_page_map(found) for found in record.maps],
+        "main": record.maps.index(record.main) if record.main else 0,
+        "scores": record.scores,
+        "hypotheses": [_page_hypothesis(found) for found in record.hypotheses],
+        # Pairs: an object would not keep the order of labels that look like numbers.
+        "prediction": prediction and {"label": prediction.label, "probabilities": list(prediction.probabilities.items())},
+    }
 
 
-def _policy(template: str) -> str:
-    hashes = {}
-    for tag in ("style", "script"):
-        found = re.search(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)
-        if found is None:  # the template is our own file: only a broken installation comes here
-            raise RuntimeError(f"page.html holds no <{tag}>")
-        digest = hashlib.sha256(found.group(1).encode("utf-8")).digest()
-        hashes[tag] = f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
-    # data: is the empty icon, without which a browser asks the server for one.
-    allowed = f"style-src {hashes['style']}; script-src {hashes['script']}; img-src data:"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+def _page_map(found: AttentionMap) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(found, name) for name in ("name", "kind", "query", "key", "layer", "heads")}
+    values |= {"shape": list(found.weights.shape), "weights": _packed(found.weights), "areas": None}
+    if found.areas is not None:
+        values["areas"] = {"extents": found.areas.extents.tolist(), "weights": _packed(found.areas.weights)}
+    return values
+
+
+def _page_hypothesis(found: Hypothesis) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(found, name) for name in ("labels", "score", "text", "key")}
+    weights = None if found.weights is None else _packed(found.weights)
+    return {**values, "logProbs": found.log_probs, "weights": weights}
+
+
+def _packed(array: np.ndarray) -> dict[str, Any]:
+    flat = array.ravel()
+    if flat.size <= PLAIN:
+        return {"numbers": [round(float(value), DECIMALS) for value in flat]}
+    top = float(flat.max())
+    if flat.size <= HALF:
+        scale = top if top > LARGEST_HALF else 1.0
+        data = (flat / scale).astype("<f2")
+        return {"float16": base64.b64encode(data.tobytes()).decode("ascii"), "scale": scale}
+    scale = (top or 1.0) / 255
+    return {"uint8": base64.b64encode(np.rint(flat / scale).astype(np.uint8).tobytes()).decode("ascii"), "scale": scale}
+
+
+def _policy(style: str, script: str, live: bool) -> str:
+    hashes = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") for text in (style, script)]
+    # data: is for images of records, and the empty icon, without which a browser asks the server for one.
+    allowed = f"style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:"
+    connect = "; connect-src 'self'" if live else ""
+    return f"default-src 'none'; {allowed}{connect}; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""An alignment matrix as a picture file, drawn by matplotlib."""
+"""A matrix of weights as a picture file, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from regard.errors import DataError
 from regard.viewer.files import write_whole
-from regard.viewer.record import AttentionRecord
-from regard.viewer.text import display_width, fit, plain, visible
+from regard.viewer.record import AttentionRecord, Matrix
+from regard.viewer.text import display_width, fit, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,26 +40,32 @@ VECTOR_CELLS = 10_000
 DPI = 150
 
 
-def save_picture(record: AttentionRecord, path: str | Path) -> None:
-    """Draw a record's weights into a PNG, SVG or PDF file, the same bytes for the same record.
+def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
+    """Draw one matrix of weights into a PNG, SVG or PDF file, the same bytes for the same record.
 
     Args:
         record: what to draw; 1 x 1 up to a few hundred tokens a side.
         path: the file; its ending chooses the format.
+        map: the name of a map; None takes the record's main one.
+        head: which head, from 0; None takes the mean of all.
 
     Raises:
-        DataError: another ending (the known ones are named), no tokens on one side, or the file cannot be written.
+        DataError: another ending (the known ones are named), no tokens on one side, no such map or head, or the file cannot be
+            written.
 
     Example:
-        >>> save_picture(AttentionRecord(["a"], ["b"], [[1.0]]), "a.gif")
+        >>> save_picture(AttentionRecord.alignment(["a"], ["b"], [[1.0]]), "a.gif")
         Traceback (most recent call last):
         regard.errors.DataError: a.gif: expected a name that ends in .png, .svg or .pdf
     """
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
         raise DataError(f"{path}: expected a name that ends in .png, .svg or .pdf")
-    if not record.source or not record.target:
-        raise DataError(f"{path}: the record has no {'source' if not record.source else 'target'} tokens, so there is nothing to draw")
+    matrix = record.matrix(map, head)
+    if not matrix.key or not matrix.query:
+        raise DataError(f"{path}: the record has no {'source' if not matrix.key else 'target'} tokens, so there is nothing to draw")
+    named = map is not None or head is not None
+    title = " · ".join(plain(part) for part in (record.title, matrix.name if named else "") if part.strip())
     import matplotlib
 
     # A date or a random id would make each file differ from the last.
@@ -72,32 +78,32 @@ def save_picture(record: AttentionRecord, path: str | Path) -> None:
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
         log.setLevel(logging.ERROR)
         try:
-            _draw(record).savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
+            _draw(matrix, title).savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
         finally:
             log.setLevel(level)
     write_whole(path, picture.getvalue())
 
 
-def _draw(record: AttentionRecord) -> Figure:
+def _draw(matrix: Matrix, title: str) -> Figure:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
-    rows, columns = len(record.target), len(record.source)
+    rows, columns = len(matrix.query), len(matrix.key)
     longest = max(rows, columns)
     cell = 0.36 if longest <= 24 else max(0.085, 0.36 * 24 / longest)  # inches; 0.085 still holds a label of 4 points
     width, height = columns * cell, rows * cell
     # The matrix fills the figure; what stands around it lies outside, and the file is cut to all of it when saved.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
-    limit = float(record.weights.max()) or 1.0
+    limit = float(matrix.weights.max()) or 1.0
     colors = LinearSegmentedColormap.from_list("regard", COLORS)
     large = rows * columns > VECTOR_CELLS
-    mesh = axes.pcolormesh(record.weights, cmap=colors, vmin=0.0, vmax=limit, rasterized=large)
+    mesh = axes.pcolormesh(matrix.weights, cmap=colors, vmin=0.0, vmax=limit, rasterized=large)
     if longest <= 60:  # white lines between cells, until they would be most of what one sees
         mesh.set(edgecolor="white", linewidth=0.8)
     axes.invert_yaxis()
-    source = [fit(visible(token), MAX_LABEL) for token in record.source]
-    target = [fit(visible(token), MAX_LABEL) for token in record.target]
+    source = [fit(token, MAX_LABEL) for token in matrix.key]
+    target = [fit(token, MAX_LABEL) for token in matrix.query]
     font: dict[str, Any] = {"fontfamily": _fonts(), "fontsize": min(11.0, max(4.0, cell * 72 * 0.62)), "parse_math": False}
     axes.xaxis.tick_top()
     turned = 90 if any(display_width(token) > 2 for token in source) else 0
@@ -107,8 +113,8 @@ def _draw(record: AttentionRecord) -> Figure:
     for spine in axes.spines.values():
         spine.set_visible(False)
     _add_bar(figure, mesh, limit)
-    if record.title.strip():
-        axes.set_title(plain(record.title), loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
+    if title:
+        axes.set_title(title, loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
     return figure
 
 

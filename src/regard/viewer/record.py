@@ -1,102 +1,242 @@
-"""What the viewer shows: a record of one pair of token sequences and the attention weights between them.
+"""What the viewer shows: a record of one example, its items and every attention between them.
 
-A file of records is JSON Lines: one record a line, each with its format and version.
+A file of records is JSON Lines: one record a line, each with its format and version. `docs/viewer.md` describes every field.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from regard.errors import DataError
+from regard.viewer.checks import check_fields, check_mapping, check_numbers, check_text
 from regard.viewer.files import write_whole
+from regard.viewer.items import Tokens, read_items
+from regard.viewer.maps import KINDS, AttentionMap, read_map
+from regard.viewer.outputs import Hypothesis, Prediction, read_hypothesis, read_prediction
+from regard.viewer.text import plain, visible
 
 FORMAT = "regard.record"
-VERSION = 1
-FIELDS = ("kind", "source", "target", "weights", "title", "source_text", "target_text", "scores", "meta")
+VERSION = 2
+FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta")
+Part = TypeVar("Part")
+
+
+class Matrix(NamedTuple):
+    """One matrix of a record, ready to be drawn.
+
+    Attributes:
+        query: T labels.
+        key: S labels.
+        weights: (T, S) float32.
+        name: of the map and the head.
+    """
+
+    query: list[str]
+    key: list[str]
+    weights: np.ndarray
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
-    """One example: what was read, what was written, and where each written token looked.
+    """One example: its items, and who looked at what.
 
     Attributes:
-        source: S source tokens, as text.
-        target: T target tokens, as text.
-        weights: (T, S), finite and not negative: row t is what target token t attends to. Lists, an array or a tensor; kept
-            as a read-only float64 array.
-        kind: what the weights are; "alignment" is the only kind of version 1.
+        items: item lists by name: `Tokens` (or a plain list of text) or a `Grid`.
+        maps: the attentions between them.
+        scores: for some item lists a log-probability of each item.
+        hypotheses: outputs of a search, best first.
+        prediction: a chosen label, or None.
+        model: which model it was; records of the same items by different models can be compared.
         title: a name for the example.
-        source_text: the source as a reader would write it; may be empty.
-        target_text: the target as a reader would write it; may be empty.
-        scores: log-probability of each target token, or None.
         meta: facts to show beside it, text to text.
 
     Raises:
-        DataError: tokens that are not text, weights that are not (T, S) finite numbers of 0 or more, scores that are not T
-            finite numbers, or meta that is not text; names the field, what was found and what was expected.
+        DataError: something that does not fit; names the field, what was found and what was expected.
 
     Example:
-        >>> record = AttentionRecord(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.8]])
-        >>> record.weights.shape
-        (2, 2)
+        >>> items = {"source": ["das", "Haus"], "target": ["the", "house"]}
+        >>> cross = AttentionMap("cross 1", "cross", "target", "source", [[[0.9, 0.1], [0.2, 0.8]]], layer=0)
+        >>> AttentionRecord(items, [cross]).maps[0].weights.shape
+        (1, 2, 2)
     """
 
-    source: Sequence[str]
-    target: Sequence[str]
-    weights: Any
-    kind: str = "alignment"
+    items: Mapping[str, Any]
+    maps: Sequence[AttentionMap] = ()
+    scores: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    hypotheses: Sequence[Hypothesis] = ()
+    prediction: Prediction | None = None
+    model: str = ""
     title: str = ""
-    source_text: str = ""
-    target_text: str = ""
-    scores: Sequence[float] | None = None
     meta: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("source", "target"):
-            object.__setattr__(self, name, _tokens(name, getattr(self, name)))
-        for name in ("kind", "title", "source_text", "target_text"):
-            if not isinstance(getattr(self, name), str):
-                raise DataError(f"{name}: expected text, found {type(getattr(self, name)).__name__}")
-        if self.kind != "alignment":
-            raise DataError(f"kind {self.kind!r}: expected alignment")
-        object.__setattr__(self, "weights", _weights(self.weights, len(self.target), len(self.source)))
-        if self.scores is not None:
-            object.__setattr__(self, "scores", _scores(self.scores, len(self.target)))
-        if not isinstance(self.meta, Mapping) or not all(isinstance(x, str) for pair in self.meta.items() for x in pair):
-            raise DataError("meta: expected an object of text to text")
-        object.__setattr__(self, "meta", dict(self.meta))
+        set_ = object.__setattr__
+        if not isinstance(self.items, Mapping) or not all(isinstance(name, str) for name in self.items):
+            raise DataError("items: expected an object of name to items")
+        set_(self, "items", {name: _within(f"items: {name}", read_items, items) for name, items in self.items.items()})
+        for name in ("model", "title"):
+            check_text(name, getattr(self, name))
+        set_(self, "maps", _parts("maps", self.maps, lambda given: read_map(given).fitted(self.items)))
+        names = [found.name for found in self.maps]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise DataError(f"maps[{number}]: name {name!r}: another map has it, too")
+        set_(self, "hypotheses", _parts("hypotheses", self.hypotheses, lambda given: read_hypothesis(given).fitted(self.items)))
+        if self.prediction is not None:
+            set_(self, "prediction", _within("prediction", read_prediction, self.prediction))
+        set_(self, "meta", check_mapping("meta", self.meta))
+        if not isinstance(self.scores, Mapping):
+            raise DataError(f"scores: expected an object of items to numbers, found {type(self.scores).__name__}")
+        for name in self.scores:
+            if name not in self.items:
+                raise DataError(f"scores: {name}: no such items; known ones: {', '.join(self.items) or 'none'}")
+        scores = {name: check_numbers(f"scores: {name}", given, len(self.items[name]), "item") for name, given in self.scores.items()}
+        set_(self, "scores", scores)
+
+    @classmethod
+    def alignment(
+        cls,
+        source: Sequence[str],
+        target: Sequence[str],
+        weights: Any,
+        *,
+        texts: tuple[str, str] = ("", ""),
+        scores: Sequence[float] | None = None,
+        title: str = "",
+    ) -> AttentionRecord:
+        """Build the record of one alignment.
+
+        Args:
+            source: S tokens.
+            target: T tokens.
+            weights: (T, S), or (H, T, S) with heads: row t is what target token t looked at.
+            texts: source and target as a reader would write them.
+            scores: log-probability of each target token, or None.
+            title: a name for the example.
+
+        Raises:
+            DataError: what does not fit; see `AttentionRecord`.
+
+        Example:
+            >>> AttentionRecord.alignment(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.8]]).weights.shape
+            (2, 2)
+        """
+        sides = {"source": source, "target": target}
+        items = {name: _within(name, Tokens, tokens, text) for (name, tokens), text in zip(sides.items(), texts, strict=True)}
+        found = AttentionMap("alignment", "alignment", "target", "source", weights)
+        return cls(items, [found], scores={} if scores is None else {"target": scores}, title=title)
+
+    @property
+    def main(self) -> AttentionMap | None:
+        """The map that is looked at first: an alignment, else a cross attention, else another one; None without any."""
+        return min(self.maps, key=lambda found: KINDS.index(found.kind), default=None)
+
+    def matrix(self, name: str | None = None, head: int | None = None) -> Matrix:
+        """Return one matrix of weights.
+
+        Args:
+            name: of the map; None takes the `main` one.
+            head: which head, from 0; None takes the mean of all.
+
+        Raises:
+            DataError: no such map or head, or a record without any; the message holds those there are.
+
+        Example:
+            >>> AttentionRecord.alignment(["a"], ["b"], [[[0.25]], [[0.75]]]).matrix().weights.tolist()
+            [[0.5]]
+        """
+        found = self.main if name is None else next((item for item in self.maps if item.name == name), None)
+        if found is None and name is None:
+            raise DataError("the record holds no attention")
+        if found is None:
+            raise DataError(f"map {name!r}: no such map; known ones: {', '.join(item.name for item in self.maps) or 'none'}")
+        heads = len(found.weights)
+        if head is not None and head < 0:
+            raise DataError(f"head {head}: expected a number of 0 or more")
+        if head is not None and head >= heads:
+            raise DataError(f"head: map {found.name!r} has only {heads}")
+        weights = found.weights[0 if heads == 1 else head] if heads == 1 or head is not None else found.weights.mean(0)
+        of_head = f", head {found.heads[head] if found.heads else head + 1}" if head is not None else ""
+        return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
+
+    def labels(self, name: str) -> list[str]:
+        """Return the items of a list as they can be shown: white space visible, but for names of hops, which are no tokens."""
+        items = self.items[name]
+        hops = isinstance(items, Tokens) and any(found.kind == "hops" and found.query == name for found in self.maps)
+        return [plain(token) or visible(token) for token in items.tokens] if hops else items.labels
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The weights of the `main` map, (T, S): of its head, or the mean of its heads."""
+        return self.matrix().weights
+
+    @property
+    def source(self) -> list[str]:
+        """The tokens that the `main` map looks at."""
+        return self._side("key")
+
+    @property
+    def target(self) -> list[str]:
+        """The tokens that look, of the `main` map."""
+        return self._side("query")
+
+    @property
+    def source_text(self) -> str:
+        """What the `main` map looks at, as a reader would write it."""
+        return self.items[self.main.key].text if self.main else ""
+
+    @property
+    def target_text(self) -> str:
+        """What looks, of the `main` map, as a reader would write it."""
+        return self.items[self.main.query].text if self.main else ""
+
+    def _side(self, side: str) -> list[str]:
+        if self.main is None:
+            return []
+        items = self.items[getattr(self.main, side)]
+        return list(items.tokens) if isinstance(items, Tokens) else items.labels
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as plain JSON values, with format and version; `from_json` reads it back unchanged.
 
         Example:
-            >>> AttentionRecord(["a"], ["b"], [[1.0]]).to_json()["version"]
-            1
+            >>> AttentionRecord.alignment(["a"], ["b"], [[1.0]]).to_json()["version"]
+            2
         """
-        values: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
-        values["weights"] = self.weights.tolist()
-        return {"format": FORMAT, "version": VERSION, **values}
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "title": self.title,
+            "model": self.model,
+            "items": {name: items.to_json() for name, items in self.items.items()},
+            "maps": [found.to_json() for found in self.maps],
+            "scores": {name: list(scores) for name, scores in self.scores.items()},
+            "hypotheses": [found.to_json() for found in self.hypotheses],
+            "prediction": self.prediction and self.prediction.to_json(),
+            "meta": dict(self.meta),
+        }
 
     @classmethod
     def from_json(cls, values: Any) -> AttentionRecord:
         """Build a record from JSON values.
 
         Args:
-            values: an object as `to_json` returns it; fields other than source, target and weights may be missing.
+            values: an object as `to_json` returns it; only format, version and items are needed.
 
         Raises:
             DataError: another format or version, a missing or unknown field, or one that does not fit; names it.
 
         Example:
-            >>> AttentionRecord.from_json({"format": "regard.record", "version": 2})
+            >>> AttentionRecord.from_json({"format": "regard.record", "version": 1})
             Traceback (most recent call last):
-            regard.errors.DataError: version 2: this reader knows version 1
+            regard.errors.DataError: version 1: this reader knows version 2
         """
         if not isinstance(values, Mapping):
             raise DataError(f"expected a record (an object), found {type(values).__name__}")
@@ -105,13 +245,7 @@ class AttentionRecord:
         if values.get("version") != VERSION or isinstance(values["version"], bool):
             raise DataError(f"version {values.get('version')!r}: this reader knows version {VERSION}")
         fields = {name: value for name, value in values.items() if name not in ("format", "version")}
-        for name in ("source", "target", "weights"):
-            if name not in fields:
-                raise DataError(f"{name}: missing")
-        for name in fields:
-            if name not in FIELDS:
-                raise DataError(f"{name}: unknown field; known ones: {', '.join(FIELDS)}")
-        return cls(**fields)
+        return cls(**check_fields("a record", fields, FIELDS, ("items",)))
 
 
 def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
@@ -168,42 +302,15 @@ def read_records(path: str | Path) -> list[AttentionRecord]:
     return records
 
 
-def _tokens(name: str, tokens: Any) -> list[str]:
-    if isinstance(tokens, str) or not isinstance(tokens, Sequence) or not all(isinstance(token, str) for token in tokens):
-        raise DataError(f"{name}: expected a list of tokens (text)")
-    return list(tokens)
+def _parts(name: str, values: Any, read: Callable[[Any], Part]) -> list[Part]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise DataError(f"{name}: expected a list, found {type(values).__name__}")
+    return [_within(f"{name}[{number}]", read, value) for number, value in enumerate(values)]
 
 
-def _weights(weights: Any, rows: int, columns: int) -> np.ndarray:
-    expected = f"expected {rows} x {columns} numbers (target x source tokens)"
-    # Tensors may carry a gradient, lie on another device or hold bfloat16, none of which NumPy reads.
-    plain = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
+def _within(place: str, read: Callable[..., Part], *values: Any) -> Part:
+    """Read a part; an error says where it stands."""
     try:
-        matrix = np.asarray(plain)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"weights: {expected}, found rows of unequal length or other things than numbers") from error
-    if matrix.size == 0 and rows * columns == 0 and matrix.shape[:1] in ((rows,), (0,)):
-        matrix = np.zeros((rows, columns))
-    if matrix.dtype.kind not in "fiu":
-        raise DataError(f"weights: {expected}, found other things than numbers")
-    if matrix.shape != (rows, columns):
-        raise DataError(f"weights: {expected}, found shape {' x '.join(map(str, matrix.shape)) or 'of one number'}")
-    matrix = matrix.astype(np.float64)
-    wrong = ~np.isfinite(matrix) | (matrix < 0)
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0]
-        raise DataError(f"weights[{row}][{column}] is {matrix[row, column]}: expected a finite number of 0 or more")
-    matrix.flags.writeable = False
-    return matrix
-
-
-def _scores(scores: Any, count: int) -> list[float]:
-    try:
-        values = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError("scores: expected a number for each target token") from error
-    if values.shape != (count,):
-        raise DataError(f"scores: expected {count} numbers (one for each target token), found shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise DataError("scores: expected finite numbers")
-    return values.tolist()
+        return read(*values)
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from regard.errors import DataError
-from regard.viewer.record import AttentionRecord
-from regard.viewer.text import clusters, display_width, fit, plain, visible
+from regard.viewer.record import AttentionRecord, Matrix
+from regard.viewer.text import clusters, display_width, fit, plain
 
 SHADES = "·░▒▓█"
 # Where each shade begins, as a part of the largest weight.
@@ -16,8 +16,10 @@ MAX_LABEL = 20
 CELL = 3
 
 
-def render_alignment(record: AttentionRecord, *, width: int, color: bool, height: int = 100) -> str:
-    """Draw the weights of a record as text.
+def render_alignment(
+    record: AttentionRecord, *, width: int, color: bool, height: int = 100, map: str | None = None, head: int | None = None
+) -> str:
+    """Draw one matrix of weights as text.
 
     Source tokens stand above their columns, written from top to bottom where they do not fit from left to right. At the end
     of a row stands its strongest source token with its weight, where there is room.
@@ -27,40 +29,43 @@ def render_alignment(record: AttentionRecord, *, width: int, color: bool, height
         width: columns of the terminal, at least 20.
         color: add colour (256-colour escape sequences); shades alone tell the weights apart too.
         height: target tokens drawn at most, at least 1.
+        map: the name of a map; None takes the record's main one.
+        head: which head, from 0; None takes the mean of all.
 
     Returns:
         Lines joined by newlines, without one at the end, none wider than `width`. A record without tokens on one side gives a
         sentence that says so. A last line says what was cut.
 
     Raises:
-        DataError: `width` is below 20 or `height` below 1.
+        DataError: `width` is below 20 or `height` below 1, or see `AttentionRecord.matrix`.
 
     Example:
-        >>> record = AttentionRecord(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.7]])
+        >>> record = AttentionRecord.alignment(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.7]])
         >>> print(render_alignment(record, width=60, color=False))
               das Haus
           the  ██  ░░   das 0.90
         house  ░░  ██   Haus 0.70
         <BLANKLINE>
         ·  below 0.09  ░░ from 0.09  ▒▒ from 0.27  ▓▓ from 0.45
-        ██ from 0.68
+        ██ from 0.67
     """
     if width < 20 or height < 1:
         raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
     title = [fit(plain(record.title), width), ""] if record.title.strip() else []
-    if not record.source or not record.target:
-        side = "source" if not record.source else "target"
+    matrix = record.matrix(map, head)
+    source, target = matrix.key, matrix.query[:height]
+    if not source or not target:
+        side = "source" if not source else "target"
         return "\n".join([*title, fit(f"(no {side} tokens: nothing to draw)", width)])
-    source, target = [visible(token) for token in record.source], [visible(token) for token in record.target[:height]]
-    label = min(max(map(display_width, target)), MAX_LABEL, width // 3)
+    label = min(max(display_width(token) for token in target), MAX_LABEL, width // 3)
     room = width - label - 1
     cells = _cell_widths(source, room)
     shown = source[: len(cells)]
-    top = float(record.weights.max()) or 1.0
+    top = float(matrix.weights.max()) or 1.0
     lines = [*title, *_header(shown, cells, label)]
     for row, name in enumerate(target):
-        lines.append(_row(record, row, (name, label), cells, top=top, width=width, color=color))
-    lines += ["", *_legend(top, width, color), *_cut_note(record, len(cells), len(target), width)]
+        lines.append(_row(matrix, row, (name, label), cells, top=top, width=width, color=color))
+    lines += ["", *_legend(top, width, color), *_cut_note(matrix, len(cells), len(target), width)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -88,9 +93,9 @@ def _header(tokens: list[str], cells: list[int], label: int) -> list[str]:
     return lines
 
 
-def _row(record: AttentionRecord, row: int, name: tuple[str, int], cells: list[int], *, top: float, width: int, color: bool) -> str:
+def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, top: float, width: int, color: bool) -> str:
     text, label = fit(*name), name[1]
-    weights = record.weights[row]
+    weights = matrix.weights[row]
     line = " " * (label - display_width(text)) + text + " "
     used = label + 1 + sum(cells)
     for weight, cell in zip(weights, cells, strict=False):
@@ -100,7 +105,7 @@ def _row(record: AttentionRecord, row: int, name: tuple[str, int], cells: list[i
     number = f" {weights[best]:.2f}"
     room = width - used - 1 - len(number)
     if room >= 3 and weights[best] > 0:
-        line += " " + fit(visible(record.source[best]), min(room, MAX_LABEL)) + number
+        line += " " + fit(matrix.key[best], min(room, MAX_LABEL)) + number
     return line
 
 
@@ -128,7 +133,7 @@ def _legend(top: float, width: int, color: bool) -> list[str]:
     return lines
 
 
-def _cut_note(record: AttentionRecord, columns: int, rows: int, width: int) -> list[str]:
-    left_out = [(len(record.source) - columns, "source"), (len(record.target) - rows, "target")]
+def _cut_note(matrix: Matrix, columns: int, rows: int, width: int) -> list[str]:
+    left_out = [(len(matrix.key) - columns, "source"), (len(matrix.query) - rows, "target")]
     parts = [f"{number} {side} token{'s' if number > 1 else ''}" for number, side in left_out if number]
     return [fit("not shown: " + ", ".join(parts), width)] if parts else []

@@ -1,0 +1,134 @@
+"""What a model said: the hypotheses of a search, or a label with its probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from regard.errors import DataError
+from regard.viewer.checks import check_fields, check_number, check_numbers, check_shape, check_text, check_texts, check_weights, pack
+from regard.viewer.items import Grid, Tokens
+
+HYPOTHESIS = ("tokens", "score", "text", "log_probs", "key", "weights")
+PREDICTION = ("label", "probabilities")
+
+
+@dataclass(frozen=True, eq=False)
+class Hypothesis:
+    """One output of a search. Hypotheses that begin with the same tokens share a path of the tree that is drawn.
+
+    Attributes:
+        tokens: T tokens.
+        score: what it was ranked by; higher is better.
+        text: the output as a reader would write it; may be empty.
+        log_probs: log-probability of each token, or None.
+        key: the name of the S items that `weights` are over.
+        weights: (T, S), what each token looked at, or None.
+
+    Raises:
+        DataError: names the field, what was found and what was expected.
+
+    Example:
+        >>> Hypothesis(["the", "house"], -1.25).log_probs is None
+        True
+    """
+
+    tokens: Sequence[str]
+    score: float
+    text: str = ""
+    log_probs: Sequence[float] | None = None
+    key: str = "source"
+    weights: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", check_texts("tokens", self.tokens))
+        object.__setattr__(self, "score", check_number("score", self.score))
+        check_text("text", self.text)
+        check_text("key", self.key)
+        if self.log_probs is not None:
+            object.__setattr__(self, "log_probs", check_numbers("log_probs", self.log_probs, len(self.tokens), "token"))
+        if self.weights is not None:
+            expected = f"expected {len(self.tokens)} rows of numbers (tokens x {self.key})"
+            object.__setattr__(self, "weights", check_weights("weights", self.weights, 2, expected))
+
+    @property
+    def labels(self) -> list[str]:
+        """The tokens as they can be shown."""
+        return Tokens(self.tokens).labels
+
+    def fitted(self, items: Mapping[str, Tokens | Grid]) -> Hypothesis:
+        """Return the hypothesis with weights over these items.
+
+        Raises:
+            DataError: items that are not there, or sizes that differ from theirs.
+        """
+        if self.weights is None:
+            return self
+        if self.key not in items:
+            raise DataError(f"key {self.key!r}: no such items; known ones: {', '.join(items) or 'none'}")
+        shape = (len(self.tokens), len(items[self.key]))
+        wanted = f"expected {shape[0]} x {shape[1]} numbers (tokens x {self.key})"
+        return replace(self, weights=check_shape("weights", self.weights, shape, wanted))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        values = {name: getattr(self, name) for name in HYPOTHESIS}
+        return {**values, "weights": None if self.weights is None else pack(self.weights)}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A label that was chosen.
+
+    Attributes:
+        label: its name.
+        probabilities: of all labels, by name; may be empty.
+
+    Raises:
+        DataError: a label that is no text, or probabilities that are no finite numbers of 0 or more.
+
+    Example:
+        >>> Prediction("entailment", {"entailment": 0.9, "neutral": 0.1}).label
+        'entailment'
+    """
+
+    label: str
+    probabilities: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_text("label", self.label)
+        if not isinstance(self.probabilities, Mapping):
+            raise DataError(f"probabilities: expected an object of label to number, found {type(self.probabilities).__name__}")
+        found = {}
+        for label, value in self.probabilities.items():
+            found[check_text("probabilities", label)] = check_number(f"probabilities: {label}", value)
+            if value < 0:
+                raise DataError(f"probabilities: {label}: expected a number of 0 or more, found {value}")
+        object.__setattr__(self, "probabilities", found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"label": self.label, "probabilities": dict(self.probabilities)}
+
+
+def read_hypothesis(values: Any) -> Hypothesis:
+    """Build a hypothesis from JSON values, or return one.
+
+    Raises:
+        DataError: an unknown or missing field, or one that does not fit.
+    """
+    if isinstance(values, Hypothesis):
+        return values
+    return Hypothesis(**check_fields("a hypothesis", values, HYPOTHESIS, HYPOTHESIS[:2]))
+
+
+def read_prediction(values: Any) -> Prediction:
+    """Build a prediction from JSON values, or return one.
+
+    Raises:
+        DataError: an unknown or missing field, or one that does not fit.
+    """
+    if isinstance(values, Prediction):
+        return values
+    return Prediction(**check_fields("a prediction", values, PREDICTION, PREDICTION[:1]))

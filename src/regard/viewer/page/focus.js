@@ -1,0 +1,79 @@
+// The panel beside a view: the item that looks, and what it looked at most.
+
+const MOST_RANKED = 6;
+const MOST_INLINE = 400;
+
+function rankLine(text, weight, limit, here) {
+  const bar = el("i");
+  bar.style.width = `${(100 * weight) / limit}%`;
+  bar.hidden = weight < 0.0005;
+  const item = el("li", {}, label(text), el("span", { class: "track" }, bar), el("em", {}, weight.toFixed(3)));
+  item.classList.toggle("here", here);
+  return item;
+}
+
+// The words of an area, or the place of a box.
+function areaName(matrix, extent) {
+  if (extent.length === 4) return `${extent[2]} × ${extent[3]} at ${extent[0] + 1},${extent[1] + 1}`;
+  return matrix.key.slice(extent[0], extent[0] + extent[1]).join(" ");
+}
+
+function tellFocus(given) {
+  const matrix = given || current();
+  const { r, map } = matrix;
+  const weights = rowOf(matrix, state.row);
+  const pointing = ["matrix", "both", "beam"].includes(state.view);
+  const scores = matrix.scores || r.scores[map.query];
+  $("focus-side").textContent = capital(map.query);
+  $("focus-word").replaceChildren(label(matrix.query[state.row]));
+  const parts = [];
+  if (pointing) parts.push("from ", label(matrix.key[state.column]), " ", el("b", { id: "focus-weight" }, exact(weights[state.column])));
+  if (scores) parts.push(parts.length ? " · " : "", "probability ", el("b", {}, Math.exp(scores[state.row]).toFixed(3)));
+  $("focus-exact").replaceChildren(...parts);
+  rank(matrix, weights, pointing);
+  const tokens = !isGrid(r, map.key) && matrix.columns <= MOST_INLINE;
+  $("inline").hidden = !tokens;
+  if (tokens) {
+    const limit = largest(weights) || 1;
+    $("inline").dir = directionOf(r, map.key);
+    $("inline").replaceChildren(...painted(matrix.key, weights, limit));
+  }
+}
+
+const directionOf = (r, items) => (rightToLeft(r.items[items].text || labelsOf(r, items).join(" ")) ? "rtl" : "ltr");
+
+// A running text with the ground of each token as dark as its weight.
+const painted = (labels, weights, limit) => labels.flatMap((token, i) => {
+  const node = label(token);
+  if (weights[i] / limit > 0.02) paint(node, color(weights[i] / limit));
+  return [node, el("wbr")];
+});
+
+// What would be told as 0.000 is not told, but for the strongest.
+const ranked = (weights) => strongest(weights, MOST_RANKED).filter((i, place) => place === 0 || weights[i] >= 0.0005);
+
+function rank(matrix, weights, pointing) {
+  const byArea = matrix.map.areas && ["areas", "image"].includes(state.view) && !state.projected;
+  $("rank-title").textContent = byArea ? `Areas of ${matrix.map.key} looked at` : `Looked at in ${matrix.map.key}`;
+  if (byArea) {
+    const { extents, weights: all } = areasOf(matrix);
+    const own = all.subarray(state.row * extents.length, (state.row + 1) * extents.length);
+    const order = ranked(own);
+    $("rank").replaceChildren(...order.map((i) => rankLine(areaName(matrix, extents[i]), own[i], own[order[0]] || 1, false)));
+    return;
+  }
+  const order = ranked(weights);
+  const limit = weights[order[0]] || 1;
+  $("rank").replaceChildren(...order.map((i) => rankLine(matrix.key[i], weights[i], limit, pointing && i === state.column)));
+}
+
+function pointTo(row, column) {
+  state.row = row;
+  state.column = column;
+  if ($("step").options.length > row) $("step").value = row;
+  tellFocus();
+}
+
+const tipOf = (matrix) => (row, column) =>
+  [label(matrix.query[row]), " ← ", label(matrix.key[column]), "  ", el("b", {}, exact(matrix.weights[row * matrix.columns + column]))];
+const wordsOf = (matrix) => (row, column) => `${matrix.query[row]}, from ${matrix.key[column]}: ${exact(matrix.weights[row * matrix.columns + column])}`;

@@ -1,0 +1,98 @@
+// Every layer and head as a small map; one click looks at it closely.
+
+const THUMBNAIL = 256;
+
+// Maps that belong together: the same kind between the same items, one row of heads each.
+const family = (r, map) => r.maps.map((_, i) => i).filter((i) => {
+  const other = r.maps[i];
+  return drawable(other) && other.kind === map.kind && other.query === map.query && other.key === map.key;
+});
+const familySize = (r, map) => family(r, map).reduce((sum, i) => sum + r.maps[i].shape[0], 0);
+
+VIEWS.push({
+  id: "heads",
+  name: "Layers × heads",
+  focus: false,
+  wide: true,
+  fits: (r, map) => drawable(map) && familySize(r, map) > 1,
+  draw() {
+    const r = record();
+    const map = currentMap();
+    const rows = family(r, map);
+    const most = Math.max(...rows.map((i) => r.maps[i].shape[0]));
+    const [, height, width] = map.shape;
+    const room = ($("view").parentNode.clientWidth - 150) / most - 32;
+    const side = within(room, 52, 190);
+    const grid = el("div", { class: "heads", id: "heads", role: "group", "aria-label": `${capital(map.kind)} attention of all layers and heads` });
+    grid.style.gridTemplateColumns = `auto repeat(${most}, max-content)`;
+    for (const i of rows) {
+      grid.append(el("h3", {}, label(r.maps[i].name)));
+      for (let head = 0; head < most; head++) {
+        grid.append(head < r.maps[i].shape[0] ? thumbnail(matrixOf(r, r.maps[i], head), i, head, side, height, width) : el("span"));
+      }
+    }
+    grid.addEventListener("click", (event) => {
+      const button = event.target.closest("button");
+      if (button) zoomInto(Number(button.dataset.map), Number(button.dataset.head));
+    });
+    grid.addEventListener("keydown", (event) => walkHeads(event, grid));
+    const note = `${count(rows.length, "map")}, ${count(familySize(r, map), "head")}; every head has its own colours, from 0 to its largest weight`;
+    return [el("div", { class: "scroll" }, grid), el("div", { class: "scale" }, note)];
+  },
+});
+
+function thumbnail(matrix, map, head, side, height, width) {
+  const factor = Math.ceil(Math.max(height, width) / THUMBNAIL);
+  const rows = Math.ceil(height / factor);
+  const columns = Math.ceil(width / factor);
+  const canvas = el("canvas", { width: columns, height: rows, "aria-hidden": "true" });
+  const scale = side / Math.max(rows, columns);
+  canvas.style.width = `${Math.max(8, columns * scale)}px`;
+  canvas.style.height = `${Math.max(8, rows * scale)}px`;
+  const pen = canvas.getContext("2d");
+  pen.putImageData(pixels(pooled(matrix, factor, rows, columns), pen.createImageData(columns, rows), largest(matrix.weights) || 1), 0, 0);
+  const name = headName(matrix.map, head);
+  const said = bits(matrix);
+  const attributes = { type: "button", "data-map": map, "data-head": head, "aria-label": `${matrix.map.name}, ${name}, mean entropy ${said}`, title: "Look closely" };
+  return el("button", attributes, canvas, el("span", {}, el("b", {}, name), " ", said));
+}
+
+// The largest weight of each square of `factor` x `factor` cells.
+function pooled({ weights, rows, columns }, factor, high, wide) {
+  if (factor === 1) return weights;
+  const found = new Float32Array(high * wide);
+  for (let row = 0; row < rows; row++) {
+    const line = Math.floor(row / factor) * wide;
+    for (let column = 0; column < columns; column++) {
+      const at = line + Math.floor(column / factor);
+      const weight = weights[row * columns + column];
+      if (weight > found[at]) found[at] = weight;
+    }
+  }
+  return found;
+}
+
+function zoomInto(map, head) {
+  state.map = map;
+  state.head = head;
+  state.view = "matrix";
+  startAt(state.row);
+  show();
+  $("tab-matrix").focus();
+}
+
+function walkHeads(event, grid) {
+  const buttons = [...grid.querySelectorAll("button")];
+  const at = buttons.indexOf(event.target.closest("button"));
+  const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  const down = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+  if (at < 0 || !(move || down)) return;
+  event.preventDefault();
+  event.stopPropagation();
+  const below = () => {
+    const { head } = buttons[at].dataset;
+    const column = buttons.filter((button) => button.dataset.head === head);
+    return column[within(column.indexOf(buttons[at]) + down, 0, column.length - 1)];
+  };
+  (down ? below() : buttons[within(at + move, 0, buttons.length - 1)]).focus();
+}

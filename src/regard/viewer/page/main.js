@@ -1,0 +1,251 @@
+// Choosing an example, drawing the view at hand, controls and keys.
+
+const MOST_PROBABLE = 6;
+
+const headChoices = (map) => [...(map.shape[0] > 1 ? [[MEAN, `mean of ${map.shape[0]}`]] : []), ...Array.from({ length: map.shape[0] }, (_, i) => [i, headName(map, i)])];
+
+function choose(index) {
+  const before = currentMap();
+  const kept = before && record().main !== state.map ? before.name : null;
+  const { head } = state;
+  state.index = index;
+  const r = record();
+  for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-current", Number(button.dataset.index) === index);
+  $("title").textContent = nameOf(r, index);
+  document.title = `${nameOf(r, index)} · Regard`;
+  const facts = [...(r.model ? [["model", r.model]] : []), ...Object.entries(r.meta)];
+  $("meta").replaceChildren(...facts.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", { dir: "auto" }, value))));
+  const texts = Object.entries(r.items).filter(([, items]) => items.text);
+  $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto" }, items.text)]));
+  tellPrediction(r);
+  state.hypothesis = 0;
+  state.other.chosen = false;
+  // A map that was chosen stays, where the other example has one of its name.
+  const same = r.maps.findIndex((map) => map.name === kept);
+  chooseMap(same < 0 ? r.main : same);
+  if (same >= 0 && head < currentMap().shape[0]) state.head = currentMap().shape[0] > 1 ? head : 0;
+  startAt(0);
+  adapt();
+  if (currentMap()) state.threshold = Math.min(0.1, (largest(current().weights) || 1) / 4);
+  show();
+}
+
+function tellPrediction(r) {
+  $("prediction").hidden = !r.prediction;
+  if (!r.prediction) return;
+  const { label: chosen, probabilities } = r.prediction;
+  const order = strongest(probabilities.map(([, value]) => value), MOST_PROBABLE);
+  const lines = order.map((i) => rankLine(probabilities[i][0], probabilities[i][1], 1, probabilities[i][0] === chosen));
+  $("prediction").replaceChildren(el("h2", {}, "Predicted"), el("p", { class: "word" }, el("bdi", {}, chosen)), el("ol", { class: "rank" }, ...lines));
+}
+
+function chooseMap(place) {
+  state.map = place;
+  const map = currentMap();
+  state.head = map && map.shape[0] > 1 ? MEAN : 0;
+  startAt(0);
+}
+
+// Look at a row, and in it at the item with the largest weight.
+function startAt(row) {
+  const map = currentMap();
+  state.row = drawable(map) ? within(row, 0, map.shape[1] - 1) : 0;
+  state.column = drawable(map) ? strongest(rowOf(current(), state.row), 1)[0] : 0;
+}
+
+function tabs(views) {
+  $("tabs").replaceChildren(...views.map((view) => {
+    const chosen = view.id === state.view;
+    return el("button", { role: "tab", type: "button", id: `tab-${view.id}`, "aria-controls": "view", "data-view": view.id, "aria-selected": chosen, tabindex: chosen ? 0 : -1 }, view.name);
+  }));
+}
+
+function show() {
+  if (!records.length) return;
+  const r = record();
+  const map = currentMap();
+  hideTip();
+  const views = fitting();
+  const fits = (id) => views.some((view) => view.id === id && view.fits(r, map));
+  if (!fits(state.view)) state.view = [firstView(r, map), "matrix", ...views.map((view) => view.id)].find(fits) || "matrix";
+  tabs(views.length ? views : [viewOf("matrix"), viewOf("table")]);
+  settleControls(r, map);
+  $("view").setAttribute("aria-labelledby", `tab-${state.view}`);
+  remember();
+  const view = viewOf(state.view);
+  $("view").classList.toggle("wide", Boolean(view.wide));
+  $("view").parentNode.classList.toggle("stacked", Boolean(view.stacked));
+  $("focus").hidden = !views.length || !view.focus;
+  if (!views.length) {
+    const side = map && map.shape[1] ? map.key : map && map.query;
+    $("view").replaceChildren(empty(map ? `This example has no ${side} tokens, so there is nothing to draw.` : "This example holds no attention."));
+    return;
+  }
+  $("view").replaceChildren(...view.draw());
+  if (view.drawn) view.drawn();
+  if (view.focus) tellFocus();
+}
+
+// Only the controls that do something here are shown.
+function settleControls(r, map) {
+  const can = drawable(map);
+  const view = viewOf(state.view);
+  for (const node of document.querySelectorAll("[data-for]")) node.hidden = !can || !node.dataset.for.split(" ").includes(state.view);
+  $("map").parentNode.hidden = r.maps.length < 2 || state.view === "beam";
+  options($("map"), r.maps.map((other, i) => [i, other.name]), state.map);
+  $("head").parentNode.hidden = !can || map.shape[0] < 2 || ["heads", "beam"].includes(state.view);
+  if (can) options($("head"), headChoices(map), state.head);
+  $("stepping").hidden = !can || !view.stepped || map.shape[1] < 2;
+  if (can) options($("step"), labelsOf(r, map.query).map((token, i) => [i, token]), state.row);
+  $("choice").hidden = !can || !map.areas || !["areas", "image"].includes(state.view);
+  $("few").hidden = $("choice").hidden || state.projected;
+  $("few-value").textContent = state.areas;
+  $("numbers").disabled = can && map.shape[1] * map.shape[2] > MOST_CELLS;
+  if (can && state.view === "compare") settleRival();
+}
+
+function remember() {
+  const place = `#example=${state.index + 1}&view=${state.view}&map=${state.map + 1}&head=${state.head + 1}`;
+  try {
+    history.replaceState(null, "", place);
+  } catch { /* a page within another page has no address of its own */ }
+}
+
+function stepTo(row, selector) {
+  const { rows, weights, columns } = current();
+  state.row = within(row, 0, rows - 1);
+  state.column = strongest(weights.subarray(state.row * columns, (state.row + 1) * columns), 1)[0];
+  show();
+  const again = selector && $("view").querySelector(selector);
+  if (again) again.focus();
+}
+
+// Take a map that the view at hand can draw.
+function adapt() {
+  const view = viewOf(state.view);
+  if (!view || view.here || view.fits(record(), currentMap())) return;
+  const place = mapFor(view);
+  if (place >= 0) chooseMap(place);
+}
+
+function changeView(id, focus) {
+  state.view = id;
+  adapt();
+  show();
+  if (focus) $(`tab-${state.view}`).focus();
+}
+
+$("tabs").addEventListener("click", (event) => {
+  const tab = event.target.closest("[role=tab]");
+  if (tab) changeView(tab.dataset.view, true);
+});
+$("tabs").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const all = [...$("tabs").children];
+  changeView(all[(all.indexOf(event.target) + step + all.length) % all.length].dataset.view, true);
+  event.preventDefault();
+  event.stopPropagation();
+});
+
+$("map").addEventListener("change", () => {
+  const { head, row } = state;
+  chooseMap(Number($("map").value));
+  if (currentMap().shape[0] > head) state.head = currentMap().shape[0] > 1 ? head : 0;
+  startAt(row);
+  show();
+});
+$("head").addEventListener("change", () => { state.head = Number($("head").value); show(); });
+$("step").addEventListener("change", () => stepTo(Number($("step").value)));
+$("back").addEventListener("click", () => stepTo(state.row - 1));
+$("next").addEventListener("click", () => stepTo(state.row + 1));
+for (const [id, name] of [["numbers", "numbers"], ["whole", "whole"], ["every", "every"]]) $(id).addEventListener("change", () => { state[name] = $(id).checked; show(); });
+for (const input of document.querySelectorAll("input[name=shown]")) input.addEventListener("change", () => { state.projected = $("as-items").checked; show(); });
+$("areas").addEventListener("input", () => { state.areas = Number($("areas").value); show(); });
+$("palette").addEventListener("change", () => { state.palette = $("palette").value; setColors(); show(); });
+$("theme").addEventListener("change", () => { state.theme = $("theme").value; setColors(); show(); });
+media.addEventListener("change", () => { setColors(); show(); });
+$("help").addEventListener("click", () => $("keys").showModal());
+$("close").addEventListener("click", () => $("keys").close());
+
+// Paper is light.
+let onScreen = null;
+
+function printIn(theme) {
+  if (!records.length || Boolean(theme) === Boolean(onScreen)) return;
+  [state.theme, onScreen] = theme ? [theme, state.theme] : [onScreen, null];
+  setColors();
+  show();
+}
+
+addEventListener("beforeprint", () => { printIn("light"); });
+addEventListener("afterprint", () => { printIn(null); });
+
+function turn(select, by) {
+  if (select.parentNode.hidden || !select.options.length) return;
+  select.selectedIndex = (select.selectedIndex + by + select.options.length) % select.options.length;
+  select.dispatchEvent(new Event("change"));
+}
+
+const KEYS = {
+  "/": () => $("search").focus(),
+  "?": () => $("keys").showModal(),
+  "]": () => choose(Math.min(state.index + 1, records.length - 1)),
+  "[": () => choose(Math.max(state.index - 1, 0)),
+  h: () => turn($("head"), 1),
+  H: () => turn($("head"), -1),
+  m: () => turn($("map"), 1),
+  M: () => turn($("map"), -1),
+  ".": () => { if (!$("stepping").hidden) stepTo(state.row + 1); },
+  ",": () => { if (!$("stepping").hidden) stepTo(state.row - 1); },
+  a: () => { if (!$("choice").hidden) $(state.projected ? "as-areas" : "as-items").click(); },
+  c: () => turn($("palette"), 1),
+  d: () => turn($("theme"), 1),
+};
+
+// Where a letter means itself.
+const TYPED = "textarea, select, dialog, input:not([type=checkbox], [type=radio], [type=range])";
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") hideTip();
+  if (event.target.closest(TYPED) || event.ctrlKey || event.metaKey || event.altKey || !records.length) return;
+  const place = Number(event.key);
+  const views = fitting();
+  const act = KEYS[event.key] || (place >= 1 && place <= views.length ? () => changeView(views[place - 1].id, true) : null);
+  if (!act) return;
+  event.preventDefault();
+  act();
+});
+
+// What is hidden while there is nothing to look at.
+function open() {
+  for (const id of ["title", "bar", "options"]) $(id).hidden = !records.length;
+}
+
+function begin() {
+  options($("palette"), Object.entries(PALETTES).map(([id, { name }]) => [id, name]), state.palette);
+  setColors();
+  if (page.live) startLive();
+  showShelf();
+  open();
+  if (!records.length) {
+    $("view").replaceChildren(empty(page.live ? "Write something above to look at what the model attends to." : "This page holds no examples."));
+    return;
+  }
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const first = Number(asked.get("example")) - 1;
+  const index = records[first] ? first : 0;
+  const r = records[index];
+  state.view = viewOf(asked.get("view")) ? asked.get("view") : firstView(r, r.maps[r.main]);
+  choose(index);
+  const map = r.maps[Number(asked.get("map")) - 1];
+  if (!map) return;
+  chooseMap(r.maps.indexOf(map));
+  const head = Number(asked.get("head")) - 1;
+  if (head >= 0 && head < map.shape[0]) state.head = head;
+  startAt(0);
+  state.view = viewOf(asked.get("view")) ? asked.get("view") : state.view;
+  show();
+}
+
+begin();

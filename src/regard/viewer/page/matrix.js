@@ -1,0 +1,33 @@
+// One matrix: a row for each item that looks, a column for each one looked at.
+
+VIEWS.push({
+  id: "matrix",
+  name: "Matrix",
+  focus: true,
+  fits: (r, map) => drawable(map),
+  draw() {
+    const matrix = current();
+    const limit = limitOf(matrix);
+    const grid = gridOf({
+      ...matrix, id: "matrix", limit, numbers: state.numbers, room: $("view").parentNode.clientWidth - 430,
+      aria: `Attention weights: a row for each item of ${matrix.map.query}, a column for each item of ${matrix.map.key}`,
+      corner: [matrix.map.key, matrix.map.query],
+      color: (weight) => color(weight / limit),
+      tip: tipOf(matrix), words: wordsOf(matrix), pointed: pointTo,
+    });
+    this.grid = grid;
+    return [grid.node, scaleOf(matrix, limit)];
+  },
+  drawn() {
+    this.grid.point(state.row, state.column, false);
+  },
+});
+
+// The colours, and what is said of the numbers: how they were kept, and how spread they are.
+function scaleOf(matrix, limit) {
+  const scale = legend(0, limit);
+  scale.append(el("span", { class: "said" }, `${matrix.rows} × ${matrix.columns}, mean entropy ${bits(matrix)}`));
+  const kept = precisionOf(matrix.map.weights);
+  if (kept) scale.append(el("span", { class: "said" }, `weights ${kept}`));
+  return scale;
+}
