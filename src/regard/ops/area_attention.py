@@ -175,6 +175,24 @@ def area_path(
     return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
 
 
+def native_takes_items(query: Tensor, key: Tensor) -> bool:
+    """Tell whether the native library computes ordinary attention here, single items being areas of one.
+
+    Not while a graph is traced, which others shall be able to run.
+
+    Args:
+        query: (B, H, T, D); only device, dtype and sizes count.
+        key: (B, H, S, D), likewise.
+
+    Example:
+        >>> native_takes_items(torch.zeros(1, 1, 2, 4).half(), torch.zeros(1, 1, 3, 4).half())
+        False
+    """
+    if torch.compiler.is_compiling() or native.forced_path() not in (None, "cpu"):
+        return False
+    return not _native_lacks(query, key, "mean", 1, None)
+
+
 def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: Size, grid: tuple[int, int] | None) -> str:
     if key_mode == "features":
         return feature_cpu.unsupported(query, max_area) or ""

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.errors import ShapeError
-from regard.ops.matmul import _autocast, _product
+from regard.ops.kernels import loss_cpu
+from regard.ops.matmul import _autocast, _product, outer_product
 
 # Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
 _CHUNK = 512
@@ -47,26 +48,18 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight) if train else None
         bias_grad = torch.zeros_like(bias) if train and bias is not None else None
         for start in range(0, hidden.shape[0], _CHUNK):
-            rows, goal = h[start : start + _CHUNK], target[start : start + _CHUNK].unsqueeze(1)
+            rows, goal = h[start : start + _CHUNK], target[start : start + _CHUNK]
             logits = _product(rows, w, None if bias is None else bias.to(dtype))
             logits = logits if dtype == torch.float64 else logits.float()
-            best = logits.argmax(1, keepdim=True)
-            norm = torch.logsumexp(logits, 1, keepdim=True)
-            picked = logits.gather(1, goal)
-            nll = (norm - picked).sum()
-            uniform = (norm - logits.mean(1, keepdim=True)).sum() if smoothing else nll
-            sums += torch.stack([(1 - smoothing) * nll + smoothing * uniform, nll, (best == goal).sum().to(nll.dtype)])
+            part, grad = _measure(logits, goal, smoothing, train)
+            sums += part
             if hidden_grad is None or weight_grad is None:
                 continue
-            grad = logits.sub_(norm).exp_()
-            if smoothing:
-                grad -= smoothing / grad.shape[1]
-            grad.scatter_add_(1, goal, torch.full_like(norm, smoothing - 1.0))
             if bias_grad is not None:
                 bias_grad += grad.sum(0)
             grad = (grad * scale if scale != 1.0 else grad).to(dtype)
             hidden_grad[start : start + _CHUNK] = _product(grad, w.t()).to(hidden.dtype) / scale
-            weight_grad += _product(grad.t(), rows.t()).to(weight.dtype) / scale
+            weight_grad += outer_product(grad, rows).to(weight.dtype) / scale
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(*(parts := (sums[1].clone(), sums[2].clone())))
         return sums[0].clone(), *parts
@@ -76,6 +69,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         return hidden_grad * grad, weight_grad * grad, None if bias_grad is None else bias_grad * grad, None, None, None
+
+
+def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
+    # Of rows of logits, which are overwritten: sums (3,) of smoothed loss, plain loss and hits; and the gradient of the first.
+    if loss_cpu.supports(logits):
+        nll, uniform, correct = loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train)
+        total = nll.sum()
+        return torch.stack([(1 - smoothing) * total + smoothing * uniform.sum(), total, correct.sum().to(total.dtype)]), logits
+    goal = goal.unsqueeze(1)
+    best = logits.argmax(1, keepdim=True)
+    norm = torch.logsumexp(logits, 1, keepdim=True)
+    nll = (norm - logits.gather(1, goal)).sum()
+    uniform = (norm - logits.mean(1, keepdim=True)).sum() if smoothing else nll
+    sums = torch.stack([(1 - smoothing) * nll + smoothing * uniform, nll, (best == goal).sum().to(nll.dtype)])
+    if train:
+        logits.sub_(norm).exp_()
+        if smoothing:
+            logits -= smoothing / logits.shape[1]
+        logits.scatter_add_(1, goal, torch.full_like(norm, smoothing - 1.0))
+    return sums, logits
 
 
 def linear_cross_entropy(

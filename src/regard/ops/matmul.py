@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -85,6 +85,17 @@ def _autocast(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
+def outer_product(grad: Tensor, x: Tensor) -> Tensor:
+    """Return `grad.T @ x`, the gradient (O, I) of a weight, for grad (N, O) and x (N, I).
+
+    Example:
+        >>> outer_product(torch.ones(5, 2), torch.ones(5, 3)).tolist()
+        [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
+    """
+    # oneDNN copies its left factor where that is transposed: let it be the smaller one.
+    return _product(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else _product(grad.t(), x.t())
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -98,8 +109,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         flat, weight = ctx.saved_tensors
         grad = grad.reshape(-1, weight.shape[0])
-        x_grad = _product(grad, weight.t()).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        weight_grad = _product(grad.t(), flat.t()) if ctx.needs_input_grad[1] else None
+        # Of a wide weight the transposed copy is cheap beside what oneDNN loses without it.
+        turned = weight.t().contiguous() if weight.shape[0] > weight.shape[1] and grad.shape[0] > weight.shape[0] else weight.t()
+        x_grad = _product(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        weight_grad = outer_product(grad, flat) if ctx.needs_input_grad[1] else None
         return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
 
 
@@ -119,7 +132,7 @@ class _Collect(torch.autograd.Function):
         grads = torch.cat([grad for grad, _ in ctx.tape])
         inputs = torch.cat([x for _, x in ctx.tape])
         ctx.tape.clear()
-        return _product(grads.t(), inputs.t()), None
+        return outer_product(grads, inputs), None
 
 
 class _Step(torch.autograd.Function):
@@ -181,7 +194,8 @@ def recurrent_steps() -> Iterator[None]:
 
 class _Packs(NamedTuple):
     dtype: torch.dtype
-    weights: dict[int, tuple[Tensor, Tensor]]  # the weight itself is kept so that its id stays its own in the block
+    # The weights themselves are kept so that their ids stay their own in the block.
+    weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Tensor]]
 
 
 _packs: ContextVar[_Packs | None] = ContextVar("_packs", default=None)
@@ -222,15 +236,21 @@ def _packed(x: Tensor, weight: Tensor) -> _Packs | None:
     return packs if packs.dtype == torch.bfloat16 or _use_onednn(x) else None
 
 
-def _packed_product(x: Tensor, weight: Tensor, bias: Tensor | None, packs: _Packs) -> Tensor:
+def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
+    # With several weights one below the other.
     onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    if id(weight) not in packs.weights:
-        kept = weight.detach().to(packs.dtype).contiguous()
-        packs.weights[id(weight)] = (weight, torch.ops.mkldnn._reorder_linear_weight(kept) if onednn else kept)
-    rows, kept = x.shape[0], packs.weights[id(weight)][1]
+    name = tuple(map(id, weights))
+    if name not in packs.weights:
+        kept = torch.cat([weight.detach().to(packs.dtype) for weight in weights])
+        packs.weights[name] = (weights, torch.ops.mkldnn._reorder_linear_weight(kept) if onednn else kept)
+    rows, kept = x.shape[0], packs.weights[name][1]
     whole = -(-rows // _ROWS) * _ROWS if rows > _ROWS else 1 << (rows - 1).bit_length()
-    x = F.pad(x, (0, 0, 0, whole - rows)).to(packs.dtype)
-    bias = None if bias is None else bias.to(packs.dtype)
+    if whole > rows:
+        x = F.pad(x, (0, 0, 0, whole - rows))
+    if packs.dtype == torch.float32:
+        product = torch.ops.mkldnn._linear_pointwise(x, kept, bias, "none", [], "")
+        return product[:rows] if whole > rows else product
+    x, bias = x.to(packs.dtype), None if bias is None else bias.to(packs.dtype)
     product = torch.ops.mkldnn._linear_pointwise(x, kept, bias, "none", [], "") if onednn else F.linear(x, kept, bias)
     return product[:rows].float()
 
@@ -262,7 +282,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return steps.linear(x, weight, bias)
     packs = _packed(x, weight)
     if packs is not None:
-        return _packed_product(x.reshape(-1, x.shape[-1]), weight, bias, packs).view(*x.shape[:-1], weight.shape[0])
+        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).view(*x.shape[:-1], weight.shape[0])
     if _use_onednn(x) and weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
         return _Linear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
@@ -279,3 +299,32 @@ class Linear(torch.nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Map (..., I) to (..., O)."""
         return linear(input, self.weight, self.bias)
+
+
+def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    """Apply several affine maps to the same input, with `packed_weights` as one product.
+
+    With many rows one wide product is not faster than several, and its gradient slower.
+
+    Args:
+        x: (..., I).
+        layers: each from I features, all with a bias or all without.
+
+    Returns:
+        For each layer (..., O) of its own size.
+
+    Raises:
+        ShapeError: the last axis of x is not I; the message holds both shapes.
+
+    Example:
+        >>> [part.shape for part in joint_linear(torch.ones(2, 3), [Linear(3, 5), Linear(3, 7)])]
+        [torch.Size([2, 5]), torch.Size([2, 7])]
+    """
+    weights = tuple(layer.weight for layer in layers)
+    packs = None if torch.compiler.is_compiling() or x.shape[-1] != weights[0].shape[1] else _packed(x, weights[0])
+    if packs is None:
+        return tuple(layer(x) for layer in layers)
+    sizes = [weight.shape[0] for weight in weights]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).view(*x.shape[:-1], sum(sizes)).split(sizes, -1)

@@ -1,27 +1,15 @@
 /* The entry points of area features: they pick the variant for the processor and the type. */
 #include "feature.h"
 
-typedef int (*feature_function)(const FeatureCall *);
+#include "entry.h"
 
-#define DECLARE(target)                                                                                                     \
-    int feature_forward_f32_##target(const FeatureCall *), feature_forward_f64_##target(const FeatureCall *);               \
-    int feature_backward_f32_##target(const FeatureCall *), feature_backward_f64_##target(const FeatureCall *);
+#define ENTRY_OF_TWO(name)                                                                                               \
+    DECLARE_VARIANTS(name##_f32, FeatureCall)                                                                            \
+    DECLARE_VARIANTS(name##_f64, FeatureCall)                                                                            \
+    EXPORT int regard_##name(const FeatureCall *call) {                                                                  \
+        static int (*const variants[2][3])(const FeatureCall *) = {VARIANTS(name##_f32), VARIANTS(name##_f64)};          \
+        return variants[call->is_double != 0][regard_target()](call);                                                    \
+    }
 
-DECLARE(baseline)
-#if defined(__x86_64__)
-DECLARE(avx2)
-DECLARE(avx512)
-#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512}
-#else
-#define VARIANTS(name) {name##_baseline, 0, 0}
-#endif
-
-EXPORT int regard_feature_forward(const FeatureCall *call) {
-    static const feature_function single[3] = VARIANTS(feature_forward_f32), twice[3] = VARIANTS(feature_forward_f64);
-    return (call->is_double ? twice : single)[regard_target()](call);
-}
-
-EXPORT int regard_feature_backward(const FeatureCall *call) {
-    static const feature_function single[3] = VARIANTS(feature_backward_f32), twice[3] = VARIANTS(feature_backward_f64);
-    return (call->is_double ? twice : single)[regard_target()](call);
-}
+ENTRY_OF_TWO(feature_forward)
+ENTRY_OF_TWO(feature_backward)

@@ -122,6 +122,31 @@ static inline void transpose(const real *from, int64_t from_row, int64_t rows, i
         for (int64_t c = 0; c < columns; c += LANES) transpose_square(from + r * from_row + c, from_row, to + c * to_row + r, to_row, factor);
 }
 
+/* The sum of all lanes: halves are added until one lane holds it. */
+#if LANES == 16
+#define ADD_HALVES(x)                                                                          \
+    x += __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); \
+    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); \
+    x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); \
+    x += __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#elif LANES == 8
+#define ADD_HALVES(x)                                              \
+    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);   \
+    x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);   \
+    x += __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#elif LANES == 4
+#define ADD_HALVES(x)                                \
+    x += __builtin_shufflevector(x, x, 2, 3, 0, 1); \
+    x += __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#else
+#define ADD_HALVES(x) x += __builtin_shufflevector(x, x, 1, 0)
+#endif
+
+INLINE real lanes_sum(vec x) {
+    ADD_HALVES(x);
+    return x[0];
+}
+
 /* Small matrix products. The left factor is read number by number (so it needs no packing and may be transposed by its strides), the right
    one and the result row by row in vectors:
 

@@ -1,0 +1,64 @@
+"""A memory whose items stay where they were written, whoever looks at them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ItemMemory(NamedTuple):
+    """Keys and values in one store, and for each group of queries a table of those it may attend to.
+
+    What `HeadMemory` is for whole sequences this is for a search: to reorder or to drop hypotheses moves rows of the table, never an item.
+
+    Attributes:
+        key: (N, H, D).
+        value: (N, H, D).
+        places: (G, L) long, 0 to N - 1.
+        lengths: (G,) long, how many of a group's places count; None: all L.
+
+    Example:
+        >>> memory = ItemMemory(torch.ones(5, 1, 2), torch.ones(5, 1, 2), torch.tensor([[0, 1], [3, 4]]))
+        >>> memory.rows(torch.tensor([1, 1, 0])).places.tolist()
+        [[3, 4], [3, 4], [0, 1]]
+    """
+
+    key: Tensor
+    value: Tensor
+    places: Tensor
+    lengths: Tensor | None = None
+
+    @property
+    def batch(self) -> int:
+        """G, how many groups of queries there are."""
+        return self.places.shape[0]
+
+    def rows(self, index: Tensor) -> ItemMemory:
+        """Keep only the groups `index` (G',), in that order."""
+        lengths = None if self.lengths is None else self.lengths.index_select(0, index)
+        return ItemMemory(self.key, self.value, self.places.index_select(0, index), lengths)
+
+
+def source_items(key: Tensor, value: Tensor, mask: Tensor | None) -> ItemMemory:
+    """Make a store of whole sequences, one group of queries for each.
+
+    Args:
+        key: (B, S, H, D).
+        value: (B, S, H, D).
+        mask: (B, S) bool, True = may be attended; None: everything.
+
+    Example:
+        >>> memory = source_items(torch.ones(2, 3, 1, 1), torch.ones(2, 3, 1, 1), torch.tensor([[True, True, True], [False, True, False]]))
+        >>> memory.places.tolist(), memory.lengths.tolist()
+        ([[0, 1, 2], [4, 3, 5]], [3, 1])
+    """
+    batch, size = key.shape[:2]
+    places = torch.arange(batch * size, device=key.device).view(batch, size)
+    lengths = None
+    if mask is not None:
+        # Those that may be attended to come first, in their order; for padding at the end that changes nothing.
+        places = places.gather(1, (~mask).to(torch.uint8).sort(dim=1, stable=True).indices)
+        lengths = mask.sum(1)
+    return ItemMemory(key.flatten(0, 1), value.flatten(0, 1), places, lengths)

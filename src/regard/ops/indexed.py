@@ -1,0 +1,67 @@
+"""Attention to items that lie scattered in one store: a search neither copies nor moves what its hypotheses have in common."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.ops.align import masked_softmax
+from regard.ops.kernels import indexed_cpu
+from regard.ops.masks import length_mask
+
+
+def indexed_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    places: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    scale: float | None = None,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend with groups of queries to the items that a table names for each group.
+
+        weights[g, k, h, i] = softmax over i of scale * query[g, k, h] . keys[places[g, i], h]
+        context[g, k, h] = sum over i of weights[g, k, h, i] * values[places[g, i], h]
+
+    A hypothesis of a beam search has its past in such a table: what was written stays where it is, and only tables are reordered. The
+    hypotheses of one source are a group of queries to its states.
+
+    Args:
+        query: (G, K, H, D).
+        keys: (N, H, D).
+        values: (N, H, D).
+        places: (G, L) long, each 0 to N - 1.
+        lengths: (G,) long, how many of a group's places count; None: all L. A length of 0 gives zeros.
+        scale: of the scores; None: 1 / sqrt(D).
+        need_weights: return the weights, too.
+
+    Returns:
+        context (G, K, H, D), and weights (G, K, H, L) or None.
+
+    Raises:
+        ShapeError: shapes do not agree; the message holds them.
+
+    Example:
+        >>> import torch
+        >>> items = torch.tensor([[[1.0]], [[2.0]], [[4.0]]])
+        >>> indexed_attention(torch.zeros(1, 1, 1, 1), items, items, torch.tensor([[2, 0]]))[0].item()
+        2.5
+    """
+    groups, heads, size = query.shape[0], query.shape[2], query.shape[3]
+    fitting = keys.shape == values.shape and keys.shape[1:] == (heads, size) and places.shape[:1] == (groups,)
+    if not fitting or (lengths is not None and lengths.shape != (groups,)):
+        found = ", ".join(str(tuple(part.shape)) for part in (query, keys, values, places, lengths) if part is not None)
+        raise ShapeError(f"indexed_attention: query (G, K, H, D), keys and values (N, H, D), places (G, L), lengths (G,): found {found}")
+    scale = 1 / math.sqrt(size) if scale is None else scale
+    if indexed_cpu.supports(query, keys, values):
+        return indexed_cpu.attend(query, keys, values, places, lengths=lengths, scale=scale, need_weights=need_weights)
+    key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
+    scores = query.transpose(1, 2) @ key.mT * scale
+    mask = None if lengths is None else length_mask(lengths, places.shape[1])[:, None, None]
+    weights = masked_softmax(scores, mask)
+    context = (weights @ value.to(weights.dtype)).transpose(1, 2)
+    return context, weights.transpose(1, 2) if need_weights else None
