@@ -1,0 +1,195 @@
+"""A Transformer as a model folder of CTranslate2, a fast engine for translation on CPUs; needs the extra `ctranslate2`.
+
+The same hypotheses come out where both search in the same way. CTranslate2 divides scores by `length ** length_penalty` (ours:
+`((5 + length) / 6) ** alpha`), with `length_penalty=0` it has a rule of its own for when to stop, and never an empty hypothesis. So:
+
+    here   decoding.length_penalty 0
+    there  translate_batch(..., length_penalty=1e-9, min_decoding_length=0, max_decoding_length=the same)
+
+1e-9 changes no score (`length ** 1e-9` is 1 in float32), and lets it stop as we do, after as many ended hypotheses as the beam is wide.
+`docs/migration.md` has an example.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import ModelConfig, TransformerConfig
+from regard.data.vocabulary import BOS, EOS, UNK
+from regard.errors import ConfigError, DataError, MissingExtraError
+from regard.models import Encoder, Transformer, sinusoidal_positions
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceReader
+from regard.tasks.run import SHARED, SOURCE, TARGET, open_run
+
+try:
+    from ctranslate2.converters import utils
+    from ctranslate2.specs import common_spec
+    from ctranslate2.specs.transformer_spec import TransformerSpec
+except ImportError as error:
+    raise MissingExtraError("regard.integrations.ctranslate2 needs ctranslate2: pip install 'regard[ctranslate2]'") from error
+
+__all__ = ["entries", "export_run"]
+
+# Tokens a sentence may have there; here any number. A table of positions is part of the folder.
+POSITIONS = 2048
+ACTIVATIONS = {"relu": common_spec.Activation.RELU, "swish": common_spec.Activation.SWISH, "gelu": common_spec.Activation.GELU}
+
+
+def export_run(run: str | Path, folder: str | Path) -> None:
+    """Write a trained run as a model folder of CTranslate2, in float32, with our vocabulary files beside it.
+
+    Its tokens are the entries of our vocabulary, each at the place of its id. It appends the end of a source itself.
+
+    Args:
+        run: a run folder.
+        folder: must not exist, or be empty.
+
+    Raises:
+        CheckpointError: the run cannot be opened.
+        ConfigError: the folder holds something, or CTranslate2 cannot do what the model does; names the setting.
+
+    Example:
+        >>> export_run("no-such-run", "out")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    opened, folder = open_run(run), Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
+    check(opened.config.model)
+    assert isinstance(opened.config.model, TransformerConfig)
+    names = [SHARED, SHARED] if opened.config.vocabulary.shared else [SOURCE, TARGET]
+    source, target = (entries(opened.folder / name) for name in names)
+    spec = specify(cast(Transformer, opened.model), opened.config.model)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    special = {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK, "decoder_start_token": BOS}
+    settings: Any = spec.config
+    for name, number in special.items():
+        setattr(settings, name, target[number])
+    settings.add_source_eos = True
+    settings.layer_norm_epsilon = opened.config.model.norm_eps
+    spec.validate()
+    spec.optimize()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+    spec.save(str(folder))
+    for name in set(names):
+        shutil.copy(opened.folder / name, folder / name)
+
+
+def entries(path: str | Path) -> list[str]:
+    """Return the tokens of one of our vocabulary files in the order of their ids, as the tokenizers library writes them.
+
+    Raises:
+        DataError: it is no vocabulary file; names it.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.data import Vocabulary
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Vocabulary.train(["ein Hund"], kind="word", size=9).save(f"{folder}/vocabulary.json")
+        ...     entries(f"{folder}/vocabulary.json")
+        [' <pad>', ' <unk>', ' <s>', ' </s>', 'Hund', 'ein']
+    """
+    try:
+        vocabulary = json.loads(Path(path).read_text(encoding="utf-8"))["tokenizer"]["model"]["vocab"]
+        # A unigram model stores a list of tokens and their scores, the others a number for each token.
+        return (
+            [token for token, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=lambda token: vocabulary[token])
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: missing, damaged or no vocabulary") from error
+
+
+def check(config: ModelConfig) -> None:
+    """Refuse a model that CTranslate2 cannot run.
+
+    Raises:
+        ConfigError: names the setting.
+
+    Example:
+        >>> from regard.config import CrossedConfig
+        >>> check(CrossedConfig())
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: model.type: crossed, but CTranslate2 runs plain Transformers only
+    """
+    if not isinstance(config, TransformerConfig):
+        raise ConfigError(f"model.type: {config.type}, but CTranslate2 runs plain Transformers only")
+    if config.area is not None:
+        raise ConfigError("model.area: set, but CTranslate2 has no area attention")
+
+
+def specify(model: Transformer, config: TransformerConfig) -> TransformerSpec:
+    """Put the weights of a model into a specification."""
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm == "pre",
+        activation=ACTIVATIONS[config.activation],
+        alignment_layer=model.decoder.shown_layer,
+        alignment_heads=config.num_heads,
+    )
+    encoder, decoder = cast(Encoder, model.encoder), model.decoder
+    encodings = _array(sinusoidal_positions(torch.arange(POSITIONS), config.embed_dim, kind=config.positions))
+    for part, ours in ((spec.encoder, encoder), (spec.decoder, decoder)):
+        part.scale_embeddings = True
+        part.position_encodings.encodings = encodings
+        if ours.norm is not None:
+            _norm(part.layer_norm, ours.norm)
+    spec.encoder.embeddings[0].weight = _array(model.source_embedding.weight)
+    spec.decoder.embeddings.weight = spec.encoder.embeddings[0].weight if config.share_embeddings else _array(model.target_embedding.weight)
+    spec.decoder.projection.weight = spec.decoder.embeddings.weight if config.tie_embeddings else _array(model.output.weight)
+    if model.output.bias is not None:
+        spec.decoder.projection.bias = _array(model.output.bias)
+    for part, layer in zip(spec.encoder.layer, encoder.layers, strict=True):
+        _layer(part, cast(EncoderLayer, layer))
+    for part, layer in zip(spec.decoder.layer, decoder.layers, strict=True):
+        layer = cast(DecoderLayer, layer)
+        _layer(part, layer)
+        attention = cast(SourceReader, layer.reader).attention
+        _linear(part.attention.linear[0], attention.query)
+        _joined(part.attention.linear[1], attention.key, attention.value)
+        _linear(part.attention.linear[2], attention.output)
+        _norm(part.attention.layer_norm, layer.reader_norm)
+    return spec
+
+
+def _layer(part: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _joined(part.self_attention.linear[0], layer.attention.query, layer.attention.key, layer.attention.value)
+    _linear(part.self_attention.linear[1], layer.attention.output)
+    _norm(part.self_attention.layer_norm, layer.attention_norm)
+    feed_forward: FeedForward = layer.feed_forward
+    _linear(part.ffn.linear_0, feed_forward.hidden)
+    _linear(part.ffn.linear_1, feed_forward.output)
+    _norm(part.ffn.layer_norm, layer.feed_forward_norm)
+
+
+def _joined(part: Any, *layers: nn.Linear) -> None:
+    parts = []
+    for layer in layers:
+        parts.append(common_spec.LinearSpec())
+        _linear(parts[-1], layer)
+    utils.fuse_linear(part, parts)
+
+
+def _linear(part: Any, layer: nn.Linear) -> None:
+    part.weight, part.bias = _array(layer.weight), _array(layer.bias)
+
+
+def _norm(part: Any, norm: nn.LayerNorm) -> None:
+    part.gamma, part.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().float().numpy()

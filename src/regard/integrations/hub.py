@@ -1,0 +1,152 @@
+"""Models on the Hugging Face Hub: `save_pretrained`, `from_pretrained`, `push_to_hub`; needs the extra `hf`.
+
+A folder holds config.json, model.safetensors and a README.md; nothing in it can run code. A run, with the vocabularies that its model
+needs to read text, is published and fetched whole.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import nn
+
+from regard.config import ModelConfig, RunConfig
+from regard.errors import CheckpointError, ConfigError, MissingExtraError
+from regard.models import EncoderDecoder, build
+from regard.tasks.run import Run, open_run, run_files
+from regard.training.checkpoint import MODEL
+from regard.training.weights import named_tensors, read_weights, whole_tensors
+
+try:
+    from huggingface_hub import HfApi, PyTorchModelHubMixin, hf_hub_download, snapshot_download
+except ImportError as error:
+    raise MissingExtraError("regard.integrations.hub needs huggingface_hub: pip install 'regard[hf]'") from error
+
+__all__ = ["HubModel", "fetch_run", "publish_run"]
+
+
+class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regard", "attention"]):
+    """A model and what it takes to build it again, with the methods of the Hub's mixin.
+
+    Args:
+        model: the model part of a configuration, `config.model_dump(mode="json")`.
+        source_size: entries of the source vocabulary.
+        target_size: entries of the target vocabulary.
+
+    Attributes:
+        model: the model itself.
+
+    Parameters: in a file under the names of the model itself, a tied tensor once.
+
+    Raises:
+        ConfigError: settings that are none; names the key.
+
+    Example:
+        >>> import tempfile, torch
+        >>> hub = HubModel({"type": "transformer", "embed_dim": 8, "num_heads": 2}, source_size=11, target_size=11)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = hub.save_pretrained(folder)
+        ...     again = HubModel.from_pretrained(folder)
+        >>> torch.equal(again.model.output.weight, hub.model.output.weight)
+        True
+    """
+
+    def __init__(self, model: dict[str, Any], source_size: int, target_size: int) -> None:
+        super().__init__()
+        self.model: EncoderDecoder[Any] = build(_model_config(model), source_size=source_size, target_size=target_size)
+
+    @classmethod
+    def of(cls, run: Run) -> HubModel:
+        """Return the model of an opened run, without its vocabularies."""
+        sizes = {f"{side}_size": len(vocabulary) for side, vocabulary in zip(("source", "target"), run.vocabularies, strict=True)}
+        hub = cls(run.config.model.model_dump(mode="json"), **sizes)
+        hub.model = run.model
+        return hub
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Call the model."""
+        return self.model(*args, **options)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        save_file(whole_tensors(named_tensors(self.model)), save_directory / MODEL, metadata={"format": "pt"})
+
+    @classmethod
+    def _from_pretrained(
+        cls,
+        *,
+        model_id: str,
+        revision: str | None,
+        cache_dir: str | Path | None,
+        force_download: bool,
+        local_files_only: bool,
+        token: str | bool | None,
+        map_location: str = "cpu",
+        strict: bool = True,
+        **model_kwargs: Any,
+    ) -> HubModel:
+        # The mixin's own would fall back to a pickle where there are no safetensors.
+        if missing := {"model", "source_size", "target_size"} - model_kwargs.keys():
+            raise CheckpointError(f"{model_id}: config.json is missing, or lacks {', '.join(sorted(missing))}")
+        path = Path(model_id, MODEL)
+        if not Path(model_id).is_dir():
+            options: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "force_download": force_download}
+            path = Path(hf_hub_download(model_id, MODEL, token=token, local_files_only=local_files_only, **options))
+        hub = cls(**model_kwargs)
+        read_weights(path, hub.model)
+        return hub.to(map_location).eval()
+
+
+def publish_run(folder: str | Path, repo: str, *, private: bool = True) -> str:
+    """Put a run on the Hub: its configuration, vocabularies and final weights, no training state.
+
+    The configuration names the training files, as they were given.
+
+    Args:
+        folder: a finished run.
+        repo: "name/of-it"; made if it is not there.
+        private: whether a new one is.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        CheckpointError: the run cannot be opened or has no final weights.
+
+    Example:
+        >>> publish_run("no-such-run", "me/model")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    run = open_run(folder)
+    if run.weights.parent != run.folder / "model":
+        raise CheckpointError(f"{folder}: has no final weights yet; let its training end")
+    api = HfApi()
+    name = api.create_repo(repo, private=private, exist_ok=True).repo_id
+    files = [*run_files(run.config), "model/*"]
+    return str(api.upload_folder(repo_id=name, folder_path=run.folder, allow_patterns=files))
+
+
+def fetch_run(repo: str, *, revision: str | None = None) -> Path:
+    """Fetch a run that `publish_run` put on the Hub and check it: the folder, for `regard.tasks.Translator.open` and the command line.
+
+    Args:
+        repo: "name/of-it".
+        revision: branch, tag or commit; None: the newest.
+
+    Raises:
+        CheckpointError: what lies there is no run, or is damaged.
+    """
+    folder = Path(snapshot_download(repo, revision=revision, allow_patterns=["*.yaml", "*.json", "model/*.json", "model/*.safetensors"]))
+    return open_run(folder).folder
+
+
+def _model_config(settings: dict[str, Any]) -> ModelConfig:
+    try:
+        return RunConfig.model_validate({"model": settings}).model
+    except ValidationError as error:
+        item = error.errors()[0]
+        raise ConfigError(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") from error
