@@ -53,10 +53,22 @@ class VocabularyConfig(Frozen):
     min_count: int = Field(default=1, ge=1, description="rarer words or characters become the unknown token (word, character)")
 
 
+class AreaSettings(Frozen):
+    """Area attention (Li et al. 2018): runs of tokens instead of single ones."""
+
+    max_area: int = Field(default=5, ge=1, description="A: an area is a run of 1 to A tokens")
+    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
+    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
+    top_k: int | None = Field(default=None, ge=1, description="attend to the best areas of each query only")
+    temperature: float = Field(default=1.0, gt=0, description="scores of areas are divided by it")
+
+
 class AttentionConfig(Frozen):
     """The decoder's attention over the source."""
 
     score: Score = Field(default="additive", description="how a query meets a key")
+    heads: int | None = Field(default=None, ge=1, description="null: one, without projections; a number: multi-head attention")
+    area: AreaSettings | None = Field(default=None, description="null: single source tokens")
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
@@ -70,6 +82,10 @@ class AttentionConfig(Frozen):
     def _check(self) -> AttentionConfig:
         if self.input_feeding and self.query_state == "previous":
             raise ValueError("input_feeding needs query_state: current (with previous, the context already enters the cell)")
+        if self.heads is not None and (self.score, self.window) != ("scaled_dot", "global"):
+            raise ValueError(f"heads needs score: scaled_dot and window: global, found {self.score} and {self.window}")
+        if self.area is not None and self.score == "location":
+            raise ValueError("area: a location score has no keys that an area could be made of")
         return self
 
 
@@ -104,15 +120,10 @@ class RNNConfig(Frozen):
         return self.attention is not None
 
 
-class AreaConfig(Frozen):
-    """Area attention (Li et al. 2018) in a Transformer's first layers, in each of their attentions."""
+class AreaConfig(AreaSettings):
+    """Area attention in a Transformer's first layers, in each of their attentions."""
 
-    max_area: int = Field(default=5, ge=1, description="A: an area is a run of 1 to A tokens")
     layers: int = Field(default=2, ge=1, description="the first so many layers of encoder and decoder; more than there are: all")
-    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
-    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
-    top_k: int | None = Field(default=None, ge=1, description="attend to the best areas of each query only")
-    temperature: float = Field(default=1.0, gt=0, description="scores of areas are divided by it")
 
 
 class TransformerSettings(Frozen):
@@ -124,6 +135,10 @@ class TransformerSettings(Frozen):
     encoder_layers: int = Field(default=3, ge=1)
     decoder_layers: int = Field(default=3, ge=1)
     norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
+    norm_eps: float = Field(default=1e-5, gt=0, description="what LayerNorm adds to a variance")
+    activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
+    positions: Literal["paper", "fairseq"] = Field(default="paper", description="wavelengths and first position of the sines")
+    output_bias: bool = Field(default=False, description="whether the output layer has one")
     area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")
     tie_embeddings: bool = Field(default=True, description="output layer = target embedding")
     share_embeddings: bool = Field(default=True, description="source embedding = target embedding; needs a shared vocabulary")
@@ -336,10 +351,9 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
     if depth > MAX_DEPTH:
         raise ConfigError(f"{where}: keys within keys, more than {MAX_DEPTH} levels deep")
     for key, value in other.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value, where, depth + 1)
-        elif isinstance(value, Mapping):
-            tree[key] = {}
+        if isinstance(value, Mapping):
+            if not isinstance(tree.get(key), dict):
+                tree[key] = {}
             _merge(tree[key], value, where, depth + 1)
         else:
             tree[key] = value

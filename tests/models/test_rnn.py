@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from regard.config import AttentionConfig, RNNConfig
+from regard.attention import HeadMemory, MultiHeadAttention
+from regard.config import AreaSettings, AttentionConfig, RNNConfig, load_config
 from regard.data.batching import collate
-from regard.decoding import SearchOptions, beam_search
+from regard.decoding import SearchOptions, beam_search, greedy_search
 from regard.errors import ConfigError
 from regard.models import RecurrentCell, RecurrentEncoder, build
 from regard.models.cell import GateInput
@@ -29,12 +31,36 @@ ATTENTIONS = {
     "local_p before": AttentionConfig(score="scaled_dot", window="local_p", radius=2),
 }
 EVERY = [pytest.param(cell, name, id=f"{cell} {name}") for cell, name in itertools.product(["gru", "lstm", "tanh"], ATTENTIONS)]
+# One head and several, over items and areas, in every order (Li et al. 2018, 4.1.2).
+LATER = {
+    "areas": AttentionConfig(score="general", query_state="current", area=AreaSettings(max_area=3)),
+    "areas fed": AttentionConfig(
+        score="dot", query_state="current", input_feeding=True, area=AreaSettings(max_area=2, key_mode="max", value_mode="mean", top_k=3)
+    ),
+    "areas before": AttentionConfig(score="additive", attention_dim=5, area=AreaSettings(max_area=2, key_mode="features")),
+    "areas local_p": AttentionConfig(score="cosine", query_state="current", window="local_p", radius=2, area=AreaSettings(max_area=2)),
+    "heads": AttentionConfig(score="scaled_dot", heads=7, query_state="current"),
+    "area heads": AttentionConfig(score="scaled_dot", heads=2, query_state="current", area=AreaSettings(max_area=2)),
+    "area heads learned": AttentionConfig(
+        score="scaled_dot", heads=2, query_state="current", area=AreaSettings(max_area=2, key_mode="features")
+    ),
+    "area heads fed": AttentionConfig(
+        score="scaled_dot", heads=2, query_state="current", input_feeding=True, area=AreaSettings(max_area=3, key_mode="features")
+    ),
+    "area heads before": AttentionConfig(
+        score="scaled_dot", heads=1, area=AreaSettings(max_area=2, key_mode="sample_concat", temperature=0.7)
+    ),
+}
+ATTENTIONS |= LATER
+EVERY += [pytest.param("lstm", name, id=f"lstm {name}") for name in LATER]
 
 
 def model_of(cell, name, **changes):
     torch.manual_seed(29)
-    settings = {"embed_dim": 6, "encoder_dim": 7, "decoder_dim": 14, "readout_dim": 10, "dropout": 0.0, "decoder_layers": 2} | changes
-    config = RNNConfig(cell=cell, attention=ATTENTIONS[name], **settings)
+    attention = ATTENTIONS[name]
+    decoder_dim = 14 if attention is None or attention.heads is None else 28  # heads need not be of the source's size, which is 14
+    settings = {"embed_dim": 6, "encoder_dim": 7, "decoder_dim": decoder_dim, "readout_dim": 10, "dropout": 0.0, "decoder_layers": 2}
+    config = RNNConfig(cell=cell, attention=attention, **(settings | changes))
     return build(config, source_size=SOURCE, target_size=TARGET).eval()
 
 
@@ -57,6 +83,8 @@ def test_a_padded_batch_gives_what_single_sentences_give(cell, name):
         if together.weights is not None:
             torch.testing.assert_close(together.weights[row, :length, :width], alone.weights[0])
             assert (together.weights[row, :, width:] == 0).all()
+            if name in LATER:
+                torch.testing.assert_close(alone.weights.sum(-1), torch.ones_like(alone.weights[..., 0]))
         parts.append(model(*one[:5], label_smoothing=0.1))
     torch.testing.assert_close(total.loss, torch.stack([part.loss for part in parts]).sum())
     assert total.tokens == sum(int(part.tokens) for part in parts) == 12
@@ -98,7 +126,8 @@ def test_gradients_reach_every_parameter(cell, name):
     model = model_of(cell, name).train()
     model(*batch_of((0, 1, 2))[:5]).loss.backward()
     without = [key for key, value in model.named_parameters() if value.grad is None or not value.grad.any()]
-    assert without == []
+    # A softmax does not see what is the same for all keys; what is left of it by rounding is no matter.
+    assert [key for key in without if key != "decoder.attention.key.bias"] == []
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
@@ -197,6 +226,58 @@ def test_a_search_gives_each_sentence_the_same_in_any_batch(name):
         assert abs(alone.score - together[row][0].score) < 1e-5
 
 
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_beam_of_one_is_greedy_search(name):
+    model, batch = model_of("lstm", name), batch_of((0, 1, 2))
+    options = SearchOptions(bos=2, eos=3, beam=1, max_length=7, need_attention=name != "none")
+    beam, greedy = (search(model.step, model.start(*batch[:2]), batch_size=3, options=options) for search in (beam_search, greedy_search))
+    for (one,), (other,) in zip(beam, greedy, strict=True):
+        assert one.tokens == other.tokens
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-6)
+        if name != "none":
+            torch.testing.assert_close(one.attention, other.attention)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_weights_nobody_asks_for_are_not_returned_and_change_nothing(name):
+    model, batch = model_of("gru", name), batch_of((0, 1, 2))
+    without = model.decode(*batch[:3], need_weights=False)
+    assert without.weights is None
+    torch.testing.assert_close(without.readout, model.decode(*batch[:3]).readout)
+
+
+def test_keys_of_areas_are_made_once_for_all_steps(monkeypatch):
+    made = []
+    areas_of = MultiHeadAttention.areas_of
+    monkeypatch.setattr(MultiHeadAttention, "areas_of", lambda self, memory: made.append(memory.key.shape[2]) or areas_of(self, memory))
+    batch = batch_of((0, 1, 2))
+    # Whole targets at once need no keys of areas beforehand where nothing waits for the step before; of means none need be made at all.
+    for name, whole, steps in (("area heads fed", 1, 1), ("area heads before", 1, 1), ("area heads learned", 0, 1), ("area heads", 0, 0)):
+        model = model_of("lstm", name)
+        model.decode(*batch[:3])
+        assert len(made) == whole
+        state = model.start(*batch[:2])
+        for _ in range(3):
+            _, _, state = model.step(torch.full((3, 1), 4), state)
+        assert made == [6] * (whole + steps)
+        assert isinstance(state.memory, HeadMemory)
+        assert state.memory.of_areas == bool(steps)
+        made.clear()
+
+
+def test_the_parameters_of_an_lstm_with_heads_and_areas_are_those_counted_by_hand():
+    config = load_config(Path(__file__).parents[2] / "configs" / "multi30k_lstm_area.yaml").model
+    cells = 4 * (256 * 256 + 256 * 256 + 256)  # four gates: of the input, of the state, a bias
+    heads = 4 * (256 * 256 + 256)  # query, key, value, output
+    readout = 2 * 256 * (3 * 256 + 1)  # two candidates each, of state, word and context
+    total = 2 * 6000 * 256 + 6000 + 2 * cells + 2 * cells + heads + readout  # the output layer is the target table and a bias
+    of_areas = 2 * 32 + 32 + 3 * 64 * 64 + 64 * 64  # Eq. 9 for keys of 64: widths, one height, W_mu, W_sigma and W_e, W_d; for all heads
+    features = config.attention.model_copy(update={"area": AreaSettings(max_area=2, key_mode="features")})
+    for attention, expected in ((config.attention, total), (features, total + of_areas)):
+        model = build(config.model_copy(update={"attention": attention}), source_size=6000, target_size=6000)
+        assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
 def test_training_sees_no_later_target_token():
     model = model_of("gru", "fed")
     batch = batch_of((0, 1, 2))
@@ -230,6 +311,7 @@ def test_tied_and_shared_tables_are_one_parameter():
     ("changes", "message"),
     [
         ({"attention": AttentionConfig(score="dot"), "decoder_dim": 9}, "decoder_dim is 9.*have 14"),
+        ({"attention": ATTENTIONS["heads"], "decoder_dim": 9}, "heads: 7 must divide model.decoder_dim, which is 9"),
         ({"share_embeddings": True}, "17 and 19"),
     ],
 )
@@ -262,6 +344,13 @@ def test_parameter_names_are_frozen():
         "output.weight",
         "source_embedding.weight",
     ]
+
+
+def test_the_names_of_heads_and_areas_are_frozen():
+    names = {name for name, _ in model_of("lstm", "area heads fed").named_parameters() if "attention" in name}
+    parts = [f"{part}.{kind}" for part in ("query", "key", "value", "output") for kind in ("weight", "bias")]
+    parts += [f"areas.{part}" for part in ("width", "height", "hidden.weight", "output.weight")]
+    assert names == {f"decoder.attention.{part}" for part in parts}
 
 
 def test_the_papers_initialisations_are_as_published():

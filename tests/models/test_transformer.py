@@ -182,7 +182,28 @@ def test_the_source_of_a_sentence_is_not_copied_for_its_hypotheses():
     assert wide.beams == 5
     _, weights, wide = model.step(torch.full((3, 5), 4), wide)
     assert weights.shape == (3, 5, 8)
-    assert wide.caches[0].seen.key.shape == (15, 2, 1, 5)
+    assert wide.pasts[0].key.shape == (15, 2, 5)
+
+
+def test_a_state_that_is_continued_twice_gives_the_same_both_times():
+    model = model_of()
+    start = model.start(*batch_of((0, 1, 2))[:2])
+    _, _, first = model.step(torch.full((3, 1), 4), start)
+    left, _, one = model.step(torch.full((3, 1), 5), first)
+    model.step(torch.full((3, 1), 6), first)
+    again, _, two = model.step(torch.full((3, 1), 5), first)
+    assert torch.equal(left, again)
+    for state in (one, two):  # what was written behind the one has not harmed the other
+        assert torch.equal(model.step(torch.full((3, 1), 7), state)[0], model.step(torch.full((3, 1), 7), one)[0])
+
+
+def test_reordering_hypotheses_moves_no_key():
+    model = model_of()
+    state = model.start(*batch_of((0, 1, 2))[:2]).select(torch.arange(3), torch.zeros(3, 2, dtype=torch.long))
+    _, _, state = model.step(torch.tensor([[4, 5], [6, 7], [8, 4]]), state)
+    turned = state.select(torch.tensor([0, 2]), torch.tensor([[1, 0], [1, 1]]))
+    assert turned.pasts[0] is state.pasts[0]
+    assert turned.places.tolist() == [[1], [0], [5], [5]]
 
 
 @pytest.mark.parametrize("key_mode", ["sample_concat", "max"])
@@ -196,7 +217,7 @@ def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
         _, _, state = model.step(torch.full((3, 1), 4), state)
     # Two layers with areas: each looks at the last three tokens for the areas that end at the newest, and never at the source again.
     assert sizes == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
-    assert state.caches[0].seen.key.shape[2] == 1 + 2 + 3 + 3 + 3
+    assert state.pasts[0].seen.key.shape[2] == 1 + 2 + 3 + 3 + 3
 
 
 def test_shown_weights_are_those_of_the_layer_asked_for():

@@ -110,7 +110,7 @@ def test_attention_on_the_right_unit_has_no_alignment_error(
         weights = np.full((len(text) + 1, len(line) + 1), 0.01)
         for place, letter in enumerate(text):
             weights[place, line.index(letter, 5 if place < 4 else 0)] = 0.9
-        return AttentionRecord([*line, "</s>"], [*text, "</s>"], weights)
+        return AttentionRecord.alignment([*line, "</s>"], [*text, "</s>"], weights)
 
     monkeypatch.setattr(subject, "align", align)
     links = {(row, column) for row, column in sure}

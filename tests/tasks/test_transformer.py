@@ -1,4 +1,4 @@
-"""Models of the Transformer family through everything a run is: trained, resumed, opened, translated with, measured, looked at."""
+"""Models of the Transformer family, and LSTMs with its attention, through all that a run is: trained, opened, used, measured, looked at."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ from regard.tasks.evaluate import read_links
 from regard.tasks.look import records_of
 from regard.tasks.run import open_run
 from regard.tasks.translation import check_settings
-from tests.tasks.tiny import TEXTS, write_pairs
+from tests.tasks.tiny import FAMILIES, TEXTS, write_pairs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-SIZES: dict[str, Any] = {"embed_dim": 12, "ff_dim": 13, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2}
-FAMILY: dict[str, dict[str, Any]] = {
-    "regular": {"type": "transformer"},
-    "area": {"type": "transformer", "area": {"max_area": 3}, "norm": "pre"},
-    "area features": {"type": "transformer", "area": {"max_area": 3, "key_mode": "features"}},
-    "crossed": {"type": "crossed", "corruption": 0.5},
-}
+FAMILY = ("lstm area", "transformer", "area", "area features", "crossed")
 
 
 def configuration(folder: Path, model: dict[str, Any], **training: Any) -> RunConfig:
     tree = {
         "data": {"max_length": 37, **write_pairs(folder)},
         "vocabulary": {"kind": "character"},
-        "model": {**SIZES, **model},
+        "model": model,
         "training": {"batch_tokens": 300, "save_every": 1, **training},
         "decoding": {"max_length": 13, "beam": 3, "batch_size": 5},
     }
@@ -42,27 +36,11 @@ def quiet(line: str) -> None:
     pass
 
 
-def stop_at_update_4(event: str) -> None:
-    if event == "update 4":
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_a_stopped_run_goes_on_as_if_it_had_not_been(tmp_path: Path, name: str) -> None:
-    config = configuration(tmp_path, FAMILY[name], max_updates=5, precision="bf16")
-    whole = train_translation(config, tmp_path / "whole", say=quiet)
-    with pytest.raises(KeyboardInterrupt):
-        train_translation(config, tmp_path / "parts", say=quiet, on_event=stop_at_update_4)
-    parts = train_translation(config, tmp_path / "parts", say=quiet)
-    assert parts.step == 5
-    assert parts.weights_sha256 == whole.weights_sha256
-
-
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_trained_run_translates_and_shows_where_it_looked(tmp_path: Path, name: str) -> None:
-    train_translation(configuration(tmp_path, FAMILY[name], max_updates=2), tmp_path / "run", say=quiet)
+    train_translation(configuration(tmp_path, FAMILIES[name], max_updates=2), tmp_path / "run", say=quiet)
     run = open_run(tmp_path / "run")
-    assert run.config.model.type == FAMILY[name]["type"]
+    assert run.config.model.type == FAMILIES[name].get("type", "rnn")
     translator = Translator(run)
     lines = [*TEXTS, "", "ein Hund"]
     together = translator.translate(lines, need_attention=True)

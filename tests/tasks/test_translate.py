@@ -15,7 +15,7 @@ from regard.decoding import SamplingOptions, SearchOptions, beam_search
 from regard.errors import ConfigError
 from regard.tasks import Translation, Translator, open_run
 from regard.tasks import translate as module
-from tests.tasks.tiny import KINDS, TEXTS, translator
+from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
 # Each breaks some reader's idea of a line. The rest of them is tested through the command line.
 NASTY = [
@@ -41,28 +41,42 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+LATER = [name for name in FAMILIES if name != "gru"]
+
+
 def outcome(item: Translation) -> list[tuple[list[int], str]]:
     return [(hypothesis.tokens, text) for hypothesis, text in zip(item.hypotheses, item.texts, strict=True)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_text_is_one_line_for_every_reader(kind: str, way: str) -> None:
-    texts = [text for item in translator(kind).translate(NASTY, **WAYS[way]) for text in [item.text, *item.texts]]
+@pytest.mark.parametrize(
+    ("kind", "way", "family"),
+    [*((kind, way, "gru") for kind in KINDS for way in WAYS), *(("character", way, family) for way in WAYS for family in LATER)],
+)
+def test_every_text_is_one_line_for_every_reader(kind: str, way: str, family: str) -> None:
+    items = translator(kind, model=FAMILIES[family]).translate(NASTY, **WAYS[way])
+    texts = [text for item in items for text in [item.text, *item.texts]]
+    assert len(items) == len(NASTY)
     assert len(texts) >= len(NASTY)
     assert [text for text in texts if len(text.splitlines()) > 1 or "\0" in text] == []
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_blank_line_gives_an_empty_one(way: str) -> None:
-    items = translator().translate(["", "Hund", " \t "], **WAYS[way])
+def test_a_blank_line_gives_an_empty_one(way: str, family: str) -> None:
+    items = translator(model=FAMILIES[family]).translate(["", "Hund", " \t "], **WAYS[way])
     assert [item.text == "" and not item.hypotheses for item in items] == [True, False, True]
 
 
-@pytest.mark.parametrize("way", ["beam", "greedy", "n best"])
-@pytest.mark.parametrize("kind", ["word", "character"])
-def test_neither_the_batch_nor_the_order_changes_a_translation(kind: str, way: str) -> None:
-    subject, generator = translator(kind), random.Random(5)
+@pytest.mark.parametrize(
+    ("kind", "way", "family"),
+    [
+        *(("word", way, "gru") for way in ("beam", "greedy", "n best")),
+        *(("character", way, family) for way in ("beam", "greedy") for family in FAMILIES),
+        *(pytest.param("character", "n best", family, marks=pytest.mark.slow) for family in FAMILIES),
+    ],
+)
+def test_neither_the_batch_nor_the_order_changes_a_translation(kind: str, way: str, family: str) -> None:
+    subject, generator = translator(kind, model=FAMILIES[family]), random.Random(5)
     alone = {line: outcome(subject.translate([line], **WAYS[way])[0]) for line in LINES}
     assert len({str(found) for found in alone.values()}) > 4  # else the comparison below says nothing
     for _ in range(5):
@@ -72,8 +86,9 @@ def test_neither_the_batch_nor_the_order_changes_a_translation(kind: str, way: s
         assert [outcome(item) for item in items] == [alone[line] for line in lines]
 
 
-def test_what_is_drawn_for_a_line_depends_on_the_seed_and_its_number_alone() -> None:
-    subject = translator()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_is_drawn_for_a_line_depends_on_the_seed_and_its_number_alone(family: str) -> None:
+    subject = translator(model=FAMILIES[family])
 
     def draw(lines: list[str], batch_size: int, seed: int = 7) -> list[str]:
         torch.manual_seed(seed)
@@ -86,8 +101,9 @@ def test_what_is_drawn_for_a_line_depends_on_the_seed_and_its_number_alone() -> 
     assert draw(LINES, batch_size=64, seed=8) != drawn
 
 
-def test_a_beam_of_one_is_greedy_search() -> None:
-    subject = translator()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_beam_of_one_is_greedy_search(family: str) -> None:
+    subject = translator(model=FAMILIES[family])
     model, vocabulary = subject.run.model, subject.run.vocabularies.source
     sources = [vocabulary.encode(line).ids for line in TEXTS]
     batch = collate(sources, [[] for _ in sources], range(len(sources)))
@@ -207,7 +223,7 @@ def test_the_record_of_a_translation_has_a_row_for_each_token_and_a_column_for_e
     assert (record.source_text, record.target_text) == (line, item.text)
     assert record.weights.shape == (len(item.hypotheses[0].tokens), len(line) + 1)
     assert record.weights.sum(1) == pytest.approx(1.0, abs=1e-5)
-    assert record.scores == pytest.approx(item.hypotheses[0].log_probs)
+    assert record.scores["target"] == pytest.approx(item.hypotheses[0].log_probs)
     assert subject.record(line, item, rank=1) is None
     assert subject.record("", subject.translate([""])[0]) is None
 

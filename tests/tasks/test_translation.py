@@ -16,7 +16,7 @@ from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks import train_translation
 from regard.tasks.run import Vocabularies
 from regard.tasks.translation import check_settings, encode_corpus, likelihood
-from tests.tasks.tiny import TEXTS, configuration, trained, translator, write_pairs
+from tests.tasks.tiny import FAMILIES, TEXTS, configuration, trained, translator, write_pairs
 
 PAIRS = [("ein Hund", "Hund"), ("", "Haus"), ("Haus", "  "), ("Hund" * 7, "Haus"), ("Haus", "Hund" * 7), ("Haus", "ein Haus"), (" ", "")]
 
@@ -152,19 +152,20 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
 
 
-def test_a_run_stopped_in_the_midst_ends_as_one_that_was_not(tmp_path: Path) -> None:
-    whole = retrain(trained(tmp_path / "a", model={"dropout": 0.3}, training={"max_updates": 7, "save_every": 2}))
+@pytest.mark.parametrize(("family", "precision"), [("gru", "fp32"), *((family, "bf16") for family in FAMILIES)])
+def test_a_run_stopped_in_the_midst_ends_as_one_that_was_not(tmp_path: Path, family: str, precision: str) -> None:
+    model = {**FAMILIES[family], "dropout": 0.3}
+    training = {"max_updates": 5, "batch_tokens": 300, "save_every": 2, "precision": precision}
+    whole = retrain(trained(tmp_path / "a", model=model, training=training))
 
     class Killed(Exception):
         pass
 
     def kill(event: str) -> None:
-        if event == "update 5":
+        if event == "update 4":
             raise Killed
 
-    files = write_pairs(tmp_path)
-    training = {"max_updates": 7, "batch_tokens": 300, "save_every": 2}
-    config = configuration(model={"dropout": 0.3}, data={"max_length": 37, **files}, training=training)
+    config = configuration(model=model, data={"max_length": 37, **write_pairs(tmp_path)}, training=training)
     with pytest.raises(Killed):
         train_translation(config, tmp_path / "run", say=lambda line: None, on_event=kill)
     assert retrain(tmp_path / "run").weights_sha256 == whole.weights_sha256

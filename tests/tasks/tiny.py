@@ -16,15 +16,32 @@ from regard.tasks.run import Run, Vocabularies
 TEXTS = ["ein Hund bellt", "der Hund sieht ein Haus", "ein grünes Haus", "Häuser sehen Hunde", "bellt der Hund ?"]
 KINDS = ("bpe", "unigram", "word", "character")
 MODEL: dict[str, Any] = {"embed_dim": 7, "encoder_dim": 5, "decoder_dim": 11, "readout_dim": 7, "attention": {"attention_dim": 3}}
+RECURRENT: dict[str, Any] = {**MODEL, "encoder_dim": 6, "decoder_dim": 12, "decoder_layers": 2}
+ATTENTIVE: dict[str, Any] = {"embed_dim": 12, "ff_dim": 13, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2}
+# Every kind of model, small: what holds for one holds for all.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gru": MODEL,
+    "no attention": {**MODEL, "attention": None},
+    "luong": {**RECURRENT, "attention": {"score": "general", "query_state": "current", "input_feeding": True, "window": "local_p"}},
+    "lstm area": {
+        **RECURRENT,
+        "cell": "lstm",
+        "attention": {"score": "scaled_dot", "heads": 2, "query_state": "current", "area": {"max_area": 2}},
+    },
+    "transformer": {**ATTENTIVE, "type": "transformer", "norm": "pre"},
+    "area": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3}, "norm": "pre"},
+    "area features": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3, "key_mode": "features"}},
+    "crossed": {**ATTENTIVE, "type": "crossed", "corruption": 0.5},
+}
 # From random weights the same few tokens come again and again; larger ones differ by line.
 SPREAD = 4.0
 
 
 def configuration(*, kind: str = "character", **parts: Any) -> RunConfig:
-    """Return small settings; each keyword is a part of the configuration, merged into them."""
+    """Return small settings; each keyword is a part of the configuration, merged into them, but for a model that says its `type`."""
     tree: dict[str, Any] = {
         "vocabulary": {"kind": kind, "size": 300},
-        "model": MODEL,
+        "model": {} if "type" in parts.get("model", {}) else MODEL,
         "data": {"max_length": 23},
         "decoding": {"max_length": 13, "beam": 3, "batch_size": 5},
     }
@@ -55,6 +72,7 @@ def trained(folder: Path, *, kind: str = "character", **parts: Any) -> Path:
     """Train for two updates in `folder`/run, on files beside it, and return the run folder."""
     folder.mkdir(parents=True, exist_ok=True)
     training = {"max_updates": 2, "batch_tokens": 300, **parts.pop("training", {})}
-    config = configuration(kind=kind, data={"max_length": 37, **write_pairs(folder)}, training=training, **parts)
+    data = {"max_length": 37, **write_pairs(folder), **parts.pop("data", {})}
+    config = configuration(kind=kind, data=data, training=training, **parts)
     train_translation(config, folder / "run", say=lambda line: None)
     return folder / "run"

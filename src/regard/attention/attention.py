@@ -10,6 +10,7 @@ from regard.attention.area import Areas
 from regard.attention.hard import HardChoice
 from regard.attention.protocol import AttentionOutput, HardOutput, Memory, NeedWeights
 from regard.attention.score import LocationScore, Score
+from regard.attention.watch import note, watching
 from regard.attention.window import Window
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_mask
@@ -133,6 +134,12 @@ class Attention(nn.Module):
             ShapeError: memory or mask do not fit the query; the message holds both shapes.
             ConfigError: area weights are asked for, but there are no areas; `soft` is given, but there is no choice.
         """
+        if watching():
+
+            def weigh(need: NeedWeights) -> Tensor | None:
+                return self.attend(query, memory, mask=mask, position=position, need_weights=need, soft=soft).weights
+
+            note(self, self.areas, weigh)
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention.area import Areas
+from regard.attention.items import ItemMemory, source_items
 from regard.attention.protocol import AttentionOutput, NeedWeights
 from regard.attention.score import LocationScore, Score
+from regard.attention.watch import note, watching
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_mask
 from regard.ops.shield import finite_rows
@@ -40,6 +42,11 @@ class HeadMemory(NamedTuple):
         if self.mask is not None or other.mask is not None:
             mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
         return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask, self.of_areas)
+
+    @property
+    def batch(self) -> int:
+        """B, how many sentences there are."""
+        return self.key.shape[0]
 
     def rows(self, index: Tensor) -> HeadMemory:
         """Keep only the sentences `index` (B',), in that order."""
@@ -130,6 +137,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
         need_weights: NeedWeights = False,
+        finite: bool = False,
     ) -> AttentionOutput:
         """Attend with queries (B, T, E) to keys and values (B, S, memory_dim).
 
@@ -141,6 +149,7 @@ class MultiHeadAttention(nn.Module):
                 hidden by (B, 1, S).
             causal: hide what stands behind each query, aligned so that the last query sees all; on top of the mask.
             need_weights: return the weights too, (B, H, T, S), or with "areas" (B, H, T, N).
+            finite: the caller answers for it that what the mask hides is finite, too, and it need not be looked for.
 
         Returns:
             `AttentionOutput` with context (B, T, E); a row with nothing to attend to has zeros for weights and what the
@@ -150,34 +159,62 @@ class MultiHeadAttention(nn.Module):
             ShapeError: key, value or mask do not fit; the message holds both shapes.
             ConfigError: area weights are asked for, but there are no areas.
         """
+        if watching():
+            note(self, self.areas, lambda need: self.forward(query, key, value, mask=mask, causal=causal, need_weights=need).weights)
         self._check(query, key, value)
         allowed = self._allowed(query, key.shape[1], mask, causal)
         tainted = None
-        if allowed is not None:
+        if allowed is not None and not finite:
             # Before the projections: the gradients of their weights must not see what is masked either. In self-attention a query may be
             # padding too: as zeros it sends no NaN into the gradients of the others.
             bad = ~finite_rows(query)
             shielded = ops.shield(key, value, allowed.any(1))
             assert shielded.tainted is not None
             query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), shielded.key, shielded.value, shielded.tainted | bad
-        heads = self._split(self.query(query)), self._split(self.key(key)), self._split(self.value(value))
-        context, weights = self._heads(*heads, allowed, causal and mask is None, need_weights)
+        context, weights = self._heads(*self._project(query, key, value), allowed, causal and mask is None, need_weights)
         return self._join(context, weights, tainted)
 
-    def memory(self, key: Tensor, value: Tensor, *, mask: Tensor | None = None) -> HeadMemory:
-        """Project keys and values (B, S, memory_dim) once, for all steps; `mask` (B, S) bool hides padding."""
+    def memory(self, key: Tensor, value: Tensor, *, mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
+        """Project keys and values (B, S, memory_dim) once, for all steps; `mask` (B, S) bool hides padding.
+
+        With `finite` the caller answers for it that there is no NaN or infinity in them, and none is looked for.
+        """
         self._check(None, key, value)
-        if mask is not None:
-            if mask.shape != key.shape[:2] or mask.dtype != torch.bool:
-                raise ShapeError(f"memory: mask must be bool (B, S) = {tuple(key.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}")
+        if mask is not None and (mask.shape != key.shape[:2] or mask.dtype != torch.bool):
+            raise ShapeError(f"memory: mask must be bool (B, S) = {tuple(key.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}")
+        if mask is not None and not finite:
             key, value = (part.masked_fill(~mask.unsqueeze(-1), 0.0) for part in (key, value))
-        if not torch.is_grad_enabled():
+        if finite or not torch.is_grad_enabled():
             return HeadMemory(self._split(self.key(key)), self._split(self.value(value)), mask)
         # A bad row is projected as zeros, so that no weight's gradient sees it, and shows up as NaN behind the projection.
         bad = [~finite_rows(part).unsqueeze(-1) for part in (key, value)]
         key = self.key(key.masked_fill(bad[0], 0.0)).masked_fill(bad[0], torch.nan)
         value = self.value(value.masked_fill(bad[1], 0.0)).masked_fill(bad[1], torch.nan)
         return HeadMemory(self._split(key), self._split(value), mask)
+
+    def items(self, states: Tensor, mask: Tensor | None = None) -> ItemMemory:
+        """Project states (B, S, E), which are keys and values alike, into a store for a search; `mask` (B, S) bool hides some.
+
+        Raises:
+            ConfigError: with areas or scores of its own an attention has no such memory.
+        """
+        if self.areas is not None or self.score is not None:
+            raise ConfigError("items: only scaled dot products with single items can be looked up in a store")
+        if mask is not None:
+            states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
+        key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
+        return source_items(key, value, mask)
+
+    def attend_items(self, query: Tensor, memory: ItemMemory, *, need_weights: bool = False) -> AttentionOutput:
+        """Attend with groups of queries (G, K, E) to a store: context (G, K, E) and, if asked for, weights (G, H, K, L).
+
+        A weight belongs to a place of the group's table, in its order.
+        """
+        heads = self.query(query).unflatten(-1, (self.num_heads, self.head_dim))
+        context, weights = ops.indexed_attention(
+            heads, memory.key, memory.value, memory.places, lengths=memory.lengths, need_weights=need_weights
+        )
+        return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
 
     def areas_of(self, memory: HeadMemory) -> HeadMemory:
         """Make the keys and values of all areas of a memory once, for many steps.
@@ -209,6 +246,8 @@ class MultiHeadAttention(nn.Module):
 
         A cached step appends its own keys to the memory first: with `causal`, the last query sees all of it.
         """
+        if watching():
+            note(self, self.areas, lambda need: self.attend(query, memory, mask=mask, causal=causal, need_weights=need).weights)
         _check_batch(query, memory.key)
         if memory.of_areas:
             if mask is not None or causal:
@@ -247,6 +286,17 @@ class MultiHeadAttention(nn.Module):
         past = ops.causal_mask(target, size, query.device)[None, None]
         return past if mask is None else mask & past
 
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # What has the same input may be one product.
+        if query is key and key is value:
+            found = ops.joint_linear(query, (self.query, self.key, self.value))
+        elif key is value:
+            found = self.query(query), *ops.joint_linear(key, (self.key, self.value))
+        else:
+            found = self.query(query), self.key(key), self.value(value)
+        q, k, v = (self._split(part) for part in found)
+        return q, k, v
+
     def _split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # (B, N, H D) -> (B, H, N, D)
 
@@ -284,6 +334,8 @@ class MultiHeadAttention(nn.Module):
             )
             return found if isinstance(found, tuple) else (found, None)
         if areas is None and self.score is None and not need_weights and query.numel() and key.numel():
+            if not dropout and ops.native_takes_items(query, key):  # half the time of PyTorch's kernel
+                return cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal)), None
             return _fused(query, key, value, allowed, only_causal, dropout), None
         if areas is not None:
             key, value = areas.keys(key), areas.values(value)

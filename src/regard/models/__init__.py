@@ -6,6 +6,8 @@ from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedRe
 from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder import Encoded, RecurrentEncoder
+from regard.models.ensemble import Ensemble, EnsembleState
+from regard.models.look import LayerWeights
 from regard.models.readout import DeepReadout, TanhReadout
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.transformer import Transformer, shown_weights
@@ -19,9 +21,10 @@ from regard.models.transformer_layers import (
     ResidualNorm,
     Source,
     SourceReader,
+    recall,
     remember,
 )
-from regard.models.transformer_state import Cache, TransformerState
+from regard.models.transformer_state import Cache, Newest, Store, TransformerState
 
 __all__ = [
     "Bridge",
@@ -39,7 +42,11 @@ __all__ = [
     "Encoder",
     "EncoderDecoder",
     "EncoderLayer",
+    "Ensemble",
+    "EnsembleState",
     "FeedForward",
+    "LayerWeights",
+    "Newest",
     "Reading",
     "RecurrentCell",
     "RecurrentDecoder",
@@ -50,10 +57,12 @@ __all__ = [
     "ScaledEmbedding",
     "Source",
     "SourceReader",
+    "Store",
     "TanhReadout",
     "Transformer",
     "TransformerState",
     "build",
+    "recall",
     "remember",
     "shown_weights",
     "sinusoidal_positions",

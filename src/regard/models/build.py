@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from torch import nn
 
@@ -23,7 +23,7 @@ from regard.attention import (
 )
 from regard.attention.score import Score
 from regard.attention.window import Window
-from regard.config import AttentionConfig, CrossedConfig, ModelConfig, RNNConfig, TransformerConfig, TransformerSettings
+from regard.config import AreaSettings, AttentionConfig, CrossedConfig, ModelConfig, RNNConfig, TransformerConfig, TransformerSettings
 from regard.errors import ConfigError
 from regard.models.cell import RecurrentStack
 from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer
@@ -35,6 +35,8 @@ from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.transformer import Transformer
 from regard.models.transformer_layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
+
+AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
 
 
 @overload
@@ -68,9 +70,17 @@ def build(config: ModelConfig, *, source_size: int, target_size: int) -> Encoder
         case RNNConfig():
             return _recurrent(config, source_size, target_size)
         case TransformerConfig():
-            return _transformer(config, source_size, target_size)
+            return _settled(_transformer(config, source_size, target_size), config)
         case CrossedConfig():
-            return _crossed(config, source_size, target_size)
+            return _settled(_crossed(config, source_size, target_size), config)
+
+
+def _settled(model: AnyTransformer, config: TransformerSettings) -> AnyTransformer:
+    model.positions = config.positions
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = config.norm_eps
+    return model
 
 
 def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
@@ -87,18 +97,20 @@ def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> Recurre
     attention = config.attention
     attend_first = attention is not None and attention.query_state == "previous"
     feeding = attention is not None and attention.input_feeding
+    # Several heads join what they found into a vector of the query's size.
+    context_dim = encoder.output_dim if attention is None or attention.heads is None else config.decoder_dim
     stack = RecurrentStack(
         config.cell,
         config.embed_dim,
         config.decoder_dim,
         num_layers=config.decoder_layers,
-        extra_dim=config.readout_dim if feeding else encoder.output_dim if attend_first or attention is None else 0,
+        extra_dim=config.readout_dim if feeding else context_dim if attend_first or attention is None else 0,
         dropout=config.dropout,
     )
     decoder = RecurrentDecoder(
         target_embedding,
         stack,
-        _readout(config, encoder.output_dim),
+        _readout(config, context_dim),
         attention=None if attention is None else _attention(attention, config.decoder_dim, encoder.output_dim),
         attend_first=attend_first,
         input_feeding=feeding,
@@ -129,8 +141,25 @@ def _readout(config: RNNConfig, context_dim: int) -> Readout:
             return TanhReadout(config.decoder_dim, context_dim, config.readout_dim)
 
 
-def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention:
-    return Attention(_score(config, query_dim, key_dim), window=_window(config, query_dim))
+def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention | MultiHeadAttention:
+    if config.heads is None:
+        return Attention(_score(config, query_dim, key_dim), window=_window(config, query_dim), areas=_areas(config.area, key_dim))
+    if query_dim % config.heads:
+        raise ConfigError(f"model.attention.heads: {config.heads} must divide model.decoder_dim, which is {query_dim}")
+    return MultiHeadAttention(query_dim, config.heads, memory_dim=key_dim, areas=_areas(config.area, query_dim // config.heads))
+
+
+def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
+    if config is None:
+        return None
+    return Areas(
+        config.max_area,
+        key_mode=config.key_mode,
+        value_mode=config.value_mode,
+        dim=dim,
+        top_k=config.top_k,
+        temperature=config.temperature,
+    )
 
 
 def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> Score:
@@ -213,7 +242,9 @@ def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> Cross
 def _tables(config: TransformerSettings, source_size: int, target_size: int) -> tuple[nn.Embedding, nn.Embedding, ops.Linear]:
     target_embedding = ScaledEmbedding(target_size, config.embed_dim)
     source_embedding = target_embedding if config.share_embeddings else ScaledEmbedding(source_size, config.embed_dim)
-    output = ops.Linear(config.embed_dim, target_size, bias=False)
+    output = ops.Linear(config.embed_dim, target_size, bias=config.output_bias)
+    if output.bias is not None:
+        nn.init.zeros_(output.bias)
     if config.tie_embeddings:
         output.weight = target_embedding.weight
     else:
@@ -230,18 +261,10 @@ def _decoder(config: TransformerSettings, readers: list[SourceReader] | list[Cro
 
 
 def _feed_forward(config: TransformerSettings) -> FeedForward:
-    return FeedForward(config.embed_dim, config.ff_dim, dropout=config.relu_dropout)
+    return FeedForward(config.embed_dim, config.ff_dim, dropout=config.relu_dropout, activation=config.activation)
 
 
 def _heads(config: TransformerSettings, layer: int) -> MultiHeadAttention:
-    areas = None
-    if config.area is not None and layer < config.area.layers:
-        areas = Areas(
-            config.area.max_area,
-            key_mode=config.area.key_mode,
-            value_mode=config.area.value_mode,
-            dim=config.embed_dim // config.num_heads,
-            top_k=config.area.top_k,
-            temperature=config.area.temperature,
-        )
+    area = config.area if config.area is not None and layer < config.area.layers else None
+    areas = _areas(area, config.embed_dim // config.num_heads)
     return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas)

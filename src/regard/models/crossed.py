@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import CrossedAttention, HeadMemory, MultiHeadAttention
+from regard.attention import CrossedAttention, MultiHeadAttention
 from regard.errors import ShapeError
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import Decoder, FeedForward, Reading, ResidualNorm, Source, remember
+from regard.models.transformer_layers import Decoder, FeedForward, Reading, ResidualNorm, Source, SourceMemory, recall, remember
 
 Residual = Literal["own", "asking"]
 
@@ -156,15 +156,15 @@ class CrossedReader(nn.Module):
         nn.init.xavier_uniform_(self.join.weight)
         nn.init.zeros_(self.join.bias)
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[HeadMemory, ...]:
-        """Project both sources; `ready`: make keys of areas now, for many calls."""
+    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
+        """Project both sources; `ready`: for the steps of a search."""
         first, second = sources
         return remember(self.left, first, ready=ready), remember(self.right, second, ready=ready)
 
-    def forward(self, query: Tensor, memories: Sequence[HeadMemory], *, need_weights: bool) -> Reading:
+    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
         """Attend with queries (B, T, E)."""
-        left = self.left.attend(query, memories[0], need_weights=need_weights)
-        right = self.right.attend(query, memories[1], need_weights=need_weights)
+        left = recall(self.left, query, memories[0], need_weights=need_weights)
+        right = recall(self.right, query, memories[1], need_weights=need_weights)
         found = torch.cat([self.left_feed_forward(left.context), self.right_feed_forward(right.context)], -1)
         weights = None if left.weights is None or right.weights is None else (left.weights, right.weights)
         return Reading(self.join(found), weights)

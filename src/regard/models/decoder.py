@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import Attention, Memory
+from regard.attention import Attention, HeadMemory, Memory, MultiHeadAttention
 from regard.models.cell import CellKind, Layers, RecurrentStack
 from regard.models.encoder import Encoded
 from regard.models.readout import Readout
@@ -28,7 +28,7 @@ class DecoderState:
     """
 
     layers: Layers
-    memory: Memory | None
+    memory: Memory | HeadMemory | None
     context: Tensor | None
     feed: Tensor | None
     position: int
@@ -59,11 +59,24 @@ class DecoderOutput(NamedTuple):
 
     Attributes:
         readout: (B, T, R), what the output layer sees.
-        weights: (B, T, S) the attention, or None without attention.
+        weights: (B, T, S) the attention, or None without attention or where it was not asked for.
     """
 
     readout: Tensor
     weights: Tensor | None
+
+
+def shares(weights: Tensor) -> Tensor:
+    """Return one map of weights that add up to 1, (B, T, S), of those of items: (B, T, S), or with heads (B, H, T, S), whose mean is taken.
+
+    The items of an area of several get the area's weight each, so that theirs would add up to more than 1. Rows of zeros stay zeros.
+
+    Example:
+        >>> shares(torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]])).tolist()
+        [[[0.375, 0.625]]]
+    """
+    mean = weights.mean(1) if weights.dim() == 4 else weights
+    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
 
 
 class Bridge(nn.Module):
@@ -124,7 +137,7 @@ class RecurrentDecoder(nn.Module):
         embedding: the target embedding.
         stack: the recurrent layers; their second input takes Bahdanau's or the fixed context, or Luong's attentional state.
         readout: how state, word and context are combined.
-        attention: how to attend, or None for a fixed context.
+        attention: how to attend, with one head or several, over items or areas (Li et al. 2018, 4.1.2); None for a fixed context.
         attend_first: Bahdanau's order (True) or Luong's.
         input_feeding: feed the attentional state back (Luong's order only).
         dropout: on embeddings and on the readout, where it goes to the output layer; not on what is fed back (Zaremba et al. 2014: only
@@ -146,7 +159,7 @@ class RecurrentDecoder(nn.Module):
         stack: RecurrentStack,
         readout: Readout,
         *,
-        attention: Attention | None,
+        attention: Attention | MultiHeadAttention | None,
         attend_first: bool = False,
         input_feeding: bool = False,
         dropout: float = 0.0,
@@ -160,18 +173,26 @@ class RecurrentDecoder(nn.Module):
         self.input_feeding = input_feeding
         self.dropout = nn.Dropout(dropout)
 
-    def start(self, layers: Layers, encoded: Encoded) -> DecoderState:
-        """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them."""
+    def start(self, layers: Layers, encoded: Encoded, *, ready: bool = True) -> DecoderState:
+        """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them.
+
+        `ready`: the source is attended to many times, so that what is costly is made now.
+        """
         batch = encoded.states.shape[0]
         feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
         if self.attention is not None:
             mask = ops.length_mask(encoded.lengths, encoded.states.shape[1])
-            return DecoderState(layers, self.attention.memory(encoded.states, mask=mask), None, feed, 0)
+            return DecoderState(layers, _memory(self.attention, encoded.states, mask, ready), None, feed, 0)
         directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
         context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
         return DecoderState(layers, None, context, feed, 0)
 
-    def forward(self, target: Tensor, state: DecoderState) -> DecoderOutput:
+    @property
+    def stepwise(self) -> bool:
+        """Whether attention waits for the step before, so that whole targets attend once a token, too."""
+        return self.attend_first or self.input_feeding
+
+    def forward(self, target: Tensor, state: DecoderState, *, need_weights: bool = True) -> DecoderOutput:
         """Run over whole targets (B, T), each token the one before the token to predict.
 
         Only what depends on the step before runs step by step; the rest is done for all steps at once.
@@ -182,11 +203,11 @@ class RecurrentDecoder(nn.Module):
             return DecoderOutput(embedded.new_zeros(*target.shape, self.readout.output_dim), None)
         with ops.recurrent_steps():
             if self.input_feeding:
-                return self._forward_fed(steps, embedded, state)
+                return self._forward_fed(steps, embedded, state, need_weights)
             hidden, contexts, weights = [], [], []
             for gates in steps:
                 if self.attend_first:
-                    state, context, weight = self._attend_first(gates, state)
+                    state, context, weight = self._attend_first(gates, state, need_weights)
                     contexts.append(context)
                     weights.append(weight)
                 else:
@@ -194,8 +215,8 @@ class RecurrentDecoder(nn.Module):
                 hidden.append(state.top)
         tops = torch.cat(hidden, 1)  # (B, T, H)
         if self.attend_first:
-            return DecoderOutput(self.dropout(self._read(tops, embedded, torch.cat(contexts, 1))), torch.cat(weights, 1))
-        context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device))
+            return DecoderOutput(self.dropout(self._read(tops, embedded, torch.cat(contexts, 1))), _joined(weights))
+        context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device), need_weights)
         return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
@@ -203,41 +224,59 @@ class RecurrentDecoder(nn.Module):
         embedded = self.dropout(self.embedding(tokens))
         gates = self.stack.project(embedded)
         if self.attend_first:
-            state, context, weights = self._attend_first(gates, state)
+            state, context, weights = self._attend_first(gates, state, True)
             return self.dropout(self._read(state.top, embedded, context)), weights, state
-        readout, weights, state = self._attend_last(gates, embedded, state)
+        readout, weights, state = self._attend_last(gates, embedded, state, True)
         return self.dropout(readout), weights, replace(state, position=state.position + 1)
 
-    def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState) -> DecoderOutput:
+    def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState, need_weights: bool) -> DecoderOutput:
         readouts, weights = [], []
         for gates, word in zip(steps, embedded.unsqueeze(2).unbind(1), strict=True):
-            readout, weight, state = self._attend_last(gates, word, state)
+            readout, weight, state = self._attend_last(gates, word, state, need_weights)
             state = replace(state, position=state.position + 1)
             readouts.append(readout)
             weights.append(weight)
-        return DecoderOutput(self.dropout(torch.cat(readouts, 1)), torch.cat(weights, 1))
+        return DecoderOutput(self.dropout(torch.cat(readouts, 1)), _joined(weights))
 
-    def _attend_first(self, gates: Tensor, state: DecoderState) -> tuple[DecoderState, Tensor, Tensor]:
-        assert self.attention is not None
-        assert state.memory is not None
-        attended = self.attention.attend(state.top, state.memory, position=state.position, need_weights=True)
-        assert attended.weights is not None
-        state = replace(state, layers=self.stack(gates, state.layers, attended.context), position=state.position + 1)
-        return state, attended.context, attended.weights
+    def _attend_first(self, gates: Tensor, state: DecoderState, need_weights: bool) -> tuple[DecoderState, Tensor, Tensor | None]:
+        context, weights = self._context(state.top, state, state.position, need_weights)
+        state = replace(state, layers=self.stack(gates, state.layers, context), position=state.position + 1)
+        return state, context, weights
 
-    def _attend_last(self, gates: Tensor, embedded: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+    def _attend_last(
+        self, gates: Tensor, embedded: Tensor, state: DecoderState, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None, DecoderState]:
         layers = self.stack(gates, state.layers, state.feed if self.input_feeding else state.context)
         state = replace(state, layers=layers)
-        context, weights = self._context(state.top, state, state.position)
+        context, weights = self._context(state.top, state, state.position, need_weights)
         readout = self._read(state.top, embedded, context)
         return readout, weights, replace(state, feed=readout) if self.input_feeding else state
 
-    def _context(self, query: Tensor, state: DecoderState, position: int | Tensor) -> tuple[Tensor, Tensor | None]:
-        if self.attention is None or state.memory is None:
-            assert state.context is not None
-            return state.context, None
-        attended = self.attention.attend(query, state.memory, position=position, need_weights=True)
-        return attended.context, attended.weights
+    def _context(self, query: Tensor, state: DecoderState, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        match self.attention, state.memory:
+            case Attention(), Memory():
+                attended = self.attention.attend(query, state.memory, position=position, need_weights=need_weights)
+            case MultiHeadAttention(), HeadMemory():
+                attended = self.attention.attend(query, state.memory, need_weights=need_weights)
+            case _:
+                assert state.context is not None
+                return state.context, None
+        weights = attended.weights
+        if weights is not None and (weights.dim() == 4 or self.attention.areas is not None):
+            weights = shares(weights)
+        return attended.context, weights
 
     def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
         return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))
+
+
+def _memory(attention: Attention | MultiHeadAttention, states: Tensor, mask: Tensor, ready: bool) -> Memory | HeadMemory:
+    if isinstance(attention, Attention):
+        return attention.memory(states, mask=mask)
+    memory = attention.memory(states, states, mask=mask)
+    return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
+
+
+def _joined(weights: list[Tensor | None]) -> Tensor | None:
+    kept = [weight for weight in weights if weight is not None]
+    return torch.cat(kept, 1) if kept else None

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from regard.errors import ConfigError
+
+PositionKind = Literal["paper", "fairseq"]
+FAIRSEQ_FIRST = 2  # fairseq counts from behind its padding token, whose id is 1
 
 
 class ScaledEmbedding(nn.Embedding):
@@ -34,7 +40,7 @@ class ScaledEmbedding(nn.Embedding):
         return super().forward(input) * self.scale
 
 
-def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = torch.float32, kind: PositionKind = "paper") -> Tensor:
     """Return the vectors that tell a Transformer where a token stands.
 
         p[2i] = sin(position / 10000^(2i / E));  p[2i + 1] = cos(position / 10000^(2i / E))
@@ -45,15 +51,24 @@ def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = to
         positions: (...,) integers, from 0.
         dim: E; an odd one ends with a sine.
         dtype: of the result; narrower ones than float32 are computed in float32.
+        kind: "fairseq" takes `(position + 2) / 10000^(2i / (E - 2))` instead, as models trained with fairseq expect; E even, at least 4.
 
     Returns:
         (..., E).
+
+    Raises:
+        ConfigError: "fairseq" with an odd or too small E; names it.
 
     Example:
         >>> sinusoidal_positions(torch.tensor([0, 1]), 4)[0].tolist()
         [0.0, 1.0, 0.0, 1.0]
     """
     wide = torch.promote_types(dtype, torch.float32)
-    rates = torch.exp(torch.arange(0, dim, 2, dtype=wide, device=positions.device) * (-math.log(10000) / dim))
+    span = dim
+    if kind == "fairseq":
+        if dim % 2 or dim < 4:
+            raise ConfigError(f"positions fairseq: the size must be even and at least 4, found {dim}")
+        positions, span = positions + FAIRSEQ_FIRST, dim - 2
+    rates = torch.exp(torch.arange(0, dim, 2, dtype=wide, device=positions.device) * (-math.log(10000) / span))
     angles = positions.unsqueeze(-1) * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :dim].to(dtype)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.attention import watch
 from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
 from regard.models.encoder import RecurrentEncoder
+from regard.models.look import LayerWeights, layer_weights
 
 AnyState = TypeVar("AnyState")
 
@@ -30,6 +32,11 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
 
     output: ops.Linear
 
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at."""
+        return True
+
     @abstractmethod
     def start(self, source: Tensor, source_lengths: Tensor) -> AnyState:
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
@@ -41,6 +48,23 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
     @abstractmethod
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+
+    @torch.no_grad()
+    def look(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerWeights]:
+        """Return what every attention weighs, all layers and heads, when the model is made to produce given targets.
+
+        Args:
+            source: (B, S) tokens, EOS included.
+            source_lengths: (B,).
+            target_input: (B, T), BOS first.
+            areas: return the weights of areas, too.
+
+        Returns:
+            One entry an attention, the encoder's first, from the bottom up; none for a model without attention.
+        """
+        with watch(areas=areas) as sights:
+            self.decode(source, source_lengths, target_input, need_weights=False)
+        return layer_weights(self, sights, source_lengths)
 
     def logits(self, readout: Tensor) -> Tensor:
         """Map readouts (..., R) to logits (..., V), in float32 at least."""
@@ -119,8 +143,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState]):
 
     def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
-        encoded = self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
-        return self.decoder.start(self.bridge(encoded.final), encoded)
+        return self._start(source, source_lengths, ready=True)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
@@ -129,5 +152,14 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState]):
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
-        output = self.decoder(target_input, self.start(source, source_lengths))
-        return output if need_weights else DecoderOutput(output.readout, None)
+        state = self._start(source, source_lengths, ready=self.decoder.stepwise)
+        return self.decoder(target_input, state, need_weights=need_weights)
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at."""
+        return self.decoder.attention is not None
+
+    def _start(self, source: Tensor, source_lengths: Tensor, *, ready: bool) -> DecoderState:
+        encoded = self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+        return self.decoder.start(self.bridge(encoded.final), encoded, ready=ready)

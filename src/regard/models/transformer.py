@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.models.decoder import DecoderOutput
-from regard.models.embedding import sinusoidal_positions
+from regard.models.decoder import DecoderOutput, shares
+from regard.models.embedding import PositionKind, sinusoidal_positions
 from regard.models.sequence import EncoderDecoder
 from regard.models.transformer_layers import Decoder, Source
 from regard.models.transformer_state import TransformerState
@@ -22,10 +21,13 @@ class Transformer(EncoderDecoder[TransformerState]):
         target_embedding: (V_target, E), scaled; may be the same.
         encoder: reads the source.
         decoder: generates the target.
-        output: E to vocabulary (V_target), without bias as published.
+        output: E to vocabulary (V_target), as published without bias.
         dropout: on the sums of embeddings and positions.
 
-    Parameters: `source_embedding.*`, `target_embedding.*`, `encoder.*`, `decoder.*`, `output.weight`.
+    Attributes:
+        positions: the kind of `sinusoidal_positions`; `regard.models.build` sets it.
+
+    Parameters: `source_embedding.*`, `target_embedding.*`, `encoder.*`, `decoder.*`, `output.weight`, and `output.bias` if it has one.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -53,6 +55,7 @@ class Transformer(EncoderDecoder[TransformerState]):
         self.decoder = decoder
         self.output = output
         self.dropout = dropout
+        self.positions: PositionKind = "paper"
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
         """Encode sources (B, S): what the decoder's layers can attend to."""
@@ -63,8 +66,8 @@ class Transformer(EncoderDecoder[TransformerState]):
         """Embed tokens (B, T), the first of which stand at position `start`: (B, T, E)."""
         vectors = embedding(tokens)
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype)
-        return F.dropout(vectors, self.dropout, self.training)
+        vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype, kind=self.positions)
+        return ops.dropout(vectors, self.dropout) if self.training else vectors
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
@@ -94,5 +97,4 @@ def shown_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
     """
     if weights is None:
         return None
-    mean = torch.stack([one.mean(1) for one in weights]).mean(0)
-    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+    return shares(torch.stack([one.mean(1) for one in weights]).mean(0))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import HeadMemory, MultiHeadAttention
+from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
 from regard.errors import ConfigError
-from regard.models.transformer_state import Cache, TransformerState, extend
+from regard.models.transformer_state import Cache, Newest, Past, Store, TransformerState, extend
+
+SourceMemory = HeadMemory | ItemMemory
+"""A source as an attention keeps it: for whole targets or with areas, and for the steps of a search."""
+
+
+Activation = Literal["relu", "swish", "gelu"]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 class Source(NamedTuple):
@@ -60,8 +66,8 @@ class ResidualNorm(nn.LayerNorm):
 
     def after(self, x: Tensor, change: Tensor) -> Tensor:
         """Return y, `change` being f of what `before` gave."""
-        y = x + F.dropout(change, self.dropout, self.training)
-        return y if self.pre else self(y)
+        norm = (None, None) if self.pre else (self.weight, self.bias)
+        return ops.residual(x, change, *norm, dropout=self.dropout if self.training else 0.0, eps=self.eps)
 
     def extra_repr(self) -> str:
         """Show the settings."""
@@ -75,6 +81,7 @@ class FeedForward(nn.Module):
         dim: E.
         hidden_dim: F.
         dropout: on the hidden units.
+        activation: "relu", or in its place "swish" (x sigmoid(x)) or "gelu" (x Phi(x)).
 
     Parameters: `hidden.*` (F, E), `output.*` (E, F), each with weight and bias; weights start Xavier-uniform, biases at zero.
 
@@ -83,8 +90,9 @@ class FeedForward(nn.Module):
         torch.Size([2, 5, 3])
     """
 
-    def __init__(self, dim: int, hidden_dim: int, *, dropout: float = 0.0) -> None:
+    def __init__(self, dim: int, hidden_dim: int, *, dropout: float = 0.0, activation: Activation = "relu") -> None:
         super().__init__()
+        self.activation = activation
         self.hidden = ops.Linear(dim, hidden_dim)
         self.output = ops.Linear(hidden_dim, dim)
         self.dropout = dropout
@@ -94,7 +102,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., E) to (..., E)."""
-        return self.output(F.dropout(torch.relu(self.hidden(x)), self.dropout, self.training))
+        hidden = ACTIVATIONS[self.activation](self.hidden(x))
+        return self.output(F.dropout(hidden, self.dropout, self.training))
 
 
 class EncoderLayer(nn.Module):
@@ -126,7 +135,7 @@ class EncoderLayer(nn.Module):
         """Map states (B, S, E); `mask` (B, S) bool, True = no padding."""
         given = self.attention_norm.before(x)
         allowed = None if mask is None else mask.unsqueeze(1)
-        x = self.attention_norm.after(x, self.attention(given, given, given, mask=allowed).context)
+        x = self.attention_norm.after(x, self.attention(given, given, given, mask=allowed, finite=True).context)
         return self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x)))
 
 
@@ -160,11 +169,11 @@ class Encoder(nn.Module):
 class Reader(Protocol):
     """How a decoder's layer looks at the sources."""
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[HeadMemory, ...]:
-        """Project the sources once; `ready`: for many calls, so that what is costly is made now."""
+    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
+        """Project the sources once; `ready`: for the many steps of a search, so that what is costly is made now."""
         ...
 
-    def __call__(self, query: Tensor, memories: Sequence[HeadMemory], *, need_weights: bool) -> Reading:
+    def __call__(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
         """Read with queries (B, T, E)."""
         ...
 
@@ -188,19 +197,19 @@ class SourceReader(nn.Module):
         super().__init__()
         self.attention = attention
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[HeadMemory, ...]:
-        """Project the only source; `ready`: make keys of areas now, for many calls."""
+    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
+        """Project the only source; `ready`: for the steps of a search."""
         (source,) = sources
         return (remember(self.attention, source, ready=ready),)
 
-    def forward(self, query: Tensor, memories: Sequence[HeadMemory], *, need_weights: bool) -> Reading:
+    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
         """Attend with queries (B, T, E)."""
-        found = self.attention.attend(query, memories[0], need_weights=need_weights)
+        found = recall(self.attention, query, memories[0], need_weights=need_weights)
         return Reading(found.context, None if found.weights is None else (found.weights,))
 
 
-def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> HeadMemory:
-    """Project a source for an attention; `ready`: with areas whose keys have to be made, make them once.
+def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> SourceMemory:
+    """Project a source for an attention; `ready`: for the steps of a search, to which the keys of areas are made once.
 
     Example:
         >>> from regard.attention import Areas
@@ -208,8 +217,23 @@ def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> H
         >>> remember(attention, Source(torch.ones(3, 5, 6), None), ready=True).key.shape  # 5 items and 4 pairs
         torch.Size([3, 2, 9, 3])
     """
-    memory = attention.memory(source.states, source.states, mask=source.mask)
+    if ready and attention.areas is None:
+        return attention.items(source.states, source.mask)
+    memory = attention.memory(source.states, source.states, mask=source.mask, finite=True)
     return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
+
+
+def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
+    """Attend with queries (B, T, E) to what `remember` made.
+
+    Example:
+        >>> attention, source = MultiHeadAttention(6, 2), Source(torch.ones(3, 5, 6), None)
+        >>> recall(attention, torch.ones(3, 7, 6), remember(attention, source, ready=True), need_weights=True).weights.shape
+        torch.Size([3, 2, 7, 5])
+    """
+    if isinstance(memory, ItemMemory):
+        return attention.attend_items(query, memory, need_weights=need_weights)
+    return attention.attend(query, memory, need_weights=need_weights)
 
 
 class DecoderLayer(nn.Module):
@@ -242,23 +266,31 @@ class DecoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
 
-    def forward(self, x: Tensor, memories: Sequence[HeadMemory], *, need_weights: bool = False) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+    def forward(
+        self, x: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Map states (B, T, E) of whole targets: the new ones, and the weights on each source if asked for."""
         given = self.attention_norm.before(x)
-        x = self.attention_norm.after(x, self.attention(given, given, given, causal=True).context)
+        x = self.attention_norm.after(x, self.attention(given, given, given, causal=True, finite=True).context)
         return self._read(x, memories, need_weights)
 
     def step(
-        self, x: Tensor, cache: Cache | None, memories: Sequence[HeadMemory], *, need_weights: bool = False
-    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Cache]:
+        self, x: Tensor, past: Past | None, newest: Newest, memories: Sequence[SourceMemory], *, need_weights: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Past]:
         """Map the state of one token of each hypothesis, (B, K, E), each with a past of its own and all with the same sources."""
         given = self.attention_norm.before(x)
         token = given.flatten(0, 1).unsqueeze(1)  # (B K, 1, E)
-        cache = extend(cache, self.attention.memory(token, token), self.attention)
-        x = self.attention_norm.after(x, self.attention.attend(token, cache.seen).context.view_as(x))
-        return *self._read(x, memories, need_weights), cache
+        if self.attention.areas is None:
+            latest = self.attention.items(token)
+            past = past.extended(newest.count, latest.key, latest.value) if isinstance(past, Store) else Store(latest.key, latest.value)
+            found = self.attention.attend_items(token, ItemMemory(past.key, past.value, newest.places))
+        else:
+            past = extend(past if isinstance(past, Cache) else None, self.attention.memory(token, token), self.attention)
+            found = self.attention.attend(token, past.seen)
+        x = self.attention_norm.after(x, found.context.view_as(x))
+        return *self._read(x, memories, need_weights), past
 
-    def _read(self, x: Tensor, memories: Sequence[HeadMemory], need_weights: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+    def _read(self, x: Tensor, memories: Sequence[SourceMemory], need_weights: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         reading = self.reader(self.reader_norm.before(x), memories, need_weights=need_weights)
         x = self.reader_norm.after(x, reading.context)
         return self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x))), reading.weights
@@ -301,17 +333,18 @@ class Decoder(nn.Module):
     def start(self, sources: Sequence[Source]) -> TransformerState:
         """Return the state before the first token: every layer's own projection of the sources, made once."""
         memories = tuple(layer.reader.memories(sources, ready=True) for layer in self._layers())
-        return TransformerState((None,) * len(memories), memories)
+        states = sources[0].states
+        places = torch.empty(states.shape[0], 0, dtype=torch.long, device=states.device)
+        return TransformerState((None,) * len(memories), memories, places)
 
     def step(self, x: Tensor, state: TransformerState) -> tuple[Tensor, tuple[Tensor, ...] | None, TransformerState]:
         """Map the state of one token of each hypothesis, (B, K, E): the new one, the shown layer's weights, and what is remembered."""
-        shown, caches = None, []
-        for number, (layer, past, memories) in enumerate(zip(self._layers(), state.caches, state.memories, strict=True)):
-            x, weights, cache = layer.step(x, past, memories, need_weights=number == self.shown_layer)
+        shown, pasts, newest = None, [], state.newest()
+        for number, (layer, past, memories) in enumerate(zip(self._layers(), state.pasts, state.memories, strict=True)):
+            x, weights, longer = layer.step(x, past, newest, memories, need_weights=number == self.shown_layer)
             shown = weights if number == self.shown_layer else shown
-            caches.append(cache)
-        state = replace(state, caches=tuple(caches), position=state.position + 1)
-        return x if self.norm is None else self.norm(x), shown, state
+            pasts.append(longer)
+        return x if self.norm is None else self.norm(x), shown, state.advanced(newest, pasts)
 
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))

@@ -165,7 +165,7 @@ def shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) 
 def _alignment_error(translator: Translator, pairs: Sequence[Pair], known: KnownLinks) -> Score:
     if len(known.sure) != len(pairs):
         raise DataError(f"links: {len(known.sure)} lines, but there are {len(pairs)} sentence pairs")
-    if not translator.run.config.model.attends:
+    if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
     source_vocabulary, target_vocabulary = translator.run.vocabularies
     with ops.packed_weights():

@@ -20,7 +20,7 @@ from regard.config import RunConfig, differences, dump_config, load_config
 from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError
-from regard.models import EncoderDecoder, build
+from regard.models import EncoderDecoder, Ensemble, build
 from regard.training import load_weights
 from regard.training.checkpoint import check_run_files, weights_file
 from regard.training.folder import verify_folder
@@ -87,6 +87,46 @@ def open_run(folder: str | Path) -> Run:
     model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
     load_weights(weights.parent, model)
     return Run(folder, config, vocabularies, model.eval(), weights)
+
+
+def open_ensemble(folders: Sequence[str | Path]) -> Run:
+    """Open runs that decode together, by the mean of their probabilities.
+
+    Args:
+        folders: one or more run folders whose vocabularies hold the same; what is not a matter of the model is taken from the first, but
+            for `data.max_length`, the smallest of all.
+
+    Returns:
+        The first `Run` with an `Ensemble` for its model; one folder alone is opened as it is.
+
+    Raises:
+        ConfigError: the vocabularies of two runs differ; names both.
+        CheckpointError: see `open_run`.
+
+    Example:
+        >>> open_ensemble(["no-such-run", "another"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    first, *others = [open_run(folder) for folder in folders]
+    if not others:
+        return first
+    for other in others:
+        for side, own in _vocabulary_files(first).items():
+            found = _vocabulary_files(other)[side]
+            # Read, not compared by the byte: another release of the library may write the same in another order.
+            if json.loads(own.read_bytes()) != json.loads(found.read_bytes()):
+                raise ConfigError(f"{other.folder}: its {side} vocabulary is another than that of {first.folder}; their outputs do not mix")
+    data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
+    return first._replace(
+        config=first.config.model_copy(update={"data": data}), model=Ensemble([run.model for run in (first, *others)]).eval()
+    )
+
+
+def _vocabulary_files(run: Run) -> dict[str, Path]:
+    names = (SHARED, SHARED) if run.config.vocabulary.shared else (SOURCE, TARGET)
+    return {side: run.folder / name for side, name in zip(Vocabularies._fields, names, strict=True)}
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -16,7 +16,8 @@ from regard.data.lines import single_line
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
-from regard.tasks.run import Run, device_of, open_run
+from regard.tasks.attended import with_hypotheses, with_layers
+from regard.tasks.run import Run, device_of, open_ensemble
 from regard.tasks.workers import map_batches
 from regard.viewer import AttentionRecord
 
@@ -52,10 +53,10 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """Translate with a trained run.
+    """Translate with a trained run, or with several at once.
 
     Args:
-        run: an opened run.
+        run: an opened run; `regard.tasks.run.open_ensemble` makes one of several.
         poll: called before each batch; may raise to leave.
 
     Example:
@@ -70,13 +71,14 @@ class Translator:
         self._poll = poll
 
     @classmethod
-    def open(cls, folder: str | Path) -> Translator:
-        """Open a run folder.
+    def open(cls, folder: str | Path, *others: str | Path) -> Translator:
+        """Open a run folder; with others, whose vocabularies must be the same, the mean of what all expect decides.
 
         Raises:
             CheckpointError: see `regard.tasks.run.open_run`.
+            ConfigError: see `regard.tasks.run.open_ensemble`.
         """
-        return cls(open_run(folder))
+        return cls(open_ensemble([folder, *others]))
 
     def translate(
         self,
@@ -105,7 +107,7 @@ class Translator:
             ConfigError: settings that do not fit the model.
         """
         decoding = decoding or self.run.config.decoding
-        check_decoding(self.run.config, decoding)
+        check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         encoded, cut = self._encode(lines)
         target = self.run.vocabularies.target
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
@@ -163,14 +165,17 @@ class Translator:
         return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
-        """Return the attention of one hypothesis as a record to look at; None without attention or hypotheses."""
+        """Return what was attended to for one hypothesis, to look at; None without attention or hypotheses.
+
+        The alignment comes first, then every layer and head with its areas, and all hypotheses of the search.
+        """
         if rank >= len(translation.hypotheses) or translation.hypotheses[rank].attention is None:
             return None
         hypothesis = translation.hypotheses[rank]
         ids = [token for token in hypothesis.tokens if token != EOS]
         pieces = self.run.vocabularies.target.pieces(ids)
         assert hypothesis.attention is not None
-        return _record(
+        found = _record(
             translation.source.pieces,
             pieces,
             hypothesis.attention,
@@ -178,6 +183,8 @@ class Translator:
             target_text=translation.texts[rank],
             scores=hypothesis.log_probs[: len(pieces) + 1],
         )
+        found = with_layers(self.run, found, translation.source.ids, ids)
+        return with_hypotheses(self.run, found, translation.hypotheses, translation.texts)
 
     def _search(
         self,
@@ -207,7 +214,7 @@ class Translator:
             banned=(PAD, BOS),
             prefix=prefixes if any(prefixes) else None,
             source_lengths=batch.source_lengths.tolist(),
-            need_attention=need_attention and self._attends,
+            need_attention=need_attention and self.run.model.attends,
         )
         # On a CPU the packed weights have the precision.
         half = device.type == "cuda" and decoding.precision == "bfloat16"
@@ -222,10 +229,6 @@ class Translator:
     def _cut(self, text: Encoded) -> Encoded:
         limit = self.run.config.data.max_length
         return Encoded(text.ids[:limit], text.pieces[:limit], text.offsets[:limit])
-
-    @property
-    def _attends(self) -> bool:
-        return self.run.config.model.attends
 
     def _encode(self, lines: Sequence[str]) -> tuple[list[Encoded], list[int]]:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the
@@ -249,8 +252,13 @@ class Translator:
         return single_line(" ".join(words))
 
 
-def check_decoding(config: RunConfig, decoding: DecodingConfig) -> None:
+def check_decoding(config: RunConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:
     """Refuse a way of decoding that a run's model or vocabulary cannot follow.
+
+    Args:
+        config: of the run.
+        decoding: what is asked for.
+        attends: whether there is an attention over the source; None: as the configuration says.
 
     Raises:
         ConfigError: names the setting and what it needs.
@@ -261,11 +269,12 @@ def check_decoding(config: RunConfig, decoding: DecodingConfig) -> None:
             ...
         regard.errors.ConfigError: decoding.replace_unknown: needs vocabulary.kind word, this run has bpe
     """
+    attends = config.model.attends if attends is None else attends
     if decoding.replace_unknown and config.vocabulary.kind != "word":
         raise ConfigError(f"decoding.replace_unknown: needs vocabulary.kind word, this run has {config.vocabulary.kind}")
-    if decoding.replace_unknown and not config.model.attends:
+    if decoding.replace_unknown and not attends:
         raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
-    if decoding.coverage_penalty and not config.model.attends:
+    if decoding.coverage_penalty and not attends:
         raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
 
 
@@ -287,11 +296,10 @@ def _record(
 ) -> AttentionRecord:
     # The end of sentence is part of what was read and written, and often where the attention rests.
     rows = weights.shape[0]
-    return AttentionRecord(
+    return AttentionRecord.alignment(
         source=[*source, "</s>"],
         target=[*target, "</s>"][:rows],
-        weights=weights[:, : len(source) + 1].float().cpu().numpy(),
-        source_text=source_text,
-        target_text=target_text,
+        weights=weights[:, : len(source) + 1],
+        texts=(source_text, target_text),
         scores=None if scores is None else scores[:rows],
     )

@@ -1,0 +1,134 @@
+"""Several models that decode as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.errors import ConfigError
+from regard.models.decoder import DecoderOutput
+from regard.models.look import LayerWeights
+from regard.models.sequence import EncoderDecoder
+
+
+@dataclass(frozen=True)
+class EnsembleState:
+    """Where the hypotheses of a batch stand, for each model.
+
+    Attributes:
+        states: one a model.
+    """
+
+    states: tuple[Any, ...]
+
+    def select(self, rows: Tensor, beams: Tensor) -> EnsembleState:
+        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        return EnsembleState(tuple(state.select(rows, beams) for state in self.states))
+
+
+class Ensemble(EncoderDecoder[EnsembleState]):
+    """Decode with the mean of what several models expect.
+
+        p(y_t | y_<t, x) = 1/N sum_n p_n(y_t | y_<t, x)
+
+    The models may be of any families, and must have the same vocabularies, which only who opens them can see. Unlike a model's, the
+    logits are the logarithms of probabilities, and there is no output layer. What is shown is the mean of the models' attentions if
+    all of them have one.
+
+    Args:
+        models: one or more; the same may come twice.
+
+    Raises:
+        ConfigError: there is no model.
+
+    Example:
+        >>> from regard.config import RNNConfig, TransformerConfig
+        >>> from regard.models import build
+        >>> models = [build(config, source_size=11, target_size=11) for config in (RNNConfig(), TransformerConfig())]
+        >>> both = Ensemble(models).eval()
+        >>> logits, _, _ = both.step(torch.tensor([[2]]), both.start(torch.tensor([[4, 5, 3]]), torch.tensor([3])))
+        >>> round(logits.exp().sum().item(), 4)
+        1.0
+    """
+
+    def __init__(self, models: Sequence[EncoderDecoder[Any]]) -> None:
+        super().__init__()
+        if not models:
+            raise ConfigError("Ensemble: expected one model or more, found none")
+        self.models = nn.ModuleList(models)
+
+    @property
+    def attends(self) -> bool:
+        """Whether all of the models have an attention to look at."""
+        return all(model.attends for model in self._models())
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> EnsembleState:
+        """Encode sources (B, S) with every model."""
+        return EnsembleState(tuple(model.start(source, source_lengths) for model in self._models()))
+
+    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
+        """Read the last token of each hypothesis (B, K): log-probabilities (B, K, V), weights (B, K, S) or None, and the new state."""
+        steps = [model.step(tokens, own) for model, own in zip(self._models(), state.states, strict=True)]
+        logits, weights, states = zip(*steps, strict=True)
+        return _mean_log_probs(logits), _mean_weights(weights), EnsembleState(states)
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run all decoders over given targets (B, T): as readouts the log-probabilities (B, T, V), and weights (B, T, S) or None."""
+        outputs = [model.decode(source, source_lengths, target_input, need_weights=need_weights) for model in self._models()]
+        log_probs = _mean_log_probs([model.logits(output.readout) for model, output in zip(self._models(), outputs, strict=True)])
+        return DecoderOutput(log_probs, _mean_weights([output.weights for output in outputs]))
+
+    def logits(self, readout: Tensor) -> Tensor:
+        """Return the log-probabilities (..., V) as they are."""
+        return readout
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the targets; arguments are those of `EncoderDecoder.forward`."""
+        log_probs = self.decode(source, source_lengths, target_input, need_weights=False).readout
+        rows, goal = log_probs[(real := ops.length_mask(target_lengths, target_output.shape[1]))], target_output[real]
+        nll = -rows.gather(1, goal.unsqueeze(1)).sum()
+        loss = (1 - label_smoothing) * nll - label_smoothing * rows.mean(1).sum()
+        correct = (rows.argmax(1) == goal).sum().to(nll.dtype)
+        return ops.SequenceLoss(loss, nll.detach(), torch.tensor(goal.shape[0], device=goal.device), correct)
+
+    def look(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerWeights]:
+        """Return what every attention of every model weighs; names begin with "models.0.", "models.1." and so on."""
+        return [
+            found._replace(name=f"models.{number}.{found.name}")
+            for number, model in enumerate(self._models())
+            for found in model.look(source, source_lengths, target_input, areas=areas)
+        ]
+
+    def _models(self) -> list[EncoderDecoder[Any]]:
+        return cast(list[EncoderDecoder[Any]], list(self.models))
+
+
+def _mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    # log of the mean of the softmaxes, in the precision of the logits, which is float32 or more
+    total = logits[0].log_softmax(-1)
+    for other in logits[1:]:
+        total = torch.logaddexp(total, other.log_softmax(-1))
+    return total - math.log(len(logits))
+
+
+def _mean_weights(weights: Sequence[Tensor | None]) -> Tensor | None:
+    kept = [each for each in weights if each is not None]
+    if len(kept) < len(weights):
+        return None
+    width = min(each.shape[-1] for each in kept)  # a step may have cut padding off
+    return torch.stack([each[..., :width] for each in kept]).mean(0)
