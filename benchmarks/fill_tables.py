@@ -19,7 +19,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from regard.listing import COLUMNS, MECHANISMS, Mechanism, cells
+from regard.listing import COLUMNS, cells
+from regard.mechanisms import MECHANISMS, Mechanism
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(?P<start>^<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end>^<!-- /table -->$)", re.MULTILINE | re.DOTALL)

@@ -41,7 +41,7 @@ from regard.attention import (
     StructuredAttention,
 )
 from regard.attention.protocol import NeedWeights
-from regard.listing import MECHANISMS
+from regard.mechanisms import MECHANISMS
 from regard.ops.nonlocal_op import NonLocalForm
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -36,23 +36,19 @@ def call(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "regard", *words], check=True)
 
 
+def training_files(raw: Path) -> list[str]:
+    """Return the options that name the training and validation files."""
+    options = []
+    for split, prefix in (("train", "--"), ("val", "--valid-")):
+        for side, language in (("source", "en"), ("target", "de")):
+            options += [f"{prefix}{side}", str(raw / f"{split}.{language}.gz")]
+    return options
+
+
 def measure(name: str, raw: Path, runs: Path) -> dict[str, Any]:
     """Train a configuration if it is not trained yet, and evaluate it; return the figures."""
     run = runs / name
-    files = {
-        side: [str(raw / f"{split}.{language}.gz") for split in ("train", "val")] for side, language in (("source", "en"), ("target", "de"))
-    }
-    options = [
-        "--source",
-        files["source"][0],
-        "--target",
-        files["target"][0],
-        "--valid-source",
-        files["source"][1],
-        "--valid-target",
-        files["target"][1],
-    ]
-    call("train", "translation", "--config", str(ROOT / "configs" / f"{name}.yaml"), *options, "--out", str(run))
+    call("train", "translation", "--config", str(ROOT / "configs" / f"{name}.yaml"), *training_files(raw), "--out", str(run))
     report = run / "test_2016_flickr.json"
     test = [str(raw / f"test_2016_flickr.{language}.gz") for language in ("en", "de")]
     against = ["--against", str(runs / BASELINE)] if name != BASELINE else []
@@ -64,9 +60,10 @@ def measure(name: str, raw: Path, runs: Path) -> dict[str, Any]:
     return figures
 
 
-def write(path: Path, columns: list[str], rows: list[list[Any]], note: str) -> None:
-    """Write a table's file."""
-    path.write_text(json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def write(path: Path, columns: list[str], rows: list[list[Any]], note: str, **more: Any) -> None:
+    """Write a table's file, with what else belongs to it."""
+    text = json.dumps({"columns": columns, "rows": rows, "note": note, **more}, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -15,23 +15,16 @@ from __future__ import annotations
 
 import argparse
 import functools
-import gzip
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import rnn_contenders as contenders
-from rnn_contenders import KINDS, SPECIALS, Amount, Setting
+from peers import DATA, Amount, Setting, describe, ensure_data, in_turns, ratio, spread, updates_of, write_result
+from rnn_contenders import KINDS
 
-VOCABULARY = 8000
 TRAINERS: dict[str, Callable[[Setting, Path, Amount], dict[str, Any]]] = {
     "regard": contenders.regard_train,
     "joeynmt": contenders.joeynmt_train,
@@ -45,86 +38,25 @@ DECODERS: dict[str, Callable[..., float]] = {
 }
 
 
-def read_text(path: Path) -> list[str]:
-    """Return the lines of a gzipped text file."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as stream:
-        return [" ".join(line.split()) for line in stream]
-
-
-def prepare_data(corpus: Path, data: Path) -> None:
-    """Write the token files that all contenders read.
-
-    One byte-level BPE vocabulary over both sides of the training set; a sentence becomes a line of token numbers between
-    blanks, so that no toolkit's own idea of a word or a line can change it, and all three see them as whole words.
-    The vocabulary is what occurs in the training set, with the special tokens 8,000 at most.
-    """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-    splits = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-    texts = {(split, side): read_text(corpus / f"{name}.{side}.gz") for split, name in splits.items() for side in ("en", "de")}
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - len(SPECIALS), initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(texts["train", "en"] + texts["train", "de"], trainer)
-    data.mkdir(parents=True, exist_ok=True)
-    seen: Counter[str] = Counter()
-    for (split, side), lines in texts.items():
-        tokens = [[str(number) for number in encoding.ids] for encoding in tokenizer.encode_batch(lines)]
-        name = f"{split}.{side}" if (split, side) != ("test", "de") else "reference.de"
-        (data / name).write_text("".join(" ".join(line) + "\n" for line in tokens), encoding="utf-8")
-        if split == "train":
-            seen.update(token for line in tokens for token in line)
-    words = sorted(seen, key=lambda token: (-seen[token], int(token)))
-    (data / "vocabulary.joeynmt").write_text("".join(f"{word}\n" for word in (*SPECIALS, *words)), encoding="utf-8")
-    (data / "vocabulary.eole").write_text("".join(f"{word}\t{seen[word]}\n" for word in words), encoding="utf-8")
-    tokenizer.save(str(data / "tokenizer.json"))
-
-
-def describe(settings: dict[str, Setting]) -> dict[str, Any]:
-    """Return the machine, the versions and the command, without any path of this machine."""
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    versions = {}
-    for name, setting in settings.items():
-        code = f"import importlib.metadata as m; print(m.version('torch')); print(m.version('{name}'))"
-        done = subprocess.run([setting.python, "-c", code], capture_output=True, text=True, check=False)
-        torch, *own = done.stdout.split() or ["unknown"]
-        versions[name] = {"version": own[0] if own else "source tree", "torch": torch}
-    words = [f"{Path(word).name.upper()}" if word.startswith("/") else word for word in sys.argv[1:]]
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": " ".join(["python", "benchmarks/rnn_peers.py", *words]),
-        "machine": {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.platform(terse=True)},
-        "load_before": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "versions": versions,
-    }
-
-
 def summary(windows: dict[str, list[float]]) -> dict[str, Any]:
     """Return medians, ranges, and Regard's ratio to every peer, round by round; that of bfloat16 apart."""
-    result: dict[str, Any] = {"median": {}, "range": {}, "ratio": {}, "bfloat16_ratio": {}}
-    for name, values in windows.items():
-        result["median"][name] = round(statistics.median(values), 1)
-        result["range"][name] = [round(min(values), 1), round(max(values), 1)]
+    result: dict[str, Any] = spread(windows) | {"ratio": {}, "bfloat16_ratio": {}}
     for ours, ratios in (("regard", result["ratio"]), (BFLOAT16, result["bfloat16_ratio"])):
         for name in (windows.keys() - {"regard", BFLOAT16}) if ours in windows else ():
-            pairs = [round(mine / theirs, 3) for mine, theirs in zip(windows[ours], windows[name], strict=True)]
-            ratios[name] = {"pairs": pairs, "median": round(statistics.median(pairs), 3), "least": min(pairs)}
+            ratios[name] = ratio(windows[ours], windows[name])
     return result
 
 
 def measure_training(settings: dict[str, Setting], updates: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the training windows of one attention kind in turns; a round's seed is the same for every contender."""
-    windows: dict[str, list[dict[str, Any]]] = {name: [] for name in settings}
-    for turn in range(arguments.rounds):
-        for name, setting in settings.items():
-            amount = Amount(arguments.warmup, updates[name], seed=turn + 1)
-            found = TRAINERS[name](setting, setting.work / "runs" / f"window-{name}", amount)
-            windows[name].append(found)
-            print(f"train {setting.kind:8} round {turn + 1} {name:8} {found}", flush=True)
+
+    def train(name: str, setting: Setting, turn: int) -> dict[str, Any]:
+        return TRAINERS[name](setting, setting.work / "runs" / f"window-{name}", Amount(arguments.warmup, updates[name], seed=turn))
+
+    kind = next(iter(settings.values())).kind
+    windows = in_turns(
+        f"train {kind:8}", {name: functools.partial(train, name, setting) for name, setting in settings.items()}, arguments.rounds
+    )
     rates = {name: [found["tokens_per_second"] for found in list_] for name, list_ in windows.items()}
     return {"unit": "target tokens/s, end of sentence counted, padding not", "windows": windows, **summary(rates)}
 
@@ -137,21 +69,21 @@ def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argpa
     settings = {**settings, BFLOAT16: settings["regard"]}
     names = [name for name in DECODERS if name in settings]
     weights = {"regard": model, BFLOAT16: model, "joeynmt": contenders.regard_weights(settings["regard"], model)}
-    windows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     hypotheses: dict[str, list[list[str]]] = {}
-    for turn in range(arguments.decoding_rounds):
-        for name in names:
-            output = outputs / f"{name.replace(' ', '-')}-{settings[name].kind}.de"
-            seconds = DECODERS[name](settings[name], weights[name], output)
-            hypotheses[name] = [line.split() for line in output.read_text("utf-8").splitlines()]
-            lengths = [len(words) for words in hypotheses[name]]
-            if len(lengths) != len(reference):
-                raise SystemExit(f"{output}: {len(lengths)} lines, expected {len(reference)}")
-            tokens = sum(min(length + 1, contenders.MAX_LENGTH) for length in lengths)
-            found = {"sentences": len(lengths), "seconds": round(seconds, 3), "sentences_per_second": round(len(lengths) / seconds, 2)}
-            found |= {"tokens_per_second": round(tokens / seconds, 1), "mean_length": round(statistics.mean(lengths), 2)}
-            windows[name].append(found)
-            print(f"decode {settings[name].kind:8} round {turn + 1} {name:8} {found}", flush=True)
+
+    def decode(name: str, turn: int) -> dict[str, Any]:
+        output = outputs / f"{name.replace(' ', '-')}-{settings[name].kind}.de"
+        seconds = DECODERS[name](settings[name], weights[name], output)
+        hypotheses[name] = [line.split() for line in output.read_text("utf-8").splitlines()]
+        lengths = [len(words) for words in hypotheses[name]]
+        if len(lengths) != len(reference):
+            raise SystemExit(f"{output}: {len(lengths)} lines, expected {len(reference)}")
+        tokens = sum(min(length + 1, contenders.MAX_LENGTH) for length in lengths)
+        found = {"sentences": len(lengths), "seconds": round(seconds, 3), "sentences_per_second": round(len(lengths) / seconds, 2)}
+        return found | {"tokens_per_second": round(tokens / seconds, 1), "mean_length": round(statistics.mean(lengths), 2)}
+
+    title = f"decode {settings['regard'].kind:8}"
+    windows = in_turns(title, {name: functools.partial(decode, name) for name in names}, arguments.decoding_rounds)
     result: dict[str, Any] = {"windows": windows, "mean_reference_length": round(statistics.mean(map(len, reference)), 2)}
     for name in names[1:]:  # the share of translations that are Regard's in float32, word for word
         same = sum(ours == theirs for ours, theirs in zip(hypotheses["regard"], hypotheses[name], strict=True))
@@ -195,14 +127,9 @@ def main() -> None:
     """Prepare what is missing, measure, and write the result file."""
     arguments = parse()
     arguments.work = arguments.work.resolve()
-    if not (arguments.work / "data" / "tokenizer.json").exists():
-        if arguments.multi30k is None:
-            raise SystemExit("--multi30k is needed to prepare the data")
-        prepare_data(arguments.multi30k, arguments.work / "data")
+    ensure_data(arguments.multi30k, arguments.work / "data")
     pythons = {"regard": arguments.regard_python, "joeynmt": arguments.joeynmt_python, "eole": arguments.eole_python}
-    updates = {name: int(number) for name, _, number in (word.partition("=") for word in arguments.updates)}
-    if any(number % arguments.warmup for number in updates.values()):
-        raise SystemExit("--updates must be multiples of --warmup, for the logs are read in steps of it")
+    updates = updates_of(arguments.updates, arguments.warmup)
     make = functools.partial(Setting, work=arguments.work, threads=arguments.threads)
     settings = {
         kind: {name: make(python=python, kind=kind) for name, python in pythons.items() if python and name in arguments.contenders}
@@ -213,14 +140,15 @@ def main() -> None:
         models = {kind: decoding_model(settings[kind]["regard"], arguments.model_updates) for kind in arguments.decoding_kinds}
     if arguments.prepare_only:
         return
-    result = describe(settings["additive"]) | {"threads": arguments.threads, "warmup_updates": arguments.warmup}
+    packages = {name: setting.python for name, setting in settings["additive"].items()}
+    result = describe("rnn_peers.py", packages) | {"threads": arguments.threads, "warmup_updates": arguments.warmup}
     result |= {"configuration": CONFIGURATION, "training": {}, "decoding": {}}
     for kind in arguments.kinds if arguments.rounds else []:
         result["training"][kind] = measure_training(settings[kind], updates, arguments)
-        write_result(arguments.out, result)
+        write_result(arguments.out, result, table)
     for kind, model in models.items():
         result["decoding"][kind] = measure_decoding(settings[kind], model, arguments)
-        write_result(arguments.out, result)
+        write_result(arguments.out, result, table)
 
 
 def table(result: dict[str, Any]) -> dict[str, Any]:
@@ -251,15 +179,8 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
     return {"columns": ["what", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}
 
 
-def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Write the result file; after every part, so that an interrupted benchmark keeps what it has."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    result |= table(result)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-
 CONFIGURATION = {
-    "data": "Multi30k en-de, one shared byte-level BPE vocabulary of 8,000, the same token files for all",
+    "data": DATA,
     "model": "bidirectional GRU 1 x 256, GRU decoder 512 with input feeding, the new state as query, embeddings 256, output from 512",
     "training": "dropout 0.2, Adam 1e-3, label smoothing 0.1, gradient norm 1.0, float32, own batches of 4,096 padded tokens",
     "decoding": "beam 5, batches of 64, length penalty 1.0, at most 30 tokens, test_2016_flickr (1,000), the same weights",
