@@ -31,6 +31,11 @@ from regard.errors import ConfigError
         (["a.b.c.d.e.f=1"], "more than 5 levels deep"),
         (["model.tie_embeddings=true", "model.readout_dim=7"], "model: tie_embeddings needs readout_dim (7) = embed_dim (256)"),
         (["model.attention.input_feeding=true"], "input_feeding needs query_state: current"),
+        (["model.attention.heads=4"], "heads needs score: scaled_dot and window: global, found additive and global"),
+        (["model.attention={score: scaled_dot, heads: 2, window: local_m}"], "found scaled_dot and local_m"),
+        (["model.attention.heads=0"], "model.attention.heads: Input should be greater than or equal to 1"),
+        (["model.attention={score: location, area: {max_area: 2}}"], "area: a location score has no keys"),
+        (["model.attention.area.layers=2"], "model.attention.area.layers: unknown key; known keys: max_area, key_mode"),
     ],
 )
 def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:

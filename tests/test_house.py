@@ -36,6 +36,7 @@ LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/kernels/feature_cpu.py:_": "an operator registered with torch takes no structures",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton": "the operator's arguments, passed on",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton_backward": "the operator's arguments, passed on",
+    "src/regard/integrations/hub.py:_from_pretrained": "the signature of the Hub's mixin",
     "src/regard/attention/multihead.py:__init__": "torch.nn.MultiheadAttention's settings, and a score and areas",
 }
 # Public names that need no example of their own, each with its reason.

@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "regard"
 
 # A part may import the parts named here, and itself. Configurations stop at the builders, so `ops` and `attention` see none.
 LEAVES = {"data", "metrics", "viewer"}
+LIBRARY = {"errors", "config", "ops", "attention", "models", "decoding", "training"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
@@ -24,14 +25,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"errors", "config", "ops", "attention"},
     "decoding": {"errors", "config", "ops", "attention"},
     "training": {"errors", "config", "ops", "attention", "decoding"},
-    "integrations": {"errors", "ops", "attention"},
+    "integrations": {"errors", "config", "ops", "attention", "models", "training", "data", "tasks"},
     "data": {"errors", "config"},
     "metrics": {"errors", "config"},
     "viewer": {"errors", "config"},
-    "tasks": {"errors", "config", "ops", "attention", "models", "decoding", "training"} | LEAVES,
-    "listing": {"errors", "config"},
+    "tasks": LIBRARY | LEAVES,
+    "serve": {"errors", "config", "tasks"} | LEAVES,
+    "mechanisms": set(),
+    "listing": {"errors", "config", "mechanisms"},
     "choices": set(),
-    "cli": {"errors", "config", "ops", "attention", "models", "decoding", "training", "tasks", "listing", "choices"} | LEAVES,
+    "cli": LIBRARY | {"tasks", "integrations", "serve", "listing", "choices"} | LEAVES,
     "__main__": {"cli"},
     "__init__": set(),
 }

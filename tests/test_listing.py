@@ -16,7 +16,8 @@ import regard.models
 from benchmarks.fill_tables import fill
 from regard import cli, ops
 from regard.config import CrossedConfig, RNNConfig, RunConfig, TransformerConfig, load_config
-from regard.listing import COLUMNS, MECHANISMS, Mechanism, cells, mechanisms, settings
+from regard.listing import COLUMNS, cells, mechanisms, settings
+from regard.mechanisms import MECHANISMS, Mechanism
 from regard.models import build
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +27,7 @@ PICTURES = ROOT / "docs" / "pictures"
 NEEDS = {
     "model.attention.score=dot": ["model.encoder_dim=256", "model.decoder_dim=512"],
     "model.attention.input_feeding=true": ["model.attention.query_state=current"],
+    **{row.setting: ["model.type=transformer"] for row in MECHANISMS if row.setting.startswith("model.area.")},
 }
 # What the papers call their mechanisms: a reader looks for one of these.
 SOUGHT = (
@@ -52,7 +54,7 @@ def section(row: Mechanism) -> str:
 @pytest.mark.parametrize("row", [row for row in MECHANISMS if row.setting], ids=lambda row: row.name)
 def test_a_mechanism_with_a_setting_can_be_chosen(row: Mechanism) -> None:
     config = load_config(None, [row.setting, *NEEDS.get(row.setting, [])])
-    build(config.model, source_size=11, target_size=13)
+    build(config.model, source_size=13, target_size=13)
 
 
 @pytest.mark.parametrize("row", MECHANISMS, ids=lambda row: row.name)
@@ -122,7 +124,7 @@ def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
         assert set(keys) >= {"model.type"} | {f"model.{name}" for name in type(model).model_fields if name not in ("attention", "area")}
         assert len(set(keys)) == len(keys)
         given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
-        areas = [] if isinstance(model, RNNConfig) else ["model.area=null"]
+        areas = ["model.attention.area=null"] if isinstance(model, RNNConfig) else ["model.area=null"]
         assert load_config(None, [*given, *areas]) == RunConfig(model=model)
     assert {"task", "data.source", "model.attention.score", "training.betas"} <= {line.split(" = ")[0] for line in parts[0]}
 

@@ -17,6 +17,8 @@ from regard import __version__
 from regard.choices import Generated, LinkUnit, Precision, Table, Task
 from regard.config import DecodingConfig, RunConfig, dump_config, load_config
 from regard.errors import ConfigError, DataError, RegardError
+from regard.integrations.command import commands as exchange_commands
+from regard.serve.command import commands as serve_commands
 
 app = typer.Typer(
     help="Attention models: train them, use them, measure them, look at them.",
@@ -25,11 +27,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(serve_commands)
+app.add_typer(exchange_commands)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
 Beam = Annotated[int | None, typer.Option(min=1, help="hypotheses kept; 1 is greedy search")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences decoded together")]
 MaxLength = Annotated[int | None, typer.Option(min=1, help="tokens generated at most")]
+Others = Annotated[
+    list[Path] | None, typer.Option("--with", metavar="RUN", help="average the probabilities with another run's; may be repeated")
+]
 LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha of ((5 + length) / 6) ** alpha")]
 
 
@@ -77,6 +84,7 @@ def train(
 @app.command()
 def translate(
     run: RunFolder,
+    others: Others = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
@@ -102,7 +110,7 @@ def translate(
 
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1):
         raise ConfigError("--temperature, --top-k, --top-p, --seed: only with --sample")
-    translator = Translator.open(run)
+    translator = Translator.open(run, *(others or []))
     decoding = _decoding(
         translator.run.config,
         beam=beam,
@@ -137,6 +145,7 @@ def evaluate(
     run: RunFolder,
     source: Annotated[str, typer.Option(help="test sources; or one .jsonl or .tsv file of pairs")],
     target: Annotated[str | None, typer.Option(help="references")] = None,
+    others: Others = None,
     against: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU significant?")] = None,
     links: Annotated[
         Path | None, typer.Option(help="known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
@@ -161,13 +170,19 @@ def evaluate(
     pairs = read_pairs(source, target)
     unit: Literal["word", "character"] = link_unit.value
     known = read_links(links, unit) if links is not None else None
-    translator = Translator.open(run)
+    translator = Translator.open(run, *(others or []))
     other = Translator.open(against) if against is not None else None
     changes: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = _decoding(translator.run.config, **changes)
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe(evaluation, _say)
-    report = {"run": str(run), "source": source, "decoding": decoding.model_dump(mode="json"), **evaluation.to_json()}
+    report = {
+        "run": str(run),
+        "with": [str(path) for path in others or []],
+        "source": source,
+        "decoding": decoding.model_dump(mode="json"),
+        **evaluation.to_json(),
+    }
     if other is not None:
         outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=_decoding(other.run.config, **changes))]
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
@@ -182,7 +197,7 @@ def evaluate(
 
 @app.command()
 def view(
-    run: Annotated[Path, typer.Argument(metavar="RUN|FILE", help="a run folder, or a file of records")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="run folders to compare, or files of records")],
     text: Annotated[
         list[str] | None, typer.Option(help="a sentence to translate and look at; may be repeated; without, standard input")
     ] = None,
@@ -191,24 +206,27 @@ def view(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .json records; without, the terminal")
     ] = None,
+    map_: Annotated[str | None, typer.Option("--map", help="draw this map (in the terminal or a picture), not the alignment")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="draw this head, not the mean of all")] = None,
 ) -> None:
-    """Look at what a model attended to: in the terminal, as a picture, or as one offline page."""
-    from regard.tasks.look import records_of, save_records
+    """Look at what models attended to: in the terminal, as a picture, or as one offline page."""
+    from regard.tasks.look import save_records, side_by_side
     from regard.viewer import read_records, render_alignment
 
-    if run.is_file():
+    if runs[0].is_file():
         if (text, target, beam) != (None, None, None):
-            raise ConfigError(f"--text, --target, --beam: go with a run folder, {run} is a file of records")
-        records = read_records(run)
+            raise ConfigError(f"--text, --target, --beam: go with a run folder, {runs[0]} is a file of records")
+        records = [record for path in runs for record in read_records(path)]
         if not records:
-            raise DataError(f"{run}: holds no records")
+            raise DataError(f"{runs[0]}: holds no records")
     else:
-        records = records_of(run, text if text is not None else list(_input()), target=target, beam=beam)
+        records = side_by_side(runs, text if text is not None else list(_input()), target=target, beam=beam)
+    chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
     if output is not None:
-        save_records(records, output)
+        save_records(records, output, **chosen)
         _say(f"{output}: {len(records)} {'example' if len(records) == 1 else 'examples'}")
         return
-    _say("\n\n".join(render_alignment(record, width=_width(), color=sys.stdout.isatty()) for record in records))
+    _say("\n\n".join(render_alignment(record, width=_width(), color=sys.stdout.isatty(), **chosen) for record in records))
 
 
 @app.command()

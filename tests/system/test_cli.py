@@ -22,6 +22,7 @@ from regard import __version__, cli
 from regard.config import load_config
 from regard.tasks import generate, train_translation
 from regard.viewer import write_records
+from tests.tasks.tiny import FAMILIES
 
 SMALL = ["vocabulary.kind=character", "model.embed_dim=8", "model.encoder_dim=8", "model.decoder_dim=16", "model.readout_dim=8"]
 SMALL += ["model.attention.attention_dim=8", "training.batch_tokens=300"]
@@ -164,9 +165,13 @@ def test_ctrl_c_ends_a_translation_quietly(folder: Path) -> None:
         assert rest == b"" or rest.endswith(b"\n")
 
 
-def training(folder: Path, out: Path) -> list[str]:
+def training(folder: Path, out: Path, small: list[str] = SMALL) -> list[str]:
     files = ["--source", str(folder / "train.source"), "--target", str(folder / "train.target")]
-    return ["train", "translation", *files, "--out", str(out), *SMALL, *TRAINING]
+    return ["train", "translation", *files, "--out", str(out), *small, *TRAINING]
+
+
+def of_family(name: str) -> list[str]:
+    return ["vocabulary.kind=character", f"model={json.dumps(FAMILIES[name])}", "training.batch_tokens=300"]
 
 
 def digest(out: bytes) -> bytes:
@@ -184,7 +189,24 @@ def undisturbed(folder: Path) -> str:
 def test_a_signal_saves_the_training_and_the_same_command_resumes_it(
     folder: Path, tmp_path: Path, undisturbed: str, call: Callable[..., tuple[int, bytes, str]], number: signal.Signals, code: int
 ) -> None:
-    words, log = training(folder, tmp_path / "run"), tmp_path / "run" / "log.jsonl"
+    interrupt_and_resume(training(folder, tmp_path / "run"), tmp_path / "run", undisturbed, call, number, code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_signal_and_the_same_command_do_no_harm_to_any_model(
+    folder: Path, tmp_path: Path, call: Callable[..., tuple[int, bytes, str]], family: str
+) -> None:
+    finished, out, err = call(*training(folder, tmp_path / "whole", of_family(family)))
+    assert finished == 0, err
+    words = training(folder, tmp_path / "run", of_family(family))
+    interrupt_and_resume(words, tmp_path / "run", digest(out).decode().strip(), call, signal.SIGTERM, 143)
+
+
+def interrupt_and_resume(
+    words: list[str], run: Path, undisturbed: str, call: Callable[..., tuple[int, bytes, str]], number: signal.Signals, code: int
+) -> None:
+    log = run / "log.jsonl"
     with subprocess.Popen([*PYTHON, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
         while process.poll() is None and not (log.exists() and log.read_bytes().count(b'"train"') >= 3):
             time.sleep(0.002)
@@ -193,7 +215,7 @@ def test_a_signal_saves_the_training_and_the_same_command_resumes_it(
     assert process.returncode == code, err
     assert f"stopped by signal {number.value} after update".encode() in err
     assert b"sha256" not in out
-    assert not (tmp_path / "run" / "model").exists()
+    assert not (run / "model").exists()
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert events[-1]["event"] == "stop"
     assert 3 <= events[-1]["step"] < 60
@@ -313,13 +335,18 @@ def test_each_sentence_drawn_is_the_same_whatever_the_batch(folder: Path, call: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
-def test_ten_thousand_lines_of_random_bytes_give_as_many(tmp_path: Path, call: Callable[..., tuple[int, bytes, str]], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "family"), [*((kind, "gru") for kind in ("bpe", "unigram", "word")), *(("character", family) for family in FAMILIES)]
+)
+def test_ten_thousand_lines_of_random_bytes_give_as_many(
+    tmp_path: Path, call: Callable[..., tuple[int, bytes, str]], kind: str, family: str
+) -> None:
     generator = random.Random(7)
     lines = [bytes(generator.randrange(256) for _ in range(generator.randrange(40))).replace(b"\n", b"\r") for _ in range(10_000)]
     (tmp_path / "text").write_bytes(b"\n".join(lines[:500]))
     files = [f"data.source={tmp_path}/text", f"data.target={tmp_path}/text", "data.max_length=60"]
-    config = load_config(None, [*files, *SMALL, f"vocabulary.kind={kind}", "vocabulary.size=500", "training.max_updates=2"])
+    settings = [*of_family(family), f"vocabulary.kind={kind}", "vocabulary.size=500", "training.max_updates=2"]
+    config = load_config(None, [*files, *settings])
     train_translation(config, tmp_path / "run", say=lambda line: None)
     options = ["--beam", 1, "--max-length", 8, *(["--replace-unknown"] if kind == "word" else [])]
     code, out, err = call("translate", tmp_path / "run", *options, stdin=b"\n".join(lines))

@@ -12,10 +12,11 @@ from regard.tasks.evaluate import read_links
 ATTENTIONS = {
     "bahdanau": {"score": "additive", "attention_dim": 32},
     "luong": {"score": "general", "query_state": "current", "input_feeding": True},
+    "area heads": {"score": "scaled_dot", "heads": 2, "query_state": "current", "area": {"max_area": 2}},
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param("bahdanau"), pytest.param("luong", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["bahdanau", *(pytest.param(name, marks=pytest.mark.slow) for name in ("luong", "area heads"))])
 def test_reversing_is_learned_and_attended_backwards(tmp_path, name):
     generate("reverse", tmp_path, train=3000, test=200, seed=11)
     config = validate(
@@ -28,6 +29,7 @@ def test_reversing_is_learned_and_attended_backwards(tmp_path, name):
                 "decoder_dim": 64,
                 "readout_dim": 32,
                 "dropout": 0.0,
+                "cell": "lstm" if name == "area heads" else "gru",
                 "attention": ATTENTIONS[name],
                 "readout": "tanh" if name == "luong" else "deep",
             },

@@ -138,6 +138,31 @@ def test_drawn_translations_repeat_with_their_seed(call, runs):
     assert draw(1) != draw(2)
 
 
+def test_several_runs_translate_as_one(call, runs):
+    words = ("--beam", 2, "--max-length", 6, "--json")
+    alone, twice, both = (
+        [json.loads(line) for line in call("translate", runs / "bpe", *others, *words, stdin=b"a b c\n\nd\n").out.splitlines()]
+        for others in ((), ("--with", runs / "bpe"), ("--with", runs / "plain", "--with", runs / "bpe"))
+    )
+    assert [found["text"] for found in alone] == [found["text"] for found in twice]
+    assert len(alone) == len(twice) == len(both) == 3
+    for one, two, three in zip(alone[::2], twice[::2], both[::2], strict=True):
+        assert one["hypotheses"][0]["score"] == pytest.approx(two["hypotheses"][0]["score"], abs=1e-5)
+        assert one["hypotheses"][0]["log_probs"] != pytest.approx(three["hypotheses"][0]["log_probs"], abs=1e-5)
+
+
+def test_several_runs_are_measured_as_one(call, runs):
+    files = ("--source", runs / "test.source", "--target", runs / "test.target")
+    assert call("evaluate", runs / "bpe", "--with", runs / "plain", *files, "--max-length", 5, "--json", "scores.json").code == 0
+    assert json.loads(Path("scores.json").read_text())["with"] == [str(runs / "plain")]
+
+
+def test_runs_that_do_not_mix_are_named(call, runs):
+    answer = call("translate", runs / "bpe", "--with", runs / "character", stdin=b"a\n")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, b"", 1)
+    assert f"{runs / 'character'}: its source vocabulary is another than that of {runs / 'bpe'}" in answer.err
+
+
 def test_an_unknown_word_becomes_the_source_word_attended_to(call, runs):
     answer = call("translate", runs / "word", "--replace-unknown", "--json", "--max-length", 6, stdin=b"zebra zebra\n")
     found = json.loads(answer.out)
