@@ -1,0 +1,5 @@
+"""A trained run behind a page and a small JSON API on this machine; needs the extra `serve`, which is imported when it is used."""
+
+from regard.serve.limits import Limits
+
+__all__ = ["Limits"]

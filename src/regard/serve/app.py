@@ -1,0 +1,146 @@
+"""The application: the page, the small JSON API, and what holds them together. No state changes by anything a client sends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from regard import __version__
+from regard.serve.batching import Batcher, Task
+from regard.serve.body import read_json
+from regard.serve.exchange import Exchange
+from regard.serve.gate import Gate
+from regard.serve.limits import Limits
+from regard.serve.log import Log
+from regard.serve.metrics import TYPE, Metrics
+from regard.serve.openapi import describe
+from regard.serve.refusal import ClientGone, Refused
+from regard.serve.routes import Job, Model, jobs
+from regard.serve.schema import check
+from regard.viewer import render_page
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Service:
+    """Runs behind a page and an API, as an ASGI application.
+
+    Args:
+        models: what is served, at least one.
+        limits: see `Limits`.
+        hosts: names in the Host header that are answered; see `regard.serve.gate.host_names`.
+        log: where each request leaves a line.
+
+    Attributes:
+        app: the application.
+        batcher: what lets the model work.
+        connections: to be set by a server that knows how many are open.
+    """
+
+    def __init__(self, models: Sequence[Model], limits: Limits, *, hosts: frozenset[str], log: Log) -> None:
+        self.log = log
+        self.limits = limits
+        self.metrics = Metrics()
+        self.batcher = Batcher(limits, self.metrics)
+        self.connections: Callable[[], int] = lambda: 0
+        self._models = models
+        self._page = render_page([], live=True, models=[model.name for model in models]).encode("utf-8")
+        work = jobs(models, limits)
+        self._description = json.dumps(describe(work)).encode("ascii")
+        routes = [Route(path, answer, methods=["GET"]) for path, answer in self._reading().items()]
+        routes += [Route(job.path, self._working(job), methods=["POST"]) for job in work]
+        paths = frozenset(route.path for route in routes)
+        gate = Middleware(Gate, hosts=hosts, paths=paths, log=log, metrics=self.metrics)  # pyright: ignore[reportArgumentType]
+        self.app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: _refuse}, lifespan=self._lifespan)
+        self.app.router.redirect_slashes = False
+
+    def _reading(self) -> dict[str, Answer]:
+        async def page(request: Request) -> Response:
+            return Response(self._page, media_type="text/html")
+
+        async def health(request: Request) -> Response:
+            models = [
+                {"name": model.name, "task": model.translator.run.config.task, "attends": model.translator.run.model.attends}
+                for model in self._models
+            ]
+            stopping = self.batcher.stopping
+            values = {"status": "stopping" if stopping else "ok", "version": __version__, "waiting": self.batcher.waiting, "models": models}
+            return JSONResponse(values, 503 if stopping else 200)
+
+        async def metrics(request: Request) -> Response:
+            gauges: dict[str, tuple[str, Callable[[], float]]] = {
+                "regard_queue_lines": ("Lines that wait for the model.", lambda: self.batcher.waiting),
+                "regard_connections": ("Open connections.", self.connections),
+            }
+            return Response(self.metrics.render(gauges), headers={"Content-Type": TYPE})
+
+        async def description(request: Request) -> Response:
+            return Response(self._description, media_type="application/json")
+
+        return {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": description}
+
+    def _working(self, job: Job) -> Answer:
+        async def answer(request: Request) -> Response:
+            exchange: Exchange = request.state.exchange
+            body = check(await read_json(request, self.limits), job.request)
+            settings, lines = job.plan(body)
+            exchange.lines = len(lines)
+            found = await self._wait(request, Task(job, settings), lines)
+            return Response(f'{{"{job.result}":[{",".join(filter(None, found))}]}}', media_type="application/json")
+
+        return answer
+
+    async def _wait(self, request: Request, task: Task, lines: Sequence[str]) -> list[str]:
+        """Return the model's answers, unless the time is over or the client has left; then what still waits is forgotten."""
+        exchange: Exchange = request.state.exchange
+        work = asyncio.ensure_future(self.batcher.submit(task, lines))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            left = max(0.0, self.limits.timeout - exchange.seconds)
+            await asyncio.wait((work, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if gone.done():
+                raise ClientGone
+            raise Refused(504, f"no answer within {self.limits.timeout:g} seconds")
+        finally:
+            for waiting in (work, gone):
+                waiting.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Any) -> AsyncIterator[None]:
+        running = asyncio.create_task(self.batcher.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+            self.batcher.close()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        raise Refused(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
+    raise Refused(error.status_code, "there is nothing under this path; /openapi.json lists what there is")
+
+
+def _allowed(error: HTTPException) -> list[str]:
+    return [name.strip() for name in (error.headers or {}).get("Allow", "").split(",")]

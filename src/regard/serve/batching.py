@@ -1,0 +1,172 @@
+"""Dynamic batching: what waits while the model works is taken together next.
+
+All of it but the model's work happens in the thread of the event loop, so nothing needs a lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from regard.serve.limits import Limits
+from regard.serve.log import explain
+from regard.serve.metrics import Metrics
+from regard.serve.refusal import ModelFailed, Refused
+
+MOST_RETRY_SECONDS = 60
+# How much the latest batch says about how long the next line will take.
+NEWS = 0.2
+
+
+class Work(Protocol):
+    """Something a model does to lines, independently of each other."""
+
+    def compute(self, settings: Hashable, lines: Sequence[str]) -> list[str]:
+        """Return one JSON text a line; called in the model's thread with lines that all go with the same settings."""
+        ...
+
+
+class Task(NamedTuple):
+    """What lines must share to be worked on together."""
+
+    work: Work
+    settings: Hashable
+
+
+class _Line(NamedTuple):
+    task: Task
+    text: str
+    answer: asyncio.Future[str]
+
+
+class Batcher:
+    """Let one thread work on the lines of all requests, in order of arrival, as many of a kind at a time as fit in a batch.
+
+    Args:
+        limits: of the batch and of the queue.
+        metrics: where batches are counted.
+    """
+
+    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+        self.stopping = False
+        self._limits = limits
+        self._metrics = metrics
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Line] = {}
+        self._answers: set[asyncio.Future[str]] = set()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="regard-model")
+        self._latest: Future[list[str | ModelFailed]] | None = None
+        self._seconds_a_line = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many lines wait for the model, without those it works on."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the model is at work."""
+        return self._latest is not None and not self._latest.done()
+
+    async def submit(self, task: Task, lines: Sequence[str]) -> list[str]:
+        """Return what the model makes of each line; when cancelled, those still waiting are forgotten.
+
+        Raises:
+            Refused: 429, the queue has no room for so many; 503, the server is stopping.
+            ModelFailed: the model could not do it.
+        """
+        if self.stopping:
+            raise Refused(503, "the server is stopping", {"Retry-After": "5"})
+        if len(self._waiting) + len(lines) > self._limits.queue:
+            raise Refused(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
+        loop = asyncio.get_running_loop()
+        own = {next(self._numbers): _Line(task, text, loop.create_future()) for text in lines}
+        answers = [line.answer for line in own.values()]
+        self._waiting.update(own)
+        self._answers.update(answers)
+        self._wake.set()
+        try:
+            return await asyncio.gather(*answers)
+        finally:
+            self._answers.difference_update(answers)
+            for number in own:
+                self._waiting.pop(number, None)
+
+    async def run(self) -> None:
+        """Work on what waits, until cancelled."""
+        while True:
+            batch = self._take()
+            if not batch:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            started = time.monotonic()
+            self._latest = self._thread.submit(compute, batch[0].task, [line.text for line in batch])
+            for line, result in zip(batch, await asyncio.wrap_future(self._latest), strict=True):
+                if line.answer.done():  # the request has given up
+                    continue
+                if isinstance(result, ModelFailed):
+                    line.answer.set_exception(result)
+                else:
+                    line.answer.set_result(result)
+            self._count(len(batch), time.monotonic() - started)
+
+    def abandon(self) -> None:
+        """Answer everything that still waits or runs with a refusal: the time to stop is over."""
+        self.stopping = True
+        for answer in self._answers:
+            if not answer.done():
+                answer.set_exception(Refused(503, "the server has stopped", {"Retry-After": "5"}))
+
+    def close(self) -> None:
+        """Take no more work; what the thread is at goes on."""
+        self._thread.shutdown(wait=False)
+
+    def _take(self) -> list[_Line]:
+        batch: list[_Line] = []
+        numbers, longest = [], 0
+        for number, line in self._waiting.items():
+            if batch and line.task != batch[0].task:
+                continue
+            wider = max(longest, len(line.text), 1)
+            if batch and wider * (len(batch) + 1) > self._limits.batch_characters:
+                continue
+            longest = wider
+            batch.append(line)
+            numbers.append(number)
+            if len(batch) == self._limits.batch_size:
+                break
+        for number in numbers:
+            del self._waiting[number]
+        return batch
+
+    def _count(self, lines: int, seconds: float) -> None:
+        self._metrics.lines.add(amount=lines)
+        self._metrics.batches.observe(lines)
+        self._metrics.busy.add(amount=seconds)
+        latest = seconds / lines
+        self._seconds_a_line += (latest - self._seconds_a_line) * (NEWS if self._seconds_a_line else 1)
+
+    def _retry_after(self) -> int:
+        return min(MOST_RETRY_SECONDS, max(1, math.ceil(len(self._waiting) * self._seconds_a_line)))
+
+
+def compute(task: Task, lines: Sequence[str]) -> list[str | ModelFailed]:
+    """Return what the task makes of each line, or why it failed for that line alone."""
+    try:
+        found = task.work.compute(task.settings, lines)
+        if len(found) != len(lines):
+            raise ValueError(f"{len(found)} answers for {len(lines)} lines")
+        return [*found]
+    except Exception as error:
+        if len(lines) == 1:
+            # Only the words are kept: the traceback would hold on to tensors.
+            return [ModelFailed(explain(error))]
+    # One line must not fail the others, and together they may have been too much for the memory.
+    return [result for line in lines for result in compute(task, [line])]

@@ -1,0 +1,126 @@
+"""One connection: uvicorn's own protocol, with an end to the patience it has with slow clients, and a limit to how many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from regard.serve.exchange import Exchange
+from regard.serve.gate import REFUSED
+from regard.serve.limits import Limits
+from regard.serve.log import Log
+
+# How often a connection is looked at, as a part of the shortest time it is given.
+PART = 0.25
+# So many times the limit, connections are no longer answered but cut: an answer, too, needs memory.
+CUT = 2
+PHRASES = {400: "Bad Request", 408: "Request Timeout"}
+
+
+class Connection(H11Protocol):
+    """A connection that is closed when the head of a request does not come, or an answer is not read, in time.
+
+    Args:
+        limits: times and number of connections.
+        log: where a request that cannot be read leaves a line.
+        config: uvicorn's.
+        server_state: uvicorn's.
+        app_state: uvicorn's.
+        _loop: uvicorn's.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        log: Log,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._limits = limits
+        self._log = log
+        self._interval = min(1.0, PART * min(limits.header_seconds, limits.write_seconds))
+        self._heard = False
+        self._head_since: float | None = None
+        self._unread_since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Begin; a connection too many is told so in answer to its request, one far too many is cut."""
+        super().connection_made(transport)
+        if len(self.connections) > CUT * self._limits.max_connections:
+            transport.abort()
+            return
+        if len(self.connections) > self._limits.max_connections:
+            self.app = _refusing(self.app)
+        self._head_since = self.loop.time()
+        self._timer = self.loop.call_later(self._interval, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; while no request is complete, the clock for its head runs."""
+        self._heard = True
+        super().data_received(data)
+        if not self._idle():
+            self._head_since = None
+        elif self._head_since is None:
+            self._head_since = self.loop.time()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP in the form of every other answer."""
+        self._refuse(400, "this is not HTTP/1.1 as this server reads it")
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        unread = self.transport.get_write_buffer_size() > 0
+        self._unread_since = (self._unread_since or now) if unread else None
+        if self._unread_since is not None and now - self._unread_since > self._limits.write_seconds:
+            self.transport.abort()
+            return
+        if self._head_since is not None and now - self._head_since > self._limits.header_seconds and not self.transport.is_closing():
+            if self._heard and self._idle():
+                self._refuse(408, f"the head of the request did not arrive within {self._limits.header_seconds:g} seconds")
+            else:  # opened and never used, as browsers do
+                self.transport.close()
+        self._timer = self.loop.call_later(self._interval, self._look)
+
+    def _refuse(self, status: int, message: str) -> None:
+        exchange = Exchange.of({"headers": [], "method": "", "path": "", "client": self.client})
+        body = json.dumps({"error": message, "request_id": exchange.id}).encode("ascii")
+        head = [
+            f"HTTP/1.1 {status} {PHRASES[status]}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+            f"X-Request-Id: {exchange.id}",
+            "X-Content-Type-Options: nosniff",
+            "Connection: close",
+        ]
+        # In the midst of another answer there is no place for this one.
+        if self._idle() or not self.cycle.response_started:
+            self.transport.write("\r\n".join((*head, "", "")).encode("ascii") + body)
+        self.transport.close()
+        exchange.status = status
+        exchange.error = message
+        self._log.write(exchange.to_json())
+
+
+def _refusing(app: Any) -> Any:
+    async def refused(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, REFUSED: True}, receive, send)
+
+    return refused

@@ -1,0 +1,127 @@
+"""The process around the application: its socket, its signals, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from regard.errors import ConfigError
+from regard.serve.app import Service
+from regard.serve.connection import Connection
+from regard.serve.log import Forward
+
+BACKLOG = 512
+KEEP_ALIVE_SECONDS = 15
+# The largest head of a request, in bytes.
+MAX_HEAD = 16_384
+# After everything has been told to end, before tasks are cancelled.
+SLACK_SECONDS = 5
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address.
+
+    Args:
+        host: a name or an address.
+        port: 0 takes any that is free.
+
+    Raises:
+        ConfigError: it cannot; says why.
+
+    Example:
+        >>> with listen("127.0.0.1", 0) as listening:
+        ...     address_of(listening).startswith("http://127.0.0.1:")
+        True
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        reason = "not a name"
+        if isinstance(error, OSError):  # a name that is not found has a negative number and words of its own
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there ({reason})") from error
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the address to open in a browser on this machine."""
+    bound, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, str(bound))
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def run(service: Service, listening: socket.socket, ready: Callable[[], None]) -> bool:
+    """Serve until SIGTERM or SIGINT, then finish what is running, within the limit.
+
+    Args:
+        service: what answers.
+        listening: see `listen`; closed at the end.
+        ready: called when requests are answered.
+
+    Returns:
+        Whether all was finished; False when the model is still at work and must be left.
+    """
+    forward = Forward(service.log)
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addHandler(forward)
+        logger.propagate = False
+    config = uvicorn.Config(
+        service.app,
+        http=functools.partial(Connection, service.limits, service.log),  # pyright: ignore[reportArgumentType]
+        ws="none",
+        loop="asyncio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(service.limits.stop_seconds) + SLACK_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEAD,
+    )
+    server = _Server(config, service, ready)
+    service.connections = lambda: len(server.server_state.connections)
+    try:
+        server.run(sockets=[listening])
+    finally:
+        listening.close()
+        for logger in loggers:
+            logger.removeHandler(forward)
+            logger.propagate = True
+    service.log.write({"event": "stopped", "finished": not service.batcher.busy})
+    return not service.batcher.busy
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        batcher = self._service.batcher
+        batcher.stopping = True
+        self._service.log.write({"event": "stopping", "waiting": batcher.waiting})
+        late = asyncio.get_running_loop().call_later(self._service.limits.stop_seconds, batcher.abandon)
+        await super().shutdown(sockets)
+        late.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Not remembered, else it would be raised again after the end, and the exit code not be 0.
+        self.force_exit = self.should_exit
+        self.should_exit = True

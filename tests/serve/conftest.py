@@ -1,0 +1,48 @@
+"""What the tests of the server run under: the processor, a run that nobody changes, and a server that stays as it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard.tasks.run import open_run, run_files
+from regard.training.checkpoint import MODEL
+from regard.training.folder import file_sha256, write_folder
+from regard.training.weights import named_tensors
+from tests.serve.driver import Server, serving
+from tests.tasks.tiny import SPREAD, trained
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _on_the_cpu_without_waiting_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_DEVICE", "cpu")
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="package")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_waiting_for_the_disk: None) -> Path:
+    """Return a run of nearly random weights, whose translations tell their sources apart."""
+    folder = trained(tmp_path_factory.mktemp("trained"))
+    run = open_run(folder)
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter.mul_(SPREAD)
+    shutil.rmtree(folder / "model")
+    sums = {name: file_sha256(folder / name) for name in run_files(run.config)}
+    tensors = named_tensors(run.model)
+    write_folder(folder / "model", {MODEL: tensors}, state={"weights": "spread"}, run_files=sums, on_event=lambda _: None)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Iterator[Server]:
+    """Return a server of one run that is impatient with slow clients."""
+    options = ["--header-seconds", 1, "--body-seconds", 1, "--max-body", 100_000, "--allowed-host", "box.lan"]
+    with serving(tmp_path_factory.mktemp("server"), *options, runs=[run_folder]) as started:
+        yield started
