@@ -26,6 +26,7 @@ NOT_DIFFERENTIABLE = {
     "joint_linear": "several calls of linear",
     "greedy_positions": "a choice",
     "packed_weights": "a context",
+    "prepared": "anything, made once within a context",
     "recurrent_steps": "a context; linear inside of it is below",
     "sample_positions": "a draw; its gradient goes through position_log_prob",
     "top_log_probs": "for decoding, detached",

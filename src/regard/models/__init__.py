@@ -11,8 +11,8 @@ from regard.models.look import LayerWeights
 from regard.models.readout import DeepReadout, TanhReadout
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.transformer import Transformer, shown_weights
+from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import (
-    Decoder,
     DecoderLayer,
     Encoder,
     EncoderLayer,

@@ -34,7 +34,8 @@ from regard.models.init import initialize
 from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import Decoder, DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
+from regard.models.transformer_decoder import Decoder
+from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
 
 AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
 

@@ -12,7 +12,8 @@ from regard import ops
 from regard.attention import CrossedAttention, MultiHeadAttention
 from regard.errors import ShapeError
 from regard.models.transformer import Transformer
-from regard.models.transformer_layers import Decoder, FeedForward, Reading, ResidualNorm, Source, SourceMemory, recall, remember
+from regard.models.transformer_decoder import Decoder
+from regard.models.transformer_layers import FeedForward, Reading, ResidualNorm, Source, SourceMemory, recall, remember
 
 Residual = Literal["own", "asking"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
-from regard.errors import ConfigError
-from regard.models.transformer_state import Cache, Newest, Past, Store, TransformerState, extend
+from regard.models.transformer_state import Cache, Newest, Past, Store, extend
 
 SourceMemory = HeadMemory | ItemMemory
 """A source as an attention keeps it: for whole targets or with areas, and for the steps of a search."""
@@ -294,57 +293,3 @@ class DecoderLayer(nn.Module):
         reading = self.reader(self.reader_norm.before(x), memories, need_weights=need_weights)
         x = self.reader_norm.after(x, reading.context)
         return self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x))), reading.weights
-
-
-class Decoder(nn.Module):
-    """A stack of layers that reads any number of sources. Vaswani et al. 2017, section 3.1.
-
-    Args:
-        layers: from the bottom up.
-        norm: of what comes out, or None.
-        shown_layer: whose weights are returned, from 0; -1 is the last.
-
-    Parameters: `layers.0.*`, ..., `norm.*`.
-
-    Example:
-        >>> reader = SourceReader(MultiHeadAttention(6, 2))
-        >>> layer = DecoderLayer(MultiHeadAttention(6, 2), reader, FeedForward(6, 7), pre=False, dropout=0.0)
-        >>> Decoder([layer], None)(torch.randn(3, 2, 6), [Source(torch.randn(3, 5, 6), None)])[0].shape
-        torch.Size([3, 2, 6])
-    """
-
-    def __init__(self, layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, *, shown_layer: int = -1) -> None:
-        super().__init__()
-        if not -len(layers) <= shown_layer < len(layers):
-            raise ConfigError(f"shown_layer: {shown_layer} is none of {len(layers)} layers")
-        self.layers = nn.ModuleList(layers)
-        self.norm = norm
-        self.shown_layer = shown_layer % len(layers)
-
-    def forward(self, x: Tensor, sources: Sequence[Source], *, need_weights: bool = False) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Map states (B, T, E) of whole targets: the new ones, and the shown layer's weights (B, H, T, S) on each source if asked for."""
-        shown = None
-        for number, layer in enumerate(self._layers()):
-            asked = need_weights and number == self.shown_layer
-            x, weights = layer(x, layer.reader.memories(sources, ready=False), need_weights=asked)
-            shown = weights if asked else shown
-        return x if self.norm is None else self.norm(x), shown
-
-    def start(self, sources: Sequence[Source]) -> TransformerState:
-        """Return the state before the first token: every layer's own projection of the sources, made once."""
-        memories = tuple(layer.reader.memories(sources, ready=True) for layer in self._layers())
-        states = sources[0].states
-        places = torch.empty(states.shape[0], 0, dtype=torch.long, device=states.device)
-        return TransformerState((None,) * len(memories), memories, places)
-
-    def step(self, x: Tensor, state: TransformerState) -> tuple[Tensor, tuple[Tensor, ...] | None, TransformerState]:
-        """Map the state of one token of each hypothesis, (B, K, E): the new one, the shown layer's weights, and what is remembered."""
-        shown, pasts, newest = None, [], state.newest()
-        for number, (layer, past, memories) in enumerate(zip(self._layers(), state.pasts, state.memories, strict=True)):
-            x, weights, longer = layer.step(x, past, newest, memories, need_weights=number == self.shown_layer)
-            shown = weights if number == self.shown_layer else shown
-            pasts.append(longer)
-        return x if self.norm is None else self.norm(x), shown, state.advanced(newest, pasts)
-
-    def _layers(self) -> list[DecoderLayer]:
-        return cast(list[DecoderLayer], list(self.layers))

@@ -52,15 +52,25 @@ class Store:
         """
         if torch.is_grad_enabled() and key.requires_grad:
             return Store(torch.cat([self._key[:count], key]), torch.cat([self._value[:count], value]))
-        end = count + key.shape[0]
-        store = self
-        if count != self._count or end > self._key.shape[0]:
-            room = max(2 * end, FIRST_STEPS * key.shape[0])
-            store = Store(*(old.new_empty(room, *old.shape[1:]) for old in (key, value)))
-            store._key[:count], store._value[:count] = self._key[:count], self._value[:count]
-        store._key[count:end], store._value[count:end] = key, value
-        store._count = end
+        store = Store.with_room(self, count, key)
+        store._key[count : store._count], store._value[count : store._count] = key, value
         return store
+
+    @classmethod
+    def with_room(cls, store: Store | None, count: int, like: Tensor) -> Store:
+        """Return a store of the first `count` items of another and as many behind them, not yet written, as `like` (N, H, D) has.
+
+        It is the other one where nobody has yet written behind these and there is room.
+        """
+        end = count + like.shape[0]
+        found = store
+        if found is None or count != found._count or end > found._key.shape[0]:
+            room = max(2 * end, FIRST_STEPS * like.shape[0])
+            found = cls(*(like.new_empty(room, *like.shape[1:]) for _ in range(2)))
+            if store is not None:
+                found._key[:count], found._value[:count] = store._key[:count], store._value[:count]
+        found._count = end
+        return found
 
 
 class Cache(NamedTuple):

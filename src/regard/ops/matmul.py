@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -192,10 +192,14 @@ def recurrent_steps() -> Iterator[None]:
         _steps.reset(token)
 
 
+Made = TypeVar("Made")
+
+
 class _Packs(NamedTuple):
     dtype: torch.dtype
     # The weights themselves are kept so that their ids stay their own in the block.
     weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Tensor]]
+    prepared: dict[int, tuple[object, Any]]
 
 
 _packs: ContextVar[_Packs | None] = ContextVar("_packs", default=None)
@@ -220,11 +224,29 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Iterator[None]:
         ...     linear(torch.ones(2, 3), torch.nn.Parameter(torch.ones(5, 3))).sum().item()
         30.0
     """
-    token = _packs.set(None if torch.compiler.is_compiling() else _Packs(dtype, {}))
+    token = _packs.set(None if torch.compiler.is_compiling() else _Packs(dtype, {}, {}))
     try:
         yield
     finally:
         _packs.reset(token)
+
+
+def prepared(owner: object, make: Callable[[], Made]) -> Made | None:
+    """Return what `make` makes of an owner's weights, once within a block of `packed_weights` in float32; None outside of one.
+
+    None also where a gradient is asked for and under autocast, as for `packed_weights` itself.
+
+    Example:
+        >>> with torch.no_grad(), packed_weights():
+        ...     [prepared(linear, lambda: [1]) is prepared(linear, lambda: [1]), prepared(linear, lambda: [2])]
+        [True, [1]]
+    """
+    packs = None if torch.compiler.is_compiling() else _packs.get()
+    if packs is None or packs.dtype != torch.float32 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    if id(owner) not in packs.prepared:
+        packs.prepared[id(owner)] = (owner, make())
+    return packs.prepared[id(owner)][1]
 
 
 def _packed(x: Tensor, weight: Tensor) -> _Packs | None:

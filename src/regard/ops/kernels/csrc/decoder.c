@@ -1,0 +1,8 @@
+/* The entry points of a decoder's step. */
+#include "decoder.h"
+
+#include "entry.h"
+
+ENTRY(decoder, DecoderCall)
+ENTRY(pack, PackCall)
+ENTRY(panel, PackCall)

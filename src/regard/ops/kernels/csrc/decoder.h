@@ -1,0 +1,55 @@
+/* One step of a Transformer's decoder, without embedding and output layer. Mirrored by the structures of decoder_cpu.py. */
+#ifndef REGARD_DECODER_H
+#define REGARD_DECODER_H
+
+#include <stdint.h>
+
+enum { DECODER_ROWS = 64 }; /* of a task: enough to read the weights seldom, few enough to stay near */
+
+/* y = W x + b. The weight (outputs, inputs) stands in panels of `regard_panel()` outputs, input by input, the last one filled with zeros. */
+typedef struct {
+    const float *panels;
+    const float *bias; /* or NULL */
+    int64_t inputs, outputs;
+} DecoderLinear;
+
+typedef struct {
+    const float *weight, *bias; /* (width); NULL: no norm */
+} DecoderNorm;
+
+typedef struct {
+    DecoderLinear project;       /* query, key and value of self-attention, one below the other */
+    DecoderLinear join;          /* its output */
+    DecoderLinear ask, answer;   /* query and output of the attention to the source */
+    DecoderLinear hidden, output; /* the feed-forward, with relu between */
+    DecoderNorm norms[3];        /* of self-attention, source and feed-forward */
+    float *keys, *values;        /* (items, width), what was read; the newest items are written here */
+    const float *source_keys, *source_values; /* (source items, width) */
+} DecoderLayer;
+
+typedef struct {
+    const DecoderLayer *layers;
+    DecoderNorm norm;              /* of what comes out */
+    const float *x;                /* (rows, width) */
+    float *out;                    /* (rows, width) */
+    float *weights;                /* (rows, heads, sources) of the shown layer; zeros past the lengths */
+    const int64_t *places;         /* (rows, steps): a row's past in the store, its newest item last */
+    const int64_t *source_places;  /* (rows / share, sources) */
+    const int64_t *source_lengths; /* (rows / share), or NULL: all */
+    int64_t count, shown;          /* layers, and the one whose weights are wanted */
+    int64_t rows, share, width, heads, wide; /* wide: the most outputs of a product, in whole panels */
+    int64_t steps, sources;
+    int64_t first;                 /* where the newest item of row 0 stands in the stores; the others follow */
+    int64_t pre;                   /* norms before the parts, or after the residuals */
+    int64_t source_key_row, source_value_row;
+    double eps;
+    int64_t threads;
+} DecoderCall;
+
+typedef struct {
+    const float *weight; /* (outputs, inputs) */
+    float *panels;
+    int64_t inputs, outputs;
+} PackCall;
+
+#endif
