@@ -50,6 +50,7 @@ tables: $(VENV)/.installed-dev
 draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/mechanism_pictures.py
 	$(VENV)/bin/python benchmarks/area_plot.py
+	$(VENV)/bin/python benchmarks/length.py --draw docs/results/length.json
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

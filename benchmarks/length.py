@@ -161,7 +161,8 @@ def main() -> None:
         )
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.processor() or "unknown")
-    note = f"`python benchmarks/length.py`, medians of {arguments.rounds} rounds in turns, float32; {cpu}, {arguments.threads} threads, "
+    command = "python benchmarks/length.py" + ("" if arguments.rounds == ROUNDS else f" --rounds {arguments.rounds}")
+    note = f"`{command}`, medians of {arguments.rounds} rounds in turns, float32; {cpu}, {arguments.threads} threads, "
     note += f"torch {torch.__version__}."
     if arguments.out:
         arguments.out.write_text(json.dumps(table(results, note), indent=1) + "\n", encoding="utf-8")

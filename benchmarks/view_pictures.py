@@ -1,6 +1,6 @@
 """Take a picture of every view of the page, from files of records, with a headless Chromium.
 
-    python benchmarks/view_pictures.py records.json [more.json ...] --out docs/pictures/viewer
+    python benchmarks/view_pictures.py records.json [more.json ...] --out docs/screens
     python benchmarks/view_pictures.py records.json --views matrix heads --dark
 
 For each view the first record that has it is taken, or the one that `--example` names (from 1, over all files). The files come from
