@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 # Before torch and matplotlib are imported, and inherited by the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -15,6 +18,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from regard import cli
+
 torch.set_num_threads(1)
 
 # The same examples on every machine, and no time limit on one of them: a shared machine may pause at any time.
@@ -25,6 +30,32 @@ settings.load_profile("regard")
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+class Answer(NamedTuple):
+    """What the command line gave back: exit code, standard output and standard error."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """Return the command line in this process."""
+
+    def run(*words: object, stdin: bytes = b"") -> Answer:
+        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        out.flush()
+        return Answer(int(left.value.code or 0), out.buffer.getvalue(), err.getvalue())  # type: ignore[attr-defined]
+
+    return run
 
 
 @pytest.fixture(scope="session")

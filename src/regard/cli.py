@@ -92,9 +92,7 @@ def translate(
     coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="beta of the GNMT coverage penalty")] = None,
     no_repeat_ngram: Annotated[int | None, typer.Option(min=0, help="never generate the same n tokens twice")] = None,
     replace_unknown: Annotated[bool | None, typer.Option(help="put the source word most attended to for an unknown word")] = None,
-    precision: Annotated[
-        Precision | None, typer.Option(help="of matrix products; bfloat16 is faster, and some translations differ")
-    ] = None,
+    precision: Annotated[Precision | None, typer.Option(help="of matrix products; with bfloat16 some translations differ")] = None,
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses for each line (as JSON lines)")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="draw instead of search")] = False,
     temperature: Annotated[float, typer.Option(help="with --sample")] = 1.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -14,40 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from regard import cli
 from regard.serve.server import listen, run
 from tests.serve.driver import JSON, Answer, Held, Server, Site, received, serving
 from tests.tasks.tiny import TEXTS, trained
 
 HOST = b"Host: 127.0.0.1\r\n"
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def regard(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Return the command line in this process."""
-
-    def call(*words: object, stdin: bytes = b"") -> Done:
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out.flush()
-        return Done(int(left.value.code or 0), out.buffer.getvalue().decode(), err.getvalue())
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +74,10 @@ def test_it_says_where_it_is_and_works_there(server: Server) -> None:
 
 
 def test_thirty_clients_at_once_get_what_the_command_line_gives_each_its_own(
-    server: Server, run_folder: Path, regard: Callable[..., Done]
+    server: Server, run_folder: Path, call: Callable[..., Any]
 ) -> None:
     lines = sources(120)
-    done = regard("translate", run_folder, "--json", stdin="".join(line + "\n" for line in lines).encode())
+    done = call("translate", run_folder, "--json", stdin="".join(line + "\n" for line in lines).encode())
     known = [json.loads(line) for line in done.out.splitlines()]
     # A score is a number of its own for each line, more than the text; it may differ in its last digits with the batch.
     expected = [(item["text"], pytest.approx(item["hypotheses"][0]["score"], rel=1e-4)) for item in known]
@@ -238,11 +212,11 @@ def test_the_log_is_json_and_holds_neither_text_nor_traceback(server: Server) ->
     assert "Traceback" not in server.errors()
 
 
-def test_two_runs_are_served_side_by_side(strict: Server, run_folder: Path, second: Path, regard: Callable[..., Done]) -> None:
+def test_two_runs_are_served_side_by_side(strict: Server, run_folder: Path, second: Path, call: Callable[..., Any]) -> None:
     names = [str(run_folder), str(second)]  # both folders are called run
     assert [model["name"] for model in strict.ask("GET", "/health").json["models"]] == names
     for number, folder in enumerate((run_folder, second)):
-        expected = regard("translate", folder, stdin=TEXTS[0].encode()).out.rstrip("\n")
+        expected = call("translate", folder, stdin=TEXTS[0].encode()).out.decode().rstrip("\n")
         assert strict.post("/translate", {"text": TEXTS[0], "model": number}).json["translations"][0]["text"] == expected
     assert strict.post("/attention", {"text": TEXTS[0], "model": 1}).status == 422
 
@@ -312,19 +286,19 @@ def test_what_takes_too_long_to_finish_is_refused_and_the_end_comes_all_the_same
     assert site.logged()[-1]["finished"] is False
 
 
-def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch, regard: Callable[..., Done]) -> None:
+def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
     def leave(code: int) -> None:
         raise SystemExit(code + 7)
 
     monkeypatch.setattr("regard.serve.command._open", lambda runs: [])
     monkeypatch.setattr("regard.serve.server.run", lambda *_: False)
     monkeypatch.setattr("os._exit", leave)
-    assert regard("serve", "x", "--port", 0) == Done(7, "", "")
+    assert call("serve", "x", "--port", 0) == (7, b"", "")
 
 
-def test_a_port_that_is_taken_is_told_at_once(server: Server, run_folder: Path, regard: Callable[..., Done]) -> None:
+def test_a_port_that_is_taken_is_told_at_once(server: Server, run_folder: Path, call: Callable[..., Any]) -> None:
     message = f"regard: error: --host 127.0.0.1 --port {server.port}: cannot listen there (Address already in use)\n"
-    assert regard("serve", run_folder, "--port", server.port) == Done(2, "", message)
+    assert call("serve", run_folder, "--port", server.port) == (2, b"", message)
 
 
 @pytest.mark.parametrize(
@@ -335,12 +309,12 @@ def test_a_port_that_is_taken_is_told_at_once(server: Server, run_folder: Path, 
         (["x", "--max-lines", 9, "--queue", 8], "--max-lines 9: must not be more than --queue 8, it could never be taken"),
     ],
 )
-def test_a_wrong_command_line_gets_one_line(words: list[Any], message: str, regard: Callable[..., Done]) -> None:
-    assert regard("serve", *words) == Done(2, "", f"regard: error: {message}\n")
+def test_a_wrong_command_line_gets_one_line(words: list[Any], message: str, call: Callable[..., Any]) -> None:
+    assert call("serve", *words) == (2, b"", f"regard: error: {message}\n")
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, regard: Callable[..., Done]) -> None:
+def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> None:
     for name in [*sys.modules]:
         if name.startswith(("regard.serve.app", "regard.serve.server", missing)):
             monkeypatch.setitem(sys.modules, name, None)
@@ -348,4 +322,4 @@ def test_without_the_extra_it_says_what_to_install(missing: str, monkeypatch: py
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
     message = f"regard: error: serving needs {missing}, which is not installed: pip install 'regard[serve]'\n"
-    assert regard("serve", "x") == Done(2, "", message)
+    assert call("serve", "x") == (2, b"", message)

@@ -53,22 +53,6 @@ def in_shell(redirection: str, *words: object, **values: str) -> subprocess.Comp
     )
 
 
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, bytes, str]]:
-    def run(*words: object, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out.flush()
-        return int(left.value.code or 0), out.buffer.getvalue(), err.getvalue()  # type: ignore[attr-defined]
-
-    return run
-
-
 # Two ways of buffering: a broken pipe shows at the first line, or when all that was kept back is written at the end.
 @pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}])
 @pytest.mark.parametrize("words", [["list"], ["--help"], ["--version"]])

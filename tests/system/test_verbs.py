@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import sacrebleu
-
-from regard import cli
 
 SMALL = [
     "model.embed_dim=8",
@@ -25,28 +21,9 @@ SMALL = [
 KINDS = ("bpe", "unigram", "word", "character")
 
 
-class Answer(NamedTuple):
-    code: int
-    out: bytes
-    err: str
-
-
-@pytest.fixture
-def call(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: object, stdin: bytes = b"") -> Answer:
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out.flush()
-        return Answer(int(left.value.code or 0), out.buffer.getvalue(), err.getvalue())
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +84,7 @@ def test_random_bytes_give_one_line_each(call, runs):
 
 
 def test_no_input_gives_no_output(call, runs):
-    assert call("translate", runs / "bpe") == Answer(0, b"", "")
+    assert call("translate", runs / "bpe") == (0, b"", "")
 
 
 @pytest.mark.parametrize("options", [["--batch-size", 1], ["--batch-size", 3], ["--batch-size", 100]])

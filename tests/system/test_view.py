@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from regard import cli
 from regard.viewer import read_records
 from tests.tasks.tiny import FAMILIES, trained
 
 
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def call(monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: object, stdin: bytes = b"") -> Answer:
-        out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-        monkeypatch.setattr("sys.argv", ["regard", *map(str, words)])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        monkeypatch.setattr("sys.stdout", out)
-        monkeypatch.setattr("sys.stderr", err)
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        out.flush()
-        return Answer(int(left.value.code or 0), out.buffer.getvalue().decode(), err.getvalue())  # type: ignore[attr-defined]
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +53,7 @@ def test_two_runs_go_into_one_page_side_by_side(call, runs):
 def test_records_of_several_files_make_one_page(call, runs):
     for run, name in zip(runs, ("a.json", "b.json"), strict=True):
         assert call("view", run, "--text", "Haus", "-o", name).code == 0
-    assert call("view", "a.json", "b.json", "-o", "page.html").out == "page.html: 2 examples\n"
+    assert call("view", "a.json", "b.json", "-o", "page.html").out == b"page.html: 2 examples\n"
     assert [record["model"] for record in _data(Path("page.html").read_text())] == ["area", "recurrent"]
 
 
@@ -85,9 +63,9 @@ def test_one_map_and_head_can_be_drawn(call, runs):
     for words in ([], ["--map", "cross 2"], ["--map", "cross 2", "--head", 1], ["--map", "cross 2", "--head", 2]):
         assert call("view", "a.json", *words, "-o", f"{len(words)}{words[-1:]}.svg").code == 0
     assert len({path.read_bytes() for path in Path().glob("*.svg")}) == 4
-    drawn = call("view", "a.json", "--map", "encoder self 1", "--head", 2).out
+    drawn = call("view", "a.json", "--map", "encoder self 1", "--head", 2).out.decode()
     assert drawn.splitlines()[1].split()[0] == record.items["source"].labels[0]
-    assert drawn != call("view", "a.json", "--map", "encoder self 1", "--head", 1).out
+    assert drawn != call("view", "a.json", "--map", "encoder self 1", "--head", 1).out.decode()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +80,7 @@ def test_a_map_or_head_that_is_not_there_is_said_in_one_line(call, runs, words, 
     assert call("view", runs[0], "--text", "ein Hund", "-o", "a.json").code == 0
     for more in ([], ["-o", "a.png"]):
         answer = call("view", "a.json", *words, *more)
-        assert (answer.code, answer.out) == (2, "")
+        assert (answer.code, answer.out) == (2, b"")
         assert message in answer.err
         assert answer.err.count("\n") == 1
     assert not Path("a.png").exists()

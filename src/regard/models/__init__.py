@@ -10,6 +10,7 @@ from regard.models.ensemble import Ensemble, EnsembleState
 from regard.models.look import LayerWeights
 from regard.models.readout import DeepReadout, TanhReadout
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
+from regard.models.source import Source, recall, remember
 from regard.models.transformer import Transformer, shown_weights
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import (
@@ -19,10 +20,7 @@ from regard.models.transformer_layers import (
     FeedForward,
     Reading,
     ResidualNorm,
-    Source,
     SourceReader,
-    recall,
-    remember,
 )
 from regard.models.transformer_state import Cache, Newest, Store, TransformerState
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import CrossedAttention, MultiHeadAttention
 from regard.errors import ShapeError
+from regard.models.source import Source, SourceMemory, recall, remember
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
-from regard.models.transformer_layers import FeedForward, Reading, ResidualNorm, Source, SourceMemory, recall, remember
+from regard.models.transformer_layers import FeedForward, Reading, ResidualNorm
 
 Residual = Literal["own", "asking"]
 

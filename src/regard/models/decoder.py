@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import Attention, HeadMemory, Memory, MultiHeadAttention
+from regard.attention import Attention, HeadMemory, ItemMemory, Memory, MultiHeadAttention
 from regard.models.cell import CellKind, Layers, RecurrentStack
 from regard.models.encoder import Encoded
 from regard.models.readout import Readout
+from regard.models.source import Source, SourceMemory, recall, remember
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class DecoderState:
     """
 
     layers: Layers
-    memory: Memory | HeadMemory | None
+    memory: Memory | SourceMemory | None
     context: Tensor | None
     feed: Tensor | None
     position: int
@@ -256,8 +257,8 @@ class RecurrentDecoder(nn.Module):
         match self.attention, state.memory:
             case Attention(), Memory():
                 attended = self.attention.attend(query, state.memory, position=position, need_weights=need_weights)
-            case MultiHeadAttention(), HeadMemory():
-                attended = self.attention.attend(query, state.memory, need_weights=need_weights)
+            case MultiHeadAttention(), HeadMemory() | ItemMemory():
+                attended = recall(self.attention, query, state.memory, need_weights=need_weights)
             case _:
                 assert state.context is not None
                 return state.context, None
@@ -270,11 +271,10 @@ class RecurrentDecoder(nn.Module):
         return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))
 
 
-def _memory(attention: Attention | MultiHeadAttention, states: Tensor, mask: Tensor, ready: bool) -> Memory | HeadMemory:
+def _memory(attention: Attention | MultiHeadAttention, states: Tensor, mask: Tensor, ready: bool) -> Memory | SourceMemory:
     if isinstance(attention, Attention):
         return attention.memory(states, mask=mask)
-    memory = attention.memory(states, states, mask=mask)
-    return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
+    return remember(attention, Source(states, mask), ready=ready)
 
 
 def _joined(weights: list[Tensor | None]) -> Tensor | None:

@@ -9,8 +9,8 @@ from regard import ops
 from regard.models.decoder import DecoderOutput, shares
 from regard.models.embedding import PositionKind, sinusoidal_positions
 from regard.models.sequence import EncoderDecoder
+from regard.models.source import Source
 from regard.models.transformer_decoder import Decoder
-from regard.models.transformer_layers import Source
 from regard.models.transformer_state import TransformerState
 
 

@@ -12,7 +12,8 @@ from regard import ops
 from regard.attention.watch import watching
 from regard.errors import ConfigError
 from regard.models.native_step import native_step, plan_of
-from regard.models.transformer_layers import DecoderLayer, Source
+from regard.models.source import Source
+from regard.models.transformer_layers import DecoderLayer
 from regard.models.transformer_state import TransformerState
 
 

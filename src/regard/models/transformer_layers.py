@@ -10,22 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
+from regard.attention import ItemMemory, MultiHeadAttention
+from regard.models.source import Source, SourceMemory, recall, remember
 from regard.models.transformer_state import Cache, Newest, Past, Store, extend
-
-SourceMemory = HeadMemory | ItemMemory
-"""A source as an attention keeps it: for whole targets or with areas, and for the steps of a search."""
-
 
 Activation = Literal["relu", "swish", "gelu"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "swish": F.silu, "gelu": F.gelu}
-
-
-class Source(NamedTuple):
-    """What an encoder made: states (B, S, E), and which of them are no padding, (B, S) bool or None for all."""
-
-    states: Tensor
-    mask: Tensor | None
 
 
 class Reading(NamedTuple):
@@ -205,34 +195,6 @@ class SourceReader(nn.Module):
         """Attend with queries (B, T, E)."""
         found = recall(self.attention, query, memories[0], need_weights=need_weights)
         return Reading(found.context, None if found.weights is None else (found.weights,))
-
-
-def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> SourceMemory:
-    """Project a source for an attention; `ready`: for the steps of a search, to which the keys of areas are made once.
-
-    Example:
-        >>> from regard.attention import Areas
-        >>> attention = MultiHeadAttention(6, 2, areas=Areas(2, key_mode="max"))
-        >>> remember(attention, Source(torch.ones(3, 5, 6), None), ready=True).key.shape  # 5 items and 4 pairs
-        torch.Size([3, 2, 9, 3])
-    """
-    if ready and attention.areas is None:
-        return attention.items(source.states, source.mask)
-    memory = attention.memory(source.states, source.states, mask=source.mask, finite=True)
-    return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
-
-
-def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
-    """Attend with queries (B, T, E) to what `remember` made.
-
-    Example:
-        >>> attention, source = MultiHeadAttention(6, 2), Source(torch.ones(3, 5, 6), None)
-        >>> recall(attention, torch.ones(3, 7, 6), remember(attention, source, ready=True), need_weights=True).weights.shape
-        torch.Size([3, 2, 7, 5])
-    """
-    if isinstance(memory, ItemMemory):
-        return attention.attend_items(query, memory, need_weights=need_weights)
-    return attention.attend(query, memory, need_weights=need_weights)
 
 
 class DecoderLayer(nn.Module):
