@@ -174,13 +174,18 @@ class Decoding:
     def __init__(self, setting: Setting, model: Path, corpus: tuple[Path | None, int | None]) -> None:
         from tokenizers import Tokenizer
 
-        from regard.tasks.run import read_config
+        from regard.config import TranslationConfig
+        from regard.tasks.run_folder import read_config
 
         self.setting, self.model = setting, model
         self.export = setting.work / "exports" / model.name
         self.outputs = setting.work / "outputs"
         self.outputs.mkdir(parents=True, exist_ok=True)
-        self.tokens = Tokenizer.from_file(str(setting.data / "tokenizer.json")) if read_config(model).vocabulary.kind == "word" else None
+        self.tokens = (
+            Tokenizer.from_file(str(setting.data / "tokenizer.json"))
+            if read_config(model, TranslationConfig).vocabulary.kind == "word"
+            else None
+        )
         folder, limit = corpus
         if self.tokens is not None:
             sources, references = ((setting.data / name).read_text("utf-8").splitlines() for name in ("test.en", "reference.de"))

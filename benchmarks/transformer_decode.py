@@ -23,10 +23,11 @@ from typing import Any, cast
 
 import torch
 
-from regard.config import TransformerConfig
+from regard.config import TransformerConfig, TranslationConfig
 from regard.data import BOS, EOS, PAD, collate, read_lines
 from regard.models import Transformer
-from regard.tasks.run import SHARED, SOURCE, TARGET, load_vocabularies, open_run, read_config
+from regard.tasks.run import SHARED, SOURCE, TARGET, load_vocabularies, open_run
+from regard.tasks.run_folder import read_config
 from regard.tasks.translate import Translator
 
 Decode = Callable[[list[list[int]]], list[list[int]]]
@@ -142,7 +143,7 @@ def main() -> None:
     if arguments.engine == "regard":
         translated, facts["seconds"] = timed(regard_decoder(arguments), lines)
     else:
-        config = read_config(arguments.run)
+        config = read_config(arguments.run, TranslationConfig)
         vocabularies = load_vocabularies(arguments.run, config)
         ids = [sentence[: config.data.max_length] for sentence in vocabularies.source.encode_ids(lines)]
         if arguments.engine == "ctranslate2":

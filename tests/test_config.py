@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import RunConfig, differences, dump_config, load_config
+from regard.config import TranslationConfig, differences, dump_config, load_config
 from regard.errors import ConfigError
 
 
@@ -103,4 +103,4 @@ def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(dump_config(config))
     assert load_config(tmp_path / "a.yaml") == config
     assert differences(config, config) == []
-    assert {"data.source: a b.txt -> None", "training.ema: 0.5 -> None"} < set(differences(config, RunConfig()))
+    assert {"data.source: a b.txt -> None", "training.ema: 0.5 -> None"} < set(differences(config, TranslationConfig()))

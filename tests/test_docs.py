@@ -106,8 +106,8 @@ def check_parses(words: list[str]) -> None:
     """Fail unless the command line reads a `regard` command: its verb, options, values and number of arguments."""
     command: Any = get_command(app)
     for verb in command.commands.values():
-        assert not hasattr(verb, "commands"), "a verb with verbs of its own: teach this test to go down"
-        verb.callback = do_nothing
+        for leaf in getattr(verb, "commands", {"": verb}).values():
+            leaf.callback = do_nothing
     try:
         command.main(args=words[1:], prog_name="regard", standalone_mode=False)
     except Exception as error:  # the classes of errors belong to whichever parser typer carries

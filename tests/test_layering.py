@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mechanisms": set(),
     "listing": {"errors", "config", "mechanisms"},
     "choices": set(),
-    "cli": LIBRARY | {"tasks", "integrations", "serve", "listing", "choices"} | LEAVES,
+    "commands": LIBRARY | {"tasks", "integrations", "listing", "choices"} | LEAVES,
+    "cli": {"errors", "commands", "integrations", "serve"},
     "__main__": {"cli"},
     "__init__": set(),
 }

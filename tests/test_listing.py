@@ -15,7 +15,7 @@ import regard.attention
 import regard.models
 from benchmarks.fill_tables import fill
 from regard import cli, ops
-from regard.config import CrossedConfig, RNNConfig, RunConfig, TransformerConfig, load_config
+from regard.config import CrossedConfig, RNNConfig, TransformerConfig, TranslationConfig, load_config
 from regard.listing import COLUMNS, cells, mechanisms, settings
 from regard.mechanisms import MECHANISMS, Mechanism
 from regard.models import build
@@ -116,7 +116,7 @@ def test_listing_asks_whether_somebody_reads(monkeypatch: pytest.MonkeyPatch, te
 
 def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
     # First all settings, with the recurrent models; then those of each other family.
-    parts = [part.splitlines() for part in "\n".join(settings(RunConfig)).split("\n\n")]
+    parts = [part.splitlines() for part in "\n".join(settings(TranslationConfig)).split("\n\n")]
     assert [part[0][:1] for part in parts] == ["t", "#", "#"]
     for part, model in zip(parts, (RNNConfig(), TransformerConfig(), CrossedConfig()), strict=True):
         lines = [line for line in part if not line.startswith("#")]
@@ -125,7 +125,7 @@ def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
         assert len(set(keys)) == len(keys)
         given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
         areas = ["model.attention.area=null"] if isinstance(model, RNNConfig) else ["model.area=null"]
-        assert load_config(None, [*given, *areas]) == RunConfig(model=model)
+        assert load_config(None, [*given, *areas]) == TranslationConfig(model=model)
     assert {"task", "data.source", "model.attention.score", "training.betas"} <= {line.split(" = ")[0] for line in parts[0]}
 
 

@@ -5,12 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Task(StrEnum):
-    """What can be trained."""
-
-    translation = "translation"
-
-
 class Precision(StrEnum):
     """Precision of the matrix products in decoding."""
 

@@ -53,8 +53,8 @@ def settings(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield a line a setting: its path, default and meaning; after them those of the other families of models, each under a heading.
 
     Example:
-        >>> from regard.config import RunConfig
-        >>> next(line for line in settings(RunConfig) if line.startswith("training.seed"))
+        >>> from regard.config import TranslationConfig
+        >>> next(line for line in settings(TranslationConfig) if line.startswith("training.seed"))
         'training.seed = 1'
     """
     others: list[tuple[str, type[BaseModel]]] = []

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from regard import __version__, cli
+from regard.commands import terminal
 from regard.config import load_config
 from regard.tasks import generate, train_translation
 from regard.viewer import write_records
@@ -305,7 +306,7 @@ def test_several_examples_are_drawn_apart_and_a_narrow_terminal_is_enough(
     monkeypatch.setenv("COLUMNS", "3")
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert cli._width() == 20
+    assert terminal.width() == 20
 
 
 def test_each_sentence_drawn_is_the_same_whatever_the_batch(folder: Path, call: Callable[..., tuple[int, bytes, str]]) -> None:

@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import RunConfig, load_config
+from regard.config import TranslationConfig, load_config
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.tasks.run import discard_run, open_run, prepare_run, read_config, run_files
+from regard.tasks.run import make_vocabularies, open_run, run_files
+from regard.tasks.run_folder import discard_run, prepare_run, read_config
 from tests.tasks.tiny import configuration
 
 PAIRS = [("ein Hund", "a dog"), ("ein Haus", "a house")]
 DIGESTS = {"source": "11", "target": "13"}
+
+
+def vocabularies() -> dict[str, bytes]:
+    return make_vocabularies(configuration(), PAIRS)
 
 
 def flip(path: Path) -> None:
@@ -81,7 +86,7 @@ def test_a_vocabulary_of_another_run_is_refused(run_folder: Path, tmp_path: Path
 def test_a_configuration_that_is_none_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(CheckpointError) as refused:
-        read_config(tmp_path)
+        read_config(tmp_path, TranslationConfig)
     assert message in str(refused.value)
     assert "config.yaml" in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -107,37 +112,37 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shared", "names"), [(True, ["vocabulary.json"]), (False, ["source.vocabulary.json", "target.vocabulary.json"])])
 def test_a_run_begins_with_its_settings_its_data_and_its_vocabularies(tmp_path: Path, shared: bool, names: list[str]) -> None:
     config = configuration(vocabulary={"shared": shared})
-    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, PAIRS) is True
+    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, lambda: make_vocabularies(config, PAIRS)) is True
     assert sorted(path.name for path in (tmp_path / "a" / "run").iterdir()) == sorted(["config.yaml", "data.json", *names])
     assert set(run_files(config)) == {"config.yaml", "data.json", *names}
     assert load_config(tmp_path / "a" / "run" / "config.yaml") == config
-    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, PAIRS) is False
+    assert prepare_run(tmp_path / "a" / "run", config, DIGESTS, vocabularies) is False
 
 
-def begin(folder: Path) -> RunConfig:
+def begin(folder: Path) -> TranslationConfig:
     config = configuration(data={"source": "here/source", "target": "here/target"})
-    prepare_run(folder, config, DIGESTS, PAIRS)
+    prepare_run(folder, config, DIGESTS, vocabularies)
     return config
 
 
 def test_the_same_data_may_lie_elsewhere_and_decoding_may_change(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     config = configuration(data={"source": "there/source", "target": "there/target"}, decoding={"beam": 7})
-    assert prepare_run(tmp_path / "run", config, DIGESTS, PAIRS) is False
+    assert prepare_run(tmp_path / "run", config, DIGESTS, vocabularies) is False
 
 
 def test_other_settings_are_named(tmp_path: Path) -> None:
     begin(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"holds a run with other settings \(model\.cell: gru -> lstm; training\.seed: 1 -> 5\)"):
-        prepare_run(tmp_path / "run", configuration(model={"cell": "lstm"}, training={"seed": 5}), DIGESTS, PAIRS)
+        prepare_run(tmp_path / "run", configuration(model={"cell": "lstm"}, training={"seed": 5}), DIGESTS, vocabularies)
 
 
 def test_other_data_is_named(tmp_path: Path) -> None:
     config = begin(tmp_path / "run")
     with pytest.raises(ConfigError, match="the target file has other content"):
-        prepare_run(tmp_path / "run", config, {**DIGESTS, "target": "17"}, PAIRS)
+        prepare_run(tmp_path / "run", config, {**DIGESTS, "target": "17"}, vocabularies)
     with pytest.raises(ConfigError, match="the valid_source file has other content"):
-        prepare_run(tmp_path / "run", config, {**DIGESTS, "valid_source": "17"}, PAIRS)
+        prepare_run(tmp_path / "run", config, {**DIGESTS, "valid_source": "17"}, vocabularies)
 
 
 @pytest.mark.parametrize("text", ["", "[3]", "3", "{", "\udcff"])
@@ -145,28 +150,28 @@ def test_damaged_notes_on_the_data_are_named(tmp_path: Path, text: str) -> None:
     config = begin(tmp_path / "run")
     (tmp_path / "run" / "data.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(CheckpointError, match=r"data\.json: missing or damaged"):
-        prepare_run(tmp_path / "run", config, DIGESTS, PAIRS)
+        prepare_run(tmp_path / "run", config, DIGESTS, vocabularies)
 
 
 def test_what_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     for folder in (tmp_path, tmp_path / "notes"):
         with pytest.raises(ConfigError, match="exists and is not a run"):
-            prepare_run(folder, configuration(), DIGESTS, PAIRS)
+            prepare_run(folder, configuration(), DIGESTS, vocabularies)
     with pytest.raises(ConfigError, match="cannot be made"):
-        prepare_run(tmp_path / "notes" / "run", configuration(), DIGESTS, PAIRS)
+        prepare_run(tmp_path / "notes" / "run", configuration(), DIGESTS, vocabularies)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
 def test_text_that_gives_no_vocabulary_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no text to train a vocabulary on"):
-        prepare_run(tmp_path / "run", configuration(), DIGESTS, [("", " "), ("\t", "")])
+        prepare_run(tmp_path / "run", configuration(), DIGESTS, lambda: make_vocabularies(configuration(), [("", " "), ("\t", "")]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_cannot_be_trained_is_taken_back(tmp_path: Path) -> None:
     config = begin(tmp_path / "run")
-    discard_run(tmp_path / "run", config)
+    discard_run(tmp_path / "run", run_files(config))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regard.config import CrossedConfig, RunConfig, TransformerConfig, load_config, validate
+from regard.config import CrossedConfig, TransformerConfig, TranslationConfig, load_config, validate
 from regard.data import read_pairs
 from regard.errors import ConfigError
 from regard.tasks import Translator, evaluate_translation, generate, train_translation
@@ -21,7 +21,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 FAMILY = ("lstm area", "transformer", "area", "area features", "crossed")
 
 
-def configuration(folder: Path, model: dict[str, Any], **training: Any) -> RunConfig:
+def configuration(folder: Path, model: dict[str, Any], **training: Any) -> TranslationConfig:
     tree = {
         "data": {"max_length": 37, **write_pairs(folder)},
         "vocabulary": {"kind": "character"},
@@ -110,10 +110,10 @@ def test_a_wrong_setting_of_a_family_is_named_by_its_key(overrides: list[str], m
 
 @pytest.mark.parametrize("model", [TransformerConfig(), CrossedConfig()])
 def test_shared_tables_need_a_shared_vocabulary(model: TransformerConfig | CrossedConfig) -> None:
-    check_settings(RunConfig(model=model))
-    apart = RunConfig(model=model).vocabulary.model_copy(update={"shared": False})
+    check_settings(TranslationConfig(model=model))
+    apart = TranslationConfig(model=model).vocabulary.model_copy(update={"shared": False})
     with pytest.raises(ConfigError, match=r"model\.share_embeddings: needs vocabulary\.shared true"):
-        check_settings(RunConfig(model=model, vocabulary=apart))
+        check_settings(TranslationConfig(model=model, vocabulary=apart))
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from regard.config import RunConfig, load_config
+from regard.config import TranslationConfig, load_config
 from regard.errors import ConfigError, DataError, RegardError
 from regard.tasks import train_translation
 from regard.tasks.run import Vocabularies
@@ -139,7 +139,7 @@ def test_a_run_can_be_steered_by_what_it_translates(tmp_path: Path, metric: str)
     assert json.loads((run / "model" / "state.json").read_text())["metric"] == metric
 
 
-def retrain(run: Path, change: Callable[[RunConfig], RunConfig] = lambda config: config) -> Any:
+def retrain(run: Path, change: Callable[[TranslationConfig], TranslationConfig] = lambda config: config) -> Any:
     return train_translation(change(load_config(run / "config.yaml")), run, say=lambda line: None)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from regard.config import RunConfig, validate
+from regard.config import TranslationConfig, validate
 from regard.data import Vocabulary
 from regard.models import build
 from regard.tasks import Translator, train_translation
@@ -37,7 +37,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 SPREAD = 4.0
 
 
-def configuration(*, kind: str = "character", **parts: Any) -> RunConfig:
+def configuration(*, kind: str = "character", **parts: Any) -> TranslationConfig:
     """Return small settings; each keyword is a part of the configuration, merged into them, but for a model that says its `type`."""
     tree: dict[str, Any] = {
         "vocabulary": {"kind": kind, "size": 300},

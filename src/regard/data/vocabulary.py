@@ -157,9 +157,13 @@ class Vocabulary:
         Raises:
             DataError: the file cannot be written; names it.
         """
+        write_files({Path(path): self.to_bytes()})
+
+    def to_bytes(self) -> bytes:
+        """Return what `save` writes."""
         content = {"format": _FORMAT, "kind": self.kind, "tokenizer": json.loads(self._tokenizer.to_str())}
         text = json.dumps(content, ensure_ascii=False, indent=None, separators=(",", ":"))
-        write_files({Path(path): (text + "\n").encode("utf-8")})
+        return (text + "\n").encode("utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import nn
 
-from regard.config import ModelConfig, RunConfig
+from regard.config import ModelConfig, TranslationConfig
 from regard.errors import CheckpointError, ConfigError, MissingExtraError
 from regard.models import EncoderDecoder, build
 from regard.tasks.run import Run, open_run, run_files
@@ -146,7 +146,7 @@ def fetch_run(repo: str, *, revision: str | None = None) -> Path:
 
 def _model_config(settings: dict[str, Any]) -> ModelConfig:
     try:
-        return RunConfig.model_validate({"model": settings}).model
+        return TranslationConfig.model_validate({"model": settings}).model
     except ValidationError as error:
         item = error.errors()[0]
         raise ConfigError(f"{'.'.join(map(str, item['loc']))}: {item['msg']}") from error

@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from regard.config import RunConfig, dump_config, validate
+from regard.config import TranslationConfig, dump_config, validate
 from regard.data.lines import write_files
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.migrate import Converted, rows
 from regard.integrations.migrate_files import Imported, Tokens
-from regard.tasks.run import CONFIG, DATA, SHARED, SOURCE, TARGET, run_files
+from regard.tasks.run import SHARED, SOURCE, TARGET, run_files
+from regard.tasks.run_folder import CONFIG, DATA
 from regard.training.checkpoint import MODEL
 from regard.training.folder import file_sha256, write_folder
 from regard.training.weights import named_tensors, whole_tensors
@@ -27,7 +28,7 @@ class Numbering(NamedTuple):
     words: list[str]
 
 
-def write_run(imported: Imported, folder: str | Path, *, origin: str) -> RunConfig:
+def write_run(imported: Imported, folder: str | Path, *, origin: str) -> TranslationConfig:
     """Write a run folder that translates as the imported model does, from tokens to tokens.
 
     The vocabularies are of the kind "word": what a line holds are the tokens of the other toolkit's own tokenizer, separated by spaces, and

@@ -12,7 +12,8 @@ from regard.data.batching import collate
 from regard.data.vocabulary import EOS
 from regard.decoding import Hypothesis
 from regard.models import LayerWeights
-from regard.tasks.run import Run, device_of
+from regard.tasks.run import Run
+from regard.tasks.run_folder import device_of
 from regard.viewer import Areas, AttentionMap, AttentionRecord, Tokens
 from regard.viewer import Hypothesis as Shown
 

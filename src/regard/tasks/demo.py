@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.config import RunConfig, validate
+from regard.config import TranslationConfig, validate
 from regard.data.lines import write_files
 from regard.data.parallel import read_pairs
 from regard.errors import TrainingError
@@ -21,7 +21,7 @@ from regard.viewer import render_alignment, save_page, save_picture
 SHOWN = 12
 
 
-def demo_config(folder: Path) -> RunConfig:
+def demo_config(folder: Path) -> TranslationConfig:
     """Return the configuration of the demonstration: additive attention over the characters of a written date."""
     return validate(
         {

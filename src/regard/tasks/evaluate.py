@@ -17,7 +17,7 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
 from regard.metrics.alignment import Links
-from regard.tasks.run import device_of
+from regard.tasks.run_folder import device_of
 from regard.tasks.translate import Translator
 from regard.tasks.translation import encode_corpus, likelihood
 from regard.tasks.workers import map_batches

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor
 
 from regard import ops
-from regard.config import DecodingConfig, RunConfig
+from regard.config import DecodingConfig, TranslationConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.tasks.attended import with_hypotheses, with_layers
-from regard.tasks.run import Run, device_of, open_ensemble
+from regard.tasks.run import Run, open_ensemble
+from regard.tasks.run_folder import device_of
 from regard.tasks.workers import map_batches
 from regard.viewer import AttentionRecord
 
@@ -252,7 +253,7 @@ class Translator:
         return single_line(" ".join(words))
 
 
-def check_decoding(config: RunConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:
+def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:
     """Refuse a way of decoding that a run's model or vocabulary cannot follow.
 
     Args:
@@ -264,7 +265,7 @@ def check_decoding(config: RunConfig, decoding: DecodingConfig, *, attends: bool
         ConfigError: names the setting and what it needs.
 
     Example:
-        >>> check_decoding(RunConfig(), DecodingConfig(replace_unknown=True))
+        >>> check_decoding(TranslationConfig(), DecodingConfig(replace_unknown=True))
         Traceback (most recent call last):
             ...
         regard.errors.ConfigError: decoding.replace_unknown: needs vocabulary.kind word, this run has bpe

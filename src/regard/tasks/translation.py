@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.config import RunConfig
+from regard.config import TranslationConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches
 from regard.data.parallel import Pair, file_digest, hold_out, read_pairs
 from regard.errors import ConfigError, DataError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
 from regard.ops import SequenceLoss
-from regard.tasks.run import Run, Vocabularies, device_of, discard_run, load_vocabularies, prepare_run, run_files
+from regard.tasks.run import Run, Vocabularies, load_vocabularies, make_vocabularies, run_files
+from regard.tasks.run_folder import device_of, discard_run, prepare_run
 from regard.tasks.translate import Translator, check_decoding
 from regard.training import Job, TrainResult, processes, train
 
@@ -78,7 +79,7 @@ def encode_corpus(pairs: Sequence[Pair], vocabularies: Vocabularies, *, max_leng
 
 
 def train_translation(
-    config: RunConfig, folder: str | Path, *, say: Callable[[str], None] = print, on_event: Callable[[str], None] | None = None
+    config: TranslationConfig, folder: str | Path, *, say: Callable[[str], None] = print, on_event: Callable[[str], None] | None = None
 ) -> TrainResult:
     """Train a translation model, or resume the run in `folder`.
 
@@ -111,7 +112,7 @@ def train_translation(
     with processes() as world:
         tell = say if world.main else _nothing
         pairs, valid, digests = _read_data(config)
-        started = world.on_main(lambda: int(prepare_run(folder, config, digests, pairs)))
+        started = world.on_main(lambda: int(prepare_run(folder, config, digests, lambda: make_vocabularies(config, pairs))))
         vocabularies = load_vocabularies(folder, config)
         try:
             corpus, held = (
@@ -120,7 +121,7 @@ def train_translation(
             )
         except DataError:
             if started and world.main:
-                discard_run(folder, config)
+                discard_run(folder, run_files(config))
             raise
         torch.manual_seed(config.training.seed)
         model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
@@ -131,14 +132,14 @@ def train_translation(
         return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
 
 
-def check_settings(config: RunConfig) -> None:
+def check_settings(config: TranslationConfig) -> None:
     """Refuse settings that do not fit together, before anything is read or written.
 
     Raises:
         ConfigError: names the setting and what it needs.
 
     Example:
-        >>> check_settings(RunConfig())
+        >>> check_settings(TranslationConfig())
     """
     if config.model.share_embeddings and not config.vocabulary.shared:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
@@ -147,7 +148,7 @@ def check_settings(config: RunConfig) -> None:
         build(config.model, source_size=8, target_size=8)
 
 
-def _job(config: RunConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> Job:
+def _job(config: TranslationConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> Job:
     training = config.training
 
     def loss(model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
@@ -200,7 +201,7 @@ def likelihood(
     return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf, "token_accuracy": correct / tokens}
 
 
-def _read_data(config: RunConfig) -> tuple[list[Pair], list[Pair], dict[str, str]]:
+def _read_data(config: TranslationConfig) -> tuple[list[Pair], list[Pair], dict[str, str]]:
     data = config.data
     if data.source is None:
         raise DataError("data.source: no training data given (--source FILE --target FILE)")
@@ -216,7 +217,7 @@ def _read_data(config: RunConfig) -> tuple[list[Pair], list[Pair], dict[str, str
 
 
 def _report(
-    tell: Callable[[str], None], config: RunConfig, corpus: Corpus, held: Corpus, vocabularies: Vocabularies, model: nn.Module
+    tell: Callable[[str], None], config: TranslationConfig, corpus: Corpus, held: Corpus, vocabularies: Vocabularies, model: nn.Module
 ) -> None:
     started = time.strftime("%H:%M:%S")
     tell(f"{started} {len(corpus.pairs)} training pairs, {len(held.pairs)} validation pairs")

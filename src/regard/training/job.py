@@ -13,8 +13,8 @@ from torch import nn
 from regard.ops import SequenceLoss
 from regard.training.stop import StopSignal
 
-HIGHER_IS_BETTER = {"loss": False, "perplexity": False, "token_accuracy": True, "bleu": True, "chrf": True, "exact_match": True}
-"""Of the metrics a run can be steered by: whether more is better."""
+LOWER_IS_BETTER = {"loss", "perplexity"}
+"""Of the metrics a run can be steered by, those of which less is better."""
 
 
 class PlannedBatch(Protocol):

@@ -25,7 +25,7 @@ from regard.training.checkpoint import TrainingState, checkpoint_path, load_chec
 from regard.training.distributed import World, full, gathered, processes, spread, synchronised
 from regard.training.final import write_final
 from regard.training.finite import FiniteWatch, Place
-from regard.training.job import HIGHER_IS_BETTER, Job, PlannedBatch, Progress, TrainResult
+from regard.training.job import LOWER_IS_BETTER, Job, PlannedBatch, Progress, TrainResult
 from regard.training.log import RunLog
 from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate
 from regard.training.stop import Stopped
@@ -169,7 +169,7 @@ class _Loop:
         names = sorted(metrics)
         self.metrics = dict(zip(names, self.world.share([float(metrics[name]) for name in names]), strict=True))
         value, best = self.metrics[config.metric], progress.best_value
-        if math.isfinite(value) and (best is None or (value > best if HIGHER_IS_BETTER[config.metric] else value < best)):
+        if math.isfinite(value) and (best is None or (value < best if config.metric in LOWER_IS_BETTER else value > best)):
             progress.best_value, progress.best_step, progress.bad_evaluations = value, progress.step, 0
         else:
             progress.bad_evaluations += 1

@@ -1,0 +1,22 @@
+"""Options that several verbs take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
+Beam = Annotated[int | None, typer.Option(min=1, help="hypotheses kept; 1 is greedy search")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences decoded together")]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="tokens generated at most")]
+Others = Annotated[
+    list[Path] | None, typer.Option("--with", metavar="RUN", help="average the probabilities with another run's; may be repeated")
+]
+LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha of ((5 + length) / 6) ** alpha")]
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings, see `regard list settings`")]
+Out = Annotated[Path | None, typer.Option(help="the run folder; an interrupted run there is resumed")]
+Config = Annotated[Path | None, typer.Option(help="settings in a YAML file")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="print the resolved settings and leave")]

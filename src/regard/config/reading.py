@@ -1,0 +1,222 @@
+"""YAML and `key.sub=value` in, a checked and frozen configuration out."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from regard.config.base import Frozen, RunConfig
+from regard.config.translation import TranslationConfig
+from regard.errors import ConfigError
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+# What the reader raises: its own error, a date that is none, lists within lists without end.
+NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+# Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
+MAX_DEPTH = 5
+MAX_ERRORS = 5
+
+TASKS: dict[str, type[RunConfig]] = {config.model_fields["task"].default: config for config in (TranslationConfig,)}
+"""The configuration of each task, by its name."""
+
+
+@overload
+def load_config(
+    path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None
+) -> TranslationConfig: ...
+@overload
+def load_config(
+    path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None, kind: type[AnyConfig]
+) -> AnyConfig: ...
+def load_config(
+    path: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    base: Mapping[str, Any] | None = None,
+    kind: type[RunConfig] = TranslationConfig,
+) -> RunConfig:
+    """Read a configuration: `base`, then the YAML file, then `key.sub=value` overrides; later ones win.
+
+    Args:
+        path: a YAML file, or None for the defaults.
+        overrides: strings `key.sub=value`; the value is read as YAML (`null`, `0.1`, `[0.9, 0.98]`).
+        base: nested mapping applied before the file.
+        kind: the configuration of which task, one of `TASKS`.
+
+    Returns:
+        The validated, frozen configuration, of type `kind`.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, it is of another task, a key is unknown, or a value does not fit; names the key path.
+
+    Example:
+        >>> load_config(None, ["model.type=transformer", "training.epochs=3"]).model.embed_dim
+        256
+    """
+    tree: dict[str, Any] = {}
+    if base:
+        _merge(tree, base, "configuration")
+    if path is not None:
+        _merge(tree, _read_yaml(Path(path)), str(path))
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override {item!r} is not of the form key.sub=value")
+        try:
+            value = yaml.safe_load(text) if text else ""
+        except NOT_YAML as error:
+            raise ConfigError(f"override {item!r}: the value is not YAML") from error
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        _merge(tree, nested, f"override {item!r}")
+    return validate(tree, str(path) if path is not None else "configuration", kind=kind)
+
+
+def task_of(path: Path) -> str:
+    """Return the task of a configuration file: "translation" if it names none.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, or names no task of `TASKS`.
+
+    Example:
+        >>> task_of(Path("no-such.yaml"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: no-such.yaml: no such configuration file
+    """
+    task = _read_yaml(path).get("task", TranslationConfig.model_fields["task"].default)
+    if not isinstance(task, str) or task not in TASKS:
+        raise ConfigError(f"{path}: task: expected one of {', '.join(TASKS)}, found {reprlib.repr(task)}")
+    return task
+
+
+@overload
+def validate(tree: Mapping[str, Any], where: str) -> TranslationConfig: ...
+@overload
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[AnyConfig]) -> AnyConfig: ...
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[RunConfig] = TranslationConfig) -> RunConfig:
+    """Validate a nested mapping; `where` names it in the error, `kind` is the configuration of its task.
+
+    Raises:
+        ConfigError: names `where`, the first wrong key path, and for an unknown key the nearest known one.
+
+    Example:
+        >>> validate({"training": {"seed": 7}}, "here").training.seed
+        7
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        lines = [_explain(item, kind) for item in error.errors()[:MAX_ERRORS]]
+        more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
+        raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return the resolved configuration as YAML text; `load_config` reads it back to an equal object.
+
+    Example:
+        >>> "cell: gru" in dump_config(TranslationConfig())
+        True
+    """
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(old: Frozen, new: Frozen) -> list[str]:
+    """Return the key paths in which two configurations differ, as `key: old -> new`.
+
+    Example:
+        >>> differences(TranslationConfig(), load_config(None, ["training.seed=2"]))
+        ['training.seed: 1 -> 2']
+    """
+    a, b = _flatten(old.model_dump(mode="json")), _flatten(new.model_dump(mode="json"))
+    return [f"{key}: {a.get(key)} -> {b.get(key)}" for key in {**a, **b} if a.get(key) != b.get(key)]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such configuration file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as text ({error})") from error
+    except NOT_YAML as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path}{line}: not valid YAML") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    return tree
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: int = 1) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{where}: keys within keys, more than {MAX_DEPTH} levels deep")
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            if not isinstance(tree.get(key), dict):
+                tree[key] = {}
+            _merge(tree[key], value, where, depth + 1)
+        else:
+            tree[key] = value
+
+
+def _explain(item: Mapping[str, Any], kind: type[RunConfig]) -> str:
+    model: Any = kind
+    names, known = [], []
+    for part in map(str, item["loc"]):
+        if isinstance(model, dict):  # one of several families: the place holds its name, which is no key
+            model = model.get(part)
+            continue
+        names.append(part)
+        known = list(model.model_fields) if model is not None else []
+        model = _submodel(model, part)
+    path = ".".join(names)
+    if item["type"] == "value_error":  # from a check of ours, which says what it found
+        return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
+    if item["type"] != "extra_forbidden":
+        return f"{path}: {item['msg']}, found {reprlib.repr(item['input'])[:80]}" if path else str(item["msg"])
+    close = difflib.get_close_matches(names[-1], known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; known keys: {', '.join(known)}" if known else ""
+    return f"{path}: unknown key{hint}"
+
+
+def _submodel(model: Any, name: str) -> Any:
+    field = getattr(model, "model_fields", {}).get(name)
+    if field is None:
+        return None
+    found = submodels(field.annotation)
+    if len(found) > 1:
+        return {each.model_fields["type"].default: each for each in found}
+    return found[0] if found else None
+
+
+def submodels(annotation: Any) -> list[type[BaseModel]]:
+    """Return the configurations that a field may hold, by its annotation.
+
+    Example:
+        >>> [model.__name__ for model in submodels(TranslationConfig | None)]
+        ['TranslationConfig']
+    """
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]

@@ -1,0 +1,189 @@
+"""The formats that captions are published in, read into one list of entries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.data.lines import read_lines, single_line, unreadable, whole_characters
+from regard.errors import DataError
+
+CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines"]
+FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines")
+_FLICKR = re.compile(r"[^\t]*#[0-9]+\t")
+
+
+@dataclass
+class Entry:
+    """An image in a file of captions: its name, the names its file may have, its captions, and where the file first names it."""
+
+    name: str
+    names: tuple[str, ...]
+    captions: list[str]
+    where: str
+
+
+def read_entries(path: Path, form: CaptionFormat, split: str | Path | None) -> list[Entry]:
+    """Read a file of captions; formats and splits are those of `read_captions`.
+
+    Returns:
+        At least one entry, each with at least one caption, in the order of the file or of the split.
+
+    Raises:
+        DataError: the file or the split is not what the format asks for; names the file and the line or entry.
+
+    Example:
+        >>> read_entries(Path("missing.json"), "auto", None)
+        Traceback (most recent call last):
+        regard.errors.DataError: missing.json: no such file
+    """
+    if form not in FORMATS:
+        raise DataError(f"{path}: format {form!r}, expected one of {', '.join(FORMATS)}")
+    if form in ("karpathy", "coco") or (form == "auto" and path.suffix.lower() == ".json"):
+        entries = _read_json(path, form, split)
+    else:
+        entries = _read_text(path, form)
+        if split is not None:
+            entries = _listed(entries, Path(split), path)
+    if not entries:
+        raise DataError(f"{path}: no captions, expected at least one")
+    return entries
+
+
+def as_json(text: str | bytes, where: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        DataError: it is not JSON; holds `where` and what the parser says.
+
+    Example:
+        >>> as_json('{"a": 1}', "a.json")
+        {'a': 1}
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({single_line(str(error))[:120]})") from error
+
+
+def _read_text(path: Path, form: CaptionFormat) -> list[Entry]:
+    lines = read_lines(path)
+    if form == "auto":
+        form = "flickr" if lines and _FLICKR.match(lines[0]) else "lines"
+    entries: dict[str, Entry] = {}
+    for number, line in enumerate(lines, start=1):
+        where = f"line {number}"
+        name, tab, caption = line.partition("\t")
+        expected = "image#number, a tab, the caption" if form == "flickr" else "image, a tab, the caption"
+        if not tab or not name or (form == "flickr" and not _FLICKR.match(line)):
+            raise DataError(f"{path}, {where}: expected {expected}")
+        if form == "flickr":
+            name = name.rpartition("#")[0]
+        entry = entries.setdefault(name, Entry(name, (name,), [], where))
+        entry.captions.append(_caption(caption, f"{path}, {where}"))
+    return list(entries.values())
+
+
+def _listed(entries: Sequence[Entry], split: Path, path: Path) -> list[Entry]:
+    by_name = {entry.name: entry for entry in entries}
+    lines = read_lines(split)
+    absent = [number for number, name in enumerate(lines, start=1) if name not in by_name]
+    if absent:
+        name = single_line(lines[absent[0] - 1])
+        raise DataError(f"{split}, line {absent[0]}: no captions of {name!r} in {path} ({len(absent)} of {len(lines)} images have none)")
+    return [by_name[name] for name in dict.fromkeys(lines)]
+
+
+def _read_json(path: Path, form: CaptionFormat, split: str | Path | None) -> list[Entry]:
+    try:
+        text = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    content = as_json(text, str(path))
+    images = _items(content, "images", path)
+    if form == "auto":
+        form = "coco" if "annotations" in content else "karpathy"
+    if form == "karpathy":
+        return _unique(_karpathy(images, None if split is None else str(split), path), path)
+    if split is not None:
+        raise DataError(f"{path}: COCO annotations have no splits, expected none, found {str(split)!r}")
+    return _unique(_coco(images, _items(content, "annotations", path), path), path)
+
+
+def _karpathy(images: list[dict[str, Any]], split: str | None, path: Path) -> Iterator[Entry]:
+    wanted = None if split is None else split.split("+")
+    found = {_text(image, "split", f"{path}, images[{number}]") for number, image in enumerate(images)}
+    unknown = sorted(set(wanted or []) - found)
+    if unknown:
+        raise DataError(f"{path}: no split {unknown[0]!r}, expected one of {', '.join(sorted(found))}, or several joined by +")
+    for number, image in enumerate(images):
+        if wanted is not None and image["split"] not in wanted:
+            continue
+        where = f"images[{number}]"
+        name = _text(image, "filename", f"{path}, {where}")
+        # COCO's images lie in a folder for each of its parts.
+        names = (f"{image['filepath']}/{name}", name) if isinstance(image.get("filepath"), str) else (name,)
+        captions = []
+        for index, sentence in enumerate(_items(image, "sentences", path, f", {where}")):
+            at = f"{path}, {where}.sentences[{index}]"
+            captions.append(_caption(_text(sentence, "raw", at), at))
+        if not captions:
+            raise DataError(f"{path}, {where}: {single_line(name)} has no captions")
+        yield Entry(name, names, captions, where)
+
+
+def _coco(images: list[dict[str, Any]], annotations: list[dict[str, Any]], path: Path) -> Iterator[Entry]:
+    captions: dict[Any, list[str]] = {}
+    for number, image in enumerate(images):
+        captions[_number(image, "id", f"{path}, images[{number}]")] = []
+    for number, annotation in enumerate(annotations):
+        where = f"{path}, annotations[{number}]"
+        image_id = _number(annotation, "image_id", where)
+        if image_id not in captions:
+            raise DataError(f"{where}: image_id {image_id} is none of the {len(images)} images")
+        captions[image_id].append(_caption(_text(annotation, "caption", where), where))
+    bare = [number for number, image in enumerate(images) if not captions[image["id"]]]
+    if bare:
+        raise DataError(f"{path}, images[{bare[0]}]: no captions ({len(bare)} of {len(images)} images have none)")
+    for number, image in enumerate(images):
+        name = _text(image, "file_name", f"{path}, images[{number}]")
+        yield Entry(name, (name,), captions[image["id"]], f"images[{number}]")
+
+
+def _unique(entries: Iterator[Entry], path: Path) -> list[Entry]:
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.name in found:
+            raise DataError(f"{path}, {entry.where}: {single_line(entry.name)} again, first in {found[entry.name].where}")
+        found[entry.name] = entry
+    return list(found.values())
+
+
+def _items(content: Any, key: str, path: Path, where: str = "") -> list[dict[str, Any]]:
+    items = content.get(key) if isinstance(content, dict) else None
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise DataError(f'{path}{where}: expected a list of objects under "{key}"')
+    return items
+
+
+def _text(item: dict[str, Any], key: str, where: str) -> str:
+    if not isinstance(item.get(key), str) or not item[key]:
+        raise DataError(f'{where}: expected a text under "{key}"')
+    return whole_characters(item[key])
+
+
+def _number(item: dict[str, Any], key: str, where: str) -> int | str:
+    if not isinstance(item.get(key), int | str):
+        raise DataError(f'{where}: expected a number under "{key}"')
+    return item[key]
+
+
+def _caption(text: str, where: str) -> str:
+    caption = " ".join(text.split())
+    if not caption:
+        raise DataError(f"{where}: an empty caption")
+    return caption

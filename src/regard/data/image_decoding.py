@@ -1,0 +1,185 @@
+"""Reading image files that nobody vouches for: any format, upright, on white, within a bound of memory.
+
+Three steps keep the memory small: the size in the header is checked before a pixel is decoded, JPEG files are decoded at a
+fraction of their size where more would be thrown away, and what is decoded is turned into RGB piece by piece.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from regard.data.lines import single_line
+from regard.errors import DataError
+
+# Pillow reads others too, but some of those start programs or are no pictures of things.
+FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM")
+EXPECTED = "JPEG, PNG, GIF, BMP, TIFF, WebP, AVIF, JPEG 2000 or PPM"
+# What decoding may take, in bytes; with the libraries around it a process stays below 1 GB.
+BUDGET = 400 * 2**20
+# Bytes for each pixel of the file, beside the 4 of the decoded picture: what the decoders hold of their own, rounded up.
+WORKSPACE = {"TIFF": 4, "WEBP": 12, "AVIF": 12, "JPEG2000": 20}
+PROGRESSIVE = 6
+TILE = 2048
+ORIENTATION = 0x0112
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+Box = tuple[int, int, int, int]
+
+
+def decode_square(
+    stream: BinaryIO, name: str, size: int, *, crop: bool, keep: float = 1.0, resample: Image.Resampling = Image.Resampling.BICUBIC
+) -> np.ndarray:
+    """Decode an image file and fit it into a square, upright by its EXIF data, transparent parts on white.
+
+    Of an animation the first frame is read; 16-bit grey is scaled to 8 bits. Colour profiles are not applied.
+
+    Args:
+        stream: the file, open for reading.
+        name: what messages call it.
+        size: height and width of the result in pixels, at least 1.
+        crop: cut the largest central square; False changes the proportions of the whole picture.
+        keep: the central part of it that is kept, above 0 and up to 1.
+        resample: the filter.
+
+    Returns:
+        uint8 (size, size, 3): red, green and blue.
+
+    Raises:
+        DataError: the file is empty, is no image of a known format, is damaged or truncated, or would take more memory than
+            allowed; one line that names the file and what was expected.
+
+    Example:
+        >>> import io
+        >>> buffer = io.BytesIO()
+        >>> Image.new("RGB", (70, 50), (10, 200, 30)).save(buffer, "PNG")
+        >>> decode_square(buffer, "green.png", 2, crop=True)[1, 1].tolist()
+        [10, 200, 30]
+    """
+    shown = single_line(name)
+    # A decoder meeting foreign bytes can raise and warn of anything; both end as one message, or as nothing.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = _open(stream, shown)
+        try:
+            orientation = _orientation(image)
+            _check_size(image, size, shown)
+            image.load()
+            return _fit(image, size, crop=crop, keep=keep, resample=resample, orientation=orientation)
+        except DataError:
+            raise
+        except Exception as error:
+            reason = single_line(str(error)) or type(error).__name__
+            raise DataError(f"{shown}: damaged or truncated {image.format} image ({reason[:120]})") from error
+        finally:
+            image.close()
+
+
+def _open(stream: BinaryIO, name: str) -> Image.Image:
+    try:
+        empty = not stream.seek(0, 2)
+        stream.seek(0)
+        if empty:
+            raise DataError(f"{name}: empty file, expected an image")
+        Image.init()
+        return Image.open(stream, formats=[form for form in FORMATS if form in Image.OPEN])
+    except DataError:
+        raise
+    except UnidentifiedImageError as error:
+        raise DataError(f"{name}: not an image, expected {EXPECTED}") from error
+    except Image.DecompressionBombError as error:
+        limit = f"{2 * (Image.MAX_IMAGE_PIXELS or 0) // 10**6} million"
+        raise DataError(f"{name}: too many pixels, expected at most {limit} ({single_line(str(error)).split(',')[0]})") from error
+    except Exception as error:
+        raise DataError(f"{name}: not an image that can be read ({single_line(str(error))[:120]})") from error
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # damaged EXIF data turn nothing; the picture may be whole
+        return 1
+
+
+def _check_size(image: Image.Image, size: int, name: str) -> None:
+    """Have JPEG files decoded small, and refuse what would take too much memory; nothing is decoded yet."""
+    width, height = image.size
+    image.draft(None, (2 * size, 2 * size))  # no effect on other formats
+    workspace = PROGRESSIVE if image.info.get("progressive") else WORKSPACE.get(image.format or "", 0)
+    needed = width * height * workspace + image.size[0] * image.size[1] * 4
+    if needed > BUDGET:
+        limit = BUDGET * width * height // needed // 10**6
+        raise DataError(f"{name}: {width} x {height} pixels, expected at most {limit} million in such a {image.format} image")
+
+
+def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Image.Resampling, orientation: int) -> np.ndarray:
+    width, height = image.size
+    box = (0, 0, width, height)
+    if crop:
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        box = (left, top, left + side, top + side)
+    across, down = box[2] - box[0], box[3] - box[1]
+    factors = max(1, across // (2 * size)), max(1, down // (2 * size))
+    small = _reduced(image, box, factors)
+    # The last column and row of `small` may stand for less than a whole factor: the exact size is not whole.
+    exact = across / factors[0], down / factors[1]
+    edges = tuple(length * (1 + sign * keep) / 2 for sign in (-1, 1) for length in exact)
+    fitted = small.resize((size, size), resample, box=edges)  # type: ignore[arg-type]
+    return np.array(fitted.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else fitted)
+
+
+def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Image:
+    """Average blocks of pixels, `factors` across and down, of a part of the picture, as RGB."""
+    left, top, right, bottom = box
+    across, down = factors
+    result = Image.new("RGB", (-(-(right - left) // across), -(-(bottom - top) // down)))
+    to_rgb = _converter(image)
+    # A tile holds whole blocks.
+    step_x, step_y = (max(1, TILE // factor) * factor for factor in factors)
+    for y in range(top, bottom, step_y):
+        for x in range(left, right, step_x):
+            tile = to_rgb(image.crop((x, y, min(x + step_x, right), min(y + step_y, bottom))))
+            result.paste(tile.reduce(factors), ((x - left) // across, (y - top) // down))
+    return result
+
+
+def _converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
+    """Return the function that turns a piece of the picture into RGB."""
+    if image.mode.startswith(("I", "F")):
+        scale = _white_level(image)
+        return lambda tile: Image.fromarray(_to_bytes(np.asarray(tile), scale)).convert("RGB")
+    if image.has_transparency_data:
+        return _on_white
+    return lambda tile: tile.convert("RGB")
+
+
+def _white_level(image: Image.Image) -> float:
+    """Return which value stands for white in a picture of 16 or 32 bits a pixel; for 32 bits its greatest value decides."""
+    if image.mode.startswith("I;16"):
+        return 65535.0
+    greatest = float(np.nan_to_num(image.getextrema()[1]))  # type: ignore[arg-type]
+    return next((level for level in (1.0, 255.0, 65535.0) if greatest <= level and (level > 1 or image.mode == "F")), greatest)
+
+
+def _to_bytes(values: np.ndarray, white: float) -> np.ndarray:
+    scaled = np.nan_to_num(values.astype(np.float32)) * np.float32(255.0 / white)
+    return np.clip(np.rint(scaled), 0, 255).astype(np.uint8)
+
+
+def _on_white(tile: Image.Image) -> Image.Image:
+    white = Image.new("RGBA", tile.size, (255, 255, 255, 255))
+    white.alpha_composite(tile.convert("RGBA"))
+    return white.convert("RGB")

@@ -1,0 +1,214 @@
+"""Images as models see them: which files are meant, how they are cut to size, and the numbers that come out."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+
+from regard.data.image_archive import ArchivedImage
+from regard.data.image_decoding import decode_square
+from regard.data.lines import read_lines, unreadable
+from regard.errors import ConfigError, DataError
+
+# An image file, or one inside a tar.
+ImageSource = str | Path | ArchivedImage
+
+# Files of a folder with these endings are images; a file named on its own may have any ending.
+ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm")
+LIST_ENDING = ".txt"
+RESAMPLING = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image file becomes a tensor; stored with a model, so that it sees new images as it saw its training images.
+
+    `dataclasses.asdict` and `Preprocessing(**mapping)` go to and from a configuration. The numbers without arguments are those
+    of ImageNet models; for timm's, take them from `timm.data.resolve_model_data_config`.
+
+    Args:
+        size: height and width in pixels, 8 to 4096.
+        fit: "crop" takes the largest central square, "squash" the whole image with its proportions changed.
+        keep: the central part of that which is seen, above 0 and up to 1 (timm's crop_pct).
+        resample: the filter: "bilinear", "bicubic" or "lanczos".
+        mean: of red, green and blue, subtracted from values of 0 to 1.
+        std: what the differences are divided by, above 0.
+
+    Raises:
+        ConfigError: an argument is outside its range; names it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("L", (70, 50), 255).save(Path(folder, "white.png"))
+        ...     Preprocessing(size=8, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).read(Path(folder, "white.png")).shape
+        torch.Size([3, 8, 8])
+    """
+
+    size: int = 224
+    fit: Literal["crop", "squash"] = "crop"
+    keep: float = 1.0
+    resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        # A configuration read from JSON or YAML has lists here; equal settings must be equal values.
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
+        if not 8 <= self.size <= 4096:
+            raise ConfigError(f"size {self.size}: expected 8 to 4096 pixels")
+        if self.fit not in ("crop", "squash"):
+            raise ConfigError(f"fit {self.fit!r}: expected crop or squash")
+        if not 0 < self.keep <= 1:
+            raise ConfigError(f"keep {self.keep}: expected a part above 0 and up to 1")
+        if self.resample not in RESAMPLING:
+            raise ConfigError(f"resample {self.resample!r}: expected {', '.join(RESAMPLING)}")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != 3 or not all(math.isfinite(value) for value in values):
+                raise ConfigError(f"{name} {values}: expected three numbers, for red, green and blue")
+        if min(self.std) <= 0:
+            raise ConfigError(f"std {self.std}: expected numbers above 0")
+
+    def pixels(self, source: ImageSource) -> np.ndarray:
+        """Read an image before normalisation: what a picture of the attention is drawn over.
+
+        Args:
+            source: an image file, or one in an archive.
+
+        Returns:
+            uint8 (size, size, 3), upright, transparent parts on white.
+
+        Raises:
+            DataError: it cannot be read as an image; one line that names the file and what was expected.
+        """
+        with open_source(source) as stream:
+            return decode_square(
+                stream, str(source), self.size, crop=self.fit == "crop", keep=self.keep, resample=RESAMPLING[self.resample]
+            )
+
+    def normalize(self, pixels: np.ndarray | torch.Tensor) -> torch.Tensor:
+        """Turn pixels into the numbers a model takes: divided by 255, less the mean, divided by the standard deviation.
+
+        Args:
+            pixels: uint8 (..., H, W, 3); a tensor stays on its device.
+
+        Returns:
+            float32 (..., 3, H, W).
+
+        Raises:
+            DataError: the last axis is not 3, or the type is not uint8; names both.
+        """
+        values = pixels if isinstance(pixels, torch.Tensor) else torch.from_numpy(np.array(pixels))
+        if values.dtype != torch.uint8 or values.ndim < 3 or values.shape[-1] != 3:
+            raise DataError(f"pixels {values.dtype} {tuple(values.shape)}: expected uint8 (..., H, W, 3)")
+        mean, std = (torch.tensor(numbers, device=values.device) for numbers in (self.mean, self.std))
+        return ((values.float() / 255 - mean) / std).movedim(-1, -3).contiguous()
+
+    def read(self, source: ImageSource) -> torch.Tensor:
+        """Read one image as float32 (3, size, size): `pixels`, then `normalize`; errors as of these."""
+        return self.normalize(self.pixels(source))
+
+
+@dataclass(frozen=True)
+class ImageList:
+    """The image files that arguments stand for.
+
+    Attributes:
+        paths: the files, in the order of the arguments; those of a folder in natural order (`2.jpg` before `10.jpg`).
+        ignored: how many files of the folders have no ending of an image.
+    """
+
+    paths: tuple[Path, ...]
+    ignored: int
+
+
+def expand_images(arguments: Sequence[str | Path]) -> ImageList:
+    """Turn arguments into image files.
+
+    A folder stands for the files in it (not in its subfolders) with the ending of an image; a `.txt` file for the files it
+    names, one a line, seen from its folder; anything else for itself, there or not, so that one missing file costs one line
+    of errors when it is read, and not the others.
+
+    Args:
+        arguments: files, folders and lists.
+
+    Returns:
+        An `ImageList`; no arguments give no paths.
+
+    Raises:
+        DataError: a folder holds no image, or a folder or list cannot be read; names it.
+
+    Example:
+        >>> expand_images(["b.jpg", "a.png"]).paths == (Path("b.jpg"), Path("a.png"))
+        True
+    """
+    paths: list[Path] = []
+    ignored = 0
+    for argument in map(Path, arguments):
+        if argument.is_dir():
+            files = _files_of(argument)
+            images = [path for path in files if path.suffix.lower() in ENDINGS]
+            if not images:
+                raise DataError(f"{argument}: {len(files)} files, none with the ending of an image ({', '.join(ENDINGS[:4])} ...)")
+            paths += sorted(images, key=natural_order)
+            ignored += len(files) - len(images)
+        elif argument.suffix.lower() == LIST_ENDING:
+            paths += [argument.parent / line for line in read_lines(argument) if line.strip()]
+        else:
+            paths.append(argument)
+    return ImageList(tuple(paths), ignored)
+
+
+def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
+    """Return the key by which files are sorted: runs of digits count as numbers, case does not count.
+
+    Example:
+        >>> [path.name for path in sorted(map(Path, ["b10.png", "B2.png", "a.png"]), key=natural_order)]
+        ['a.png', 'B2.png', 'b10.png']
+    """
+    parts = re.findall(r"[0-9]+|[^0-9]+", path.name.casefold())
+    return [(0, int(part[:4000]), "") if part[0] in "0123456789" else (1, 0, part) for part in parts], path.name
+
+
+def open_source(source: ImageSource) -> BinaryIO:
+    """Open an image file, or one in an archive, for reading.
+
+    Raises:
+        DataError: it is missing, is no ordinary file or may not be read; names it.
+
+    Example:
+        >>> open_source("missing.jpg")
+        Traceback (most recent call last):
+        regard.errors.DataError: missing.jpg: no such file
+    """
+    if isinstance(source, ArchivedImage):
+        return io.BytesIO(source.read())
+    path = Path(source)
+    try:
+        # A pipe or a device may never end.
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: expected an image file, found {'a folder' if path.is_dir() else 'no ordinary file'}")
+        return open(path, "rb")
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
+def _files_of(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_file()]
+    except OSError as error:
+        raise unreadable(folder, error) from error

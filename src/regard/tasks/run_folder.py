@@ -1,0 +1,152 @@
+"""A run folder, whatever the task: how it is started, resumed and read.
+
+config.yaml               the resolved configuration
+data.json                 which files were read, with their sha256
+checkpoints/  model/      written by `regard.training`
+log.jsonl                 one line an event
+
+and the files of the task, such as vocabularies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from regard.config import RunConfig, differences, dump_config, load_config, task_of
+from regard.data.lines import write_files
+from regard.errors import CheckpointError, ConfigError
+from regard.training import load_weights
+from regard.training.checkpoint import check_run_files, weights_file
+from regard.training.folder import verify_folder
+
+CONFIG, DATA = "config.yaml", "data.json"
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+
+def run_task(folder: Path) -> str:
+    """Return the task of a run.
+
+    Raises:
+        CheckpointError: the folder is not a run, or its configuration is damaged; names it.
+
+    Example:
+        >>> run_task(Path("no-such-run"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such run folder")
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder}: not a run folder, it has no {CONFIG}")
+    try:
+        return task_of(folder / CONFIG)
+    except ConfigError as error:
+        raise CheckpointError(f"damaged run folder: {error}") from error
+
+
+def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
+    """Read a run's configuration.
+
+    Args:
+        folder: the run folder.
+        kind: the configuration of the task it must be of.
+
+    Raises:
+        CheckpointError: the folder is not a run, is one of another task, or its configuration is damaged; names it.
+    """
+    task, wanted = run_task(folder), kind.model_fields["task"].default
+    if task != wanted:
+        raise CheckpointError(f"{folder}: a run of the task {task}; expected one of {wanted}")
+    try:
+        return load_config(folder / CONFIG, kind=kind)
+    except ConfigError as error:
+        raise CheckpointError(f"damaged run folder: {error}") from error
+
+
+def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], make: Callable[[], Mapping[str, bytes]]) -> bool:
+    """Start a run folder, or check that an existing one is of the same configuration and data.
+
+    Args:
+        folder: made if it is not there.
+        config: what is asked for.
+        digests: sha256 of each data file, by the key of `data` that names it.
+        make: gives the contents of the task's own files, by name; called only to start a run, before anything is written.
+
+    Returns:
+        Whether the run was started now.
+
+    Raises:
+        ConfigError: the folder holds something else, or a run with other settings or data; names the differences.
+    """
+    if (folder / CONFIG).exists():
+        _check_same(folder, config, digests)
+        return False
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
+    own = make()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+    write_files({folder / name: content for name, content in own.items()})
+    # The configuration goes last: its presence says that the folder is complete.
+    write_files({folder / DATA: (json.dumps(dict(digests), indent=1) + "\n").encode()})
+    write_files({folder / CONFIG: dump_config(config).encode()})
+    return True
+
+
+def discard_run(folder: Path, names: Sequence[str]) -> None:
+    """Remove a run that was started and cannot be trained; `names` are its files."""
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def load_model(folder: Path, model: nn.Module, names: Sequence[str]) -> Path:
+    """Load a run's weights, after checking them and its files against what was noted when they were written.
+
+    Args:
+        folder: a run folder as training leaves it, finished or not.
+        model: takes the weights; is set to evaluation mode.
+        names: the files that make up the run.
+
+    Returns:
+        The file the weights came from.
+
+    Raises:
+        CheckpointError: a file is missing, damaged or does not fit; names it.
+    """
+    # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other results.
+    weights = weights_file(folder)
+    manifest = verify_folder(weights.parent, only=())
+    check_run_files(manifest, folder, [name for name in names if name != DATA])
+    load_weights(weights.parent, model)
+    model.eval()
+    return weights
+
+
+def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> None:
+    old = read_config(folder, type(config))
+    try:
+        known = dict(json.loads((folder / DATA).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / DATA}: missing or damaged") from error
+    files = {**known, **digests}
+    # The same data may lie elsewhere; its content is compared by digest.
+    moved = tuple(f"data.{name}:" for name in files)
+    changed = [item for item in differences(old, config) if not item.startswith(("decoding.", *moved))]
+    changed += [f"the {name} file has other content" for name in files if known.get(name) != digests.get(name)]
+    if changed:
+        raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or remove it")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device a model's parameters are on."""
+    return next(model.parameters()).device
