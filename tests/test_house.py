@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import regard
+from regard.config import Frozen
 
 ROOT = Path(__file__).parents[1]
 CODE = ("src", "tests", "benchmarks", "examples")
@@ -141,9 +142,9 @@ def public_objects() -> list[tuple[str, Any]]:
 
 
 def is_record(thing: Any) -> bool:
-    """Say whether a class only names fields or a contract: there is no behaviour an example could show."""
+    """Say whether a class only names fields (settings describe each of theirs) or a contract: no behaviour that could be shown."""
     return inspect.isclass(thing) and (
-        issubclass(thing, BaseException | tuple) or dataclasses.is_dataclass(thing) or getattr(thing, "_is_protocol", False)
+        issubclass(thing, BaseException | tuple | Frozen) or dataclasses.is_dataclass(thing) or getattr(thing, "_is_protocol", False)
     )
 
 

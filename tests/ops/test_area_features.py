@@ -12,7 +12,7 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import feature_cpu, native
+from regard.ops.kernels import area_cpu, feature_cpu, native
 
 WAYS = ["cpu", "torch"]
 FLOOR = 8  # see tests/ops/test_area_attention.py
@@ -69,9 +69,7 @@ def test_in_double_precision_it_is_the_form_that_makes_every_key(seed: int, way:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(100, 120))
-def test_in_single_precision_it_obeys_the_error_rule(seed: int, way: str) -> None:
-    case = make_case(seed, torch.float32)
+def assert_error_rule(case: Case) -> None:
     exact, plain, fast = (
         results(attend, case, dtype)
         for attend, dtype in (
@@ -85,6 +83,11 @@ def test_in_single_precision_it_obeys_the_error_rule(seed: int, way: str) -> Non
         assert float((f - e).abs().max()) <= factor * float((p - e).abs().max()) + room
 
 
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_in_single_precision_it_obeys_the_error_rule(seed: int, way: str) -> None:
+    assert_error_rule(make_case(seed, torch.float32))
+
+
 @pytest.mark.skipif(native.library() is None, reason="no native library here")
 def test_repeats_are_bitwise_equal() -> None:
     case = make_case(3, torch.float32)
@@ -96,6 +99,70 @@ def test_repeats_are_bitwise_equal() -> None:
             assert all(torch.equal(a, b) for a, b in zip(first, results(ops.area_attention, case, torch.float32), strict=True))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.fixture(params=range(3), ids=native.TARGETS)
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    library = native.library()
+    if library is None or request.param > library.regard_target():
+        pytest.skip(f"this processor has no {native.TARGETS[request.param]}, or there is no native library")
+    make = area_cpu._call
+
+    def made(*arguments: Any) -> Any:
+        call = make(*arguments)
+        call.target = request.param
+        return call
+
+    monkeypatch.setattr(area_cpu, "_call", made)
+    return request.param
+
+
+@pytest.mark.parametrize("seed", [1, 3, 13])
+@pytest.mark.parametrize("size", [16, 48])
+def test_every_instruction_set_obeys_the_error_rule(seed: int, size: int, target: int) -> None:
+    case = make_case(seed, size=size)
+    found, expected = (results(attend, case, torch.float64) for attend in (ops.area_attention, reference.area_attention))
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-10, atol=1e-10)
+    assert_error_rule(make_case(seed, torch.float32, size))
+
+
+@pytest.mark.skipif(native.library() is None, reason="no native library here")
+@pytest.mark.parametrize("threads", [1, 17])
+def test_several_tiles_of_queries_may_be_shared_among_threads(threads: int) -> None:
+    generator = torch.Generator().manual_seed(threads)
+    leaves = [torch.randn(2, 3, n, 16, generator=generator, dtype=torch.float64) for n in (79, 71, 71)]
+    leaves += [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in ((1, 8), (5, 8), (16, 48), (16, 16))]
+    mask = torch.rand(2, 1, 79, 71, generator=generator) < 0.8
+    case = Case(leaves, torch.randn(2, 3, 79, 16, generator=generator, dtype=torch.float64), {"max_area": 5, "mask": mask})
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = results(ops.area_attention, case, torch.float64)
+    finally:
+        torch.set_num_threads(before)
+    for f, e in zip(found, results(reference.area_attention, case, torch.float64), strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(native.library() is None, reason="no native library here")
+def test_weights_are_summed_over_more_heads_than_one_task_takes() -> None:
+    generator = torch.Generator().manual_seed(13)
+    leaves = [torch.randn(53, 5, n, 16, generator=generator, dtype=torch.float64) for n in (3, 7, 7)]
+    leaves += [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in ((1, 8), (3, 8), (16, 48), (16, 16))]
+    case = Case(leaves, torch.randn(53, 5, 3, 16, generator=generator, dtype=torch.float64), {"max_area": 3, "causal": True})
+    for f, e in zip(results(ops.area_attention, case, torch.float64), results(reference.area_attention, case, torch.float64), strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.skipif(native.library() is None, reason="no native library here")
+def test_gradients_lie_as_what_they_belong_to() -> None:
+    x = torch.randn(2, 7, 3, 16).transpose(1, 2).requires_grad_()
+    table = torch.randn(3, 8)
+    weights = ops.AreaWeights(table, table, torch.randn(16, 48), torch.randn(16, 16))
+    out = ops.area_attention(x, x * 1, x * 1, max_area=3, key_mode="features", key_weights=weights)
+    assert isinstance(out, Tensor)
+    assert torch.autograd.grad(out.sum(), x)[0].stride() == x.stride()
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library here")

@@ -18,6 +18,7 @@ GRID = (2, 3)
 # Names without a gradient, each with its reason.
 NOT_DIFFERENTIABLE = {
     **dict.fromkeys(("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "Shielded", "TopLogProbs"), "a record"),
+    **dict.fromkeys(("Sums", "Unread", "unread"), "for decoding, under inference_mode"),
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
     **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
     **dict.fromkeys(("area_path", "matmul_path", "native_takes_items"), "the name of a path"),

@@ -68,7 +68,7 @@ def beam_search(
         check_step(logits, attention, live, rules)
         coverage = add_coverage(live, attention, rules)
         # Of one hypothesis at most `beam` continuations go on, and one ends.
-        ranked = rank(propose(logits, live, rules, options.beam + 1), live, options.beam)
+        ranked = rank(propose(logits, live, rules, options.beam + 1, need=options.beam), live, options.beam)
         refuse_nan(ranked.totals, live)
         ended, going = split(ranked, live, rules)
         ends = Ends(ended, score(ranked, live, coverage, rules), nodes(ranked.beams, live), ranked.tokens, ranked.log_probs)

@@ -28,7 +28,7 @@ class Candidates(NamedTuple):
 Pick = Callable[[Tensor, Live], Tensor]  # log-probabilities (B, K, V), -inf where forbidden -> tokens considered (B, K, C)
 
 
-def check_step(logits: Tensor, attention: Tensor | None, live: Live, rules: Rules) -> None:
+def check_step(logits: Tensor | ops.Unread, attention: Tensor | None, live: Live, rules: Rules) -> None:
     """Check what a step returned against the tokens it was given and the token ids of the options.
 
     Raises:
@@ -36,19 +36,26 @@ def check_step(logits: Tensor, attention: Tensor | None, live: Live, rules: Rule
         ConfigError: a token id of the options is outside the vocabulary; the message holds it and V.
     """
     for name, letter, tensor in (("logits", "V", logits), ("attention", "S", attention)):
-        if tensor is not None and (tensor.dim() != 3 or tensor.shape[:2] != live.tokens.shape):
+        if tensor is not None and (len(tensor.shape) != 3 or tensor.shape[:2] != live.tokens.shape):
             batch, beam = live.tokens.shape
             raise ShapeError(f"step: {name} have shape {tuple(tensor.shape)}, expected ({batch}, {beam}, {letter}) for the tokens given")
-    if rules.highest >= logits.size(-1):
-        raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.size(-1)}")
+    if rules.highest >= logits.shape[-1]:
+        raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.shape[-1]}")
 
 
-def propose(logits: Tensor, live: Live, rules: Rules, pick: int | Pick) -> Candidates:
+def propose(logits: Tensor | ops.Unread, live: Live, rules: Rules, pick: int | Pick, *, need: int = 0) -> Candidates:
     """Return the next tokens under the rules, with the model's own log-probabilities.
 
     `pick` is how many of the best are wanted, or a choice of one's own among all. A forced token, and EOS where nothing at all is
-    allowed, stands first and alone. Logits that are no distribution come out as NaN.
+    allowed, stands first and alone. Logits that are no distribution come out as NaN. `need` > 0: of a sentence's continuations, by the sum
+    of log-probabilities, only that many without EOS matter, and those with EOS that are better; what cannot matter may be left out.
     """
+    if isinstance(logits, ops.Unread):
+        if isinstance(pick, int) and live.history is None and live.length >= rules.prefix.size(1):
+            sums = ops.Sums(live.totals, need) if need else None
+            log_probs, tokens = logits.best(pick, rules.forbidden(live.length), instead=rules.options.eos, least=IMPOSSIBLE, sums=sums)
+            return Candidates(tokens, log_probs)
+        logits = logits.read()
     only, forced = _only(live, rules)
     if isinstance(pick, int) and live.history is None:
         (tokens, chosen), only_log_probs = _best(logits, only, live, rules, count=pick)

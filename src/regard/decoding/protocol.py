@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from regard import ops
+
 
 class State(Protocol):
     """What a model remembers between steps, for B sentences with K hypotheses each; K is 1 at the start of a search."""
@@ -30,8 +32,8 @@ AnyState = TypeVar("AnyState", bound=State)
 class Step(Protocol[AnyState]):
     """One step of a model: the last token of every hypothesis in, the scores of the next one out."""
 
-    def __call__(self, tokens: Tensor, state: AnyState, /) -> tuple[Tensor, Tensor | None, AnyState]:
-        """Return logits (B, K, V), attention (B, K, S) or None, and the new state, for tokens (B, K) long.
+    def __call__(self, tokens: Tensor, state: AnyState, /) -> tuple[Tensor | ops.Unread, Tensor | None, AnyState]:
+        """Return logits (B, K, V), computed or not, attention (B, K, S) or None, and the new state, for tokens (B, K) long.
 
         S may shrink once the longest sentences have left; what is cut must be padding. The search does not write to the results.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -10,49 +10,13 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import Attention, HeadMemory, ItemMemory, Memory, MultiHeadAttention
+from regard.attention.watch import watching
 from regard.models.cell import CellKind, Layers, RecurrentStack
 from regard.models.encoder import Encoded
+from regard.models.native_recurrent import PackedState, native_step, plan_of
 from regard.models.readout import Readout
+from regard.models.recurrent_state import DecoderState
 from regard.models.source import Source, SourceMemory, recall, remember
-
-
-@dataclass(frozen=True)
-class DecoderState:
-    """Where the hypotheses of a batch stand. The source side has no beam axis: hypotheses are queries on it.
-
-    Attributes:
-        layers: for each layer its parts (hidden, and cell for an LSTM), each (B, K, H).
-        memory: the sources, or None without attention.
-        context: (B, K, C) or (B, 1, C): the fixed context without attention, else None.
-        feed: (B, K, R) the last attentional state when it is fed back, else None.
-        position: how many target tokens have been read.
-    """
-
-    layers: Layers
-    memory: Memory | SourceMemory | None
-    context: Tensor | None
-    feed: Tensor | None
-    position: int
-
-    @property
-    def top(self) -> Tensor:
-        """The output of the last layer, (B, K, H)."""
-        return self.layers[-1][0]
-
-    def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
-        same = rows.shape[0] == self.layers[0][0].shape[0]
-
-        def pick(part: Tensor) -> Tensor:
-            return part[rows.unsqueeze(1), beams]
-
-        return replace(
-            self,
-            layers=tuple(tuple(pick(part) for part in layer) for layer in self.layers),
-            memory=self.memory if same or self.memory is None else self.memory.rows(rows),
-            context=self.context if same or self.context is None else self.context.index_select(0, rows),
-            feed=None if self.feed is None else pick(self.feed),
-        )
 
 
 class DecoderOutput(NamedTuple):
@@ -220,8 +184,15 @@ class RecurrentDecoder(nn.Module):
         context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device), need_weights)
         return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
-        """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state."""
+    def step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
+        """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state.
+
+        Within `regard.ops.packed_weights`, where the native library knows all that the decoder does, it is one call of it.
+        """
+        plan = None if watching() else ops.prepared(self, lambda: plan_of(self))
+        if plan is not None:
+            return native_step(plan, tokens, state if isinstance(state, PackedState) else PackedState.of(state, self))
+        state = state.unpacked() if isinstance(state, PackedState) else state
         embedded = self.dropout(self.embedding(tokens))
         gates = self.stack.project(embedded)
         if self.attend_first:

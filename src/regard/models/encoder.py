@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.models.cell import CellKind, GateInput, RecurrentCell
+from regard.models.native_recurrent import plan_of_cell
 
 
 class Encoded(NamedTuple):
@@ -65,18 +66,23 @@ class RecurrentEncoder(nn.Module):
             states = states if index == 0 else self.dropout(states)
             outputs = []
             for direction in range(self.directions):
-                projected = self.inputs[index + direction](states)
-                output, last = _run(self.cells[index + direction], projected, mask, backward=direction == 1)
+                cell, projected = self.cells[index + direction], self.inputs[index + direction](states)
+                assert isinstance(cell, RecurrentCell)
+                plan = ops.prepared(cell, lambda cell=cell: plan_of_cell(cell))
+                if plan is None:
+                    output, last = _run(cell, projected, mask, backward=direction == 1)
+                else:
+                    output = projected.new_empty(*projected.shape[:2], cell.hidden_dim)
+                    last = plan.run(projected, lengths, output, backward=direction == 1)
                 outputs.append(output)
                 final.append(last)
             states = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
         return Encoded(states, lengths, final)
 
 
-def _run(cell: nn.Module, projected: Tensor, mask: Tensor, *, backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+def _run(cell: RecurrentCell, projected: Tensor, mask: Tensor, *, backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     # At a padded position the state is carried on unchanged: forward, it ends as the last real one; backward, it is still zero
     # when the sentence begins.
-    assert isinstance(cell, RecurrentCell)
     steps = projected.unbind(1)
     size = len(steps)
     full = mask.all(0).tolist()

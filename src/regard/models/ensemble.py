@@ -72,11 +72,15 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         """Encode sources (B, S) with every model."""
         return EnsembleState(tuple(model.start(source, source_lengths) for model in self._models()))
 
-    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
+    def read(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
         """Read the last token of each hypothesis (B, K): log-probabilities (B, K, V), weights (B, K, S) or None, and the new state."""
         steps = [model.step(tokens, own) for model, own in zip(self._models(), state.states, strict=True)]
         logits, weights, states = zip(*steps, strict=True)
         return _mean_log_probs(logits), _mean_weights(weights), EnsembleState(states)
+
+    def search_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
+        """Do a step: the log-probabilities of all tokens are needed for their mean."""
+        return self.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run all decoders over given targets (B, T): as readouts the log-probabilities (B, T, V), and weights (B, T, S) or None."""

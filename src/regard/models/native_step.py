@@ -12,7 +12,8 @@ from regard.attention import ItemMemory, MultiHeadAttention
 from regard.models.transformer_layers import DecoderLayer, SourceReader
 from regard.models.transformer_state import Newest, Store, TransformerState
 from regard.ops.kernels import native
-from regard.ops.kernels.decoder_cpu import Affine, DecoderPlan, LayerWeights, Source, Tables
+from regard.ops.kernels.decoder_cpu import DecoderPlan, LayerWeights, Source, Tables
+from regard.ops.kernels.panels import Affine
 
 
 def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int) -> DecoderPlan | None:

@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import watch
-from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
+from regard.models.decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.encoder import RecurrentEncoder
 from regard.models.look import LayerWeights, layer_weights
+from regard.models.native_recurrent import PackedState
+from regard.models.recurrent_state import DecoderState
 
 AnyState = TypeVar("AnyState")
 
@@ -42,8 +44,19 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
 
     @abstractmethod
+    def read(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
+        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+
     def step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
         """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        readout, weights, state = self.read(tokens, state)
+        return self.logits(readout), weights, state
+
+    def search_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor | ops.Unread, Tensor | None, AnyState]:
+        """Do a step for a search that wants the best tokens only: within `regard.ops.packed_weights` the logits may stay unread."""
+        readout, weights, state = self.read(tokens, state)
+        unread = ops.unread(readout, self.output)
+        return self.logits(readout) if unread is None else unread, weights, state
 
     @abstractmethod
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
@@ -98,7 +111,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         return ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
 
 
-class RecurrentEncoderDecoder(EncoderDecoder[DecoderState]):
+class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
     """Translate one sequence into another with recurrent networks.
 
     Without attention: Cho et al. 2014. With: Bahdanau et al. 2015, Luong et al. 2015; which one is decided by the parts passed in
@@ -145,10 +158,9 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState]):
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
         return self._start(source, source_lengths, ready=True)
 
-    def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
-        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
-        readout, weights, state = self.decoder.step(tokens, state)
-        return self.logits(readout), weights, state
+    def read(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
+        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+        return self.decoder.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""

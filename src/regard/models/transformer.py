@@ -74,11 +74,11 @@ class Transformer(EncoderDecoder[TransformerState]):
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
         return self.decoder.start(self.encode(source, source_lengths))
 
-    def step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
-        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S), and the new state."""
+    def read(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
+        """Read the last token of each hypothesis (B, K): readouts (B, K, E), weights (B, K, S), and the new state."""
         embedded = self.embed(self.target_embedding, tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
-        return self.logits(readout), shown_weights(weights), state
+        return readout, shown_weights(weights), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, S)."""

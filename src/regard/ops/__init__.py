@@ -30,6 +30,7 @@ from regard.ops.residual import dropout, residual
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
 from regard.ops.shield import Shielded, shield
 from regard.ops.top import TopLogProbs, top_log_probs, top_tokens
+from regard.ops.unread import Sums, Unread, unread
 
 __all__ = [
     "AreaFeatures",
@@ -39,7 +40,9 @@ __all__ = [
     "NonLocalResult",
     "SequenceLoss",
     "Shielded",
+    "Sums",
     "TopLogProbs",
+    "Unread",
     "additive_scores",
     "area_attention",
     "area_count",
@@ -86,6 +89,7 @@ __all__ = [
     "summed_area_table",
     "top_log_probs",
     "top_tokens",
+    "unread",
     "weights_entropy",
     "window_mask",
     "window_maxima",

@@ -76,6 +76,8 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if _use_onednn(x):
         if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
             weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it, a copy costs a hundredth
+        elif weight.stride(0) == 1 and weight.shape[1] > 1 and weight.stride(1) != weight.shape[0]:
+            weight = weight.t().contiguous().t()  # such a slice, turned: a thousandth
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 

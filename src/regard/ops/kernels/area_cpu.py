@@ -25,16 +25,26 @@ class _Mask(ctypes.Structure):
     _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "key", "query"))]
 
 
+class _Features(ctypes.Structure):
+    # Mirrors AreaFeatures of csrc/feature.h.
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("mean", "mean_turned", "deviation", "deviation_turned", "output", "shape")),
+        *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_deviation", "grad_output", "grad_shape")),
+        ("epsilon", ctypes.c_double),
+    ]
+
+
 class _Call(ctypes.Structure):
     # Mirrors AreaCall of csrc/area.h.
     _fields_ = [
-        *((name, _View) for name in ("query", "key", "value", "output", "items", "grad_output", "grad_query", "grad_key", "grad_value")),
+        *((name, _View) for name in ("query", "key", "value", "output", "grad_output", "grad_query", "grad_key", "grad_value")),
         ("mask", _Mask),
         ("sums", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "key_size", "value_size")),
         *((name, ctypes.c_int64) for name in ("grid_height", "grid_width", "area_height", "area_width")),
         ("scale", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("causal", "mean_values", "storage", "threads", "target")),
+        ("features", ctypes.POINTER(_Features)),
     ]
 
 
@@ -67,8 +77,7 @@ def forward(
     """Attend to areas with mean keys, see `regard.ops.area_attention`; without gradients.
 
     Args:
-        tensors: query (B, H, T, D), key (B, H, S, D), value (B, H, S, Dv). Four of them: query, the keys of all areas of a sequence
-            (B, H, N, D), finite, value, and the items' keys (B, H, S, D), which are only looked through for what is not finite.
+        tensors: query (B, H, T, D), key (B, H, S, D), value (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
         extent: see `regard.ops.area_windows.area_extent`.
         causal: also hide what stands after the query.
@@ -84,8 +93,7 @@ def forward(
         >>> unsupported(x, extent) is not None or forward((x, x, x), None, extent, causal=False, mean_values=False, scale=1.0)[0].shape
         torch.Size([1, 1, 3, 2])
     """
-    tensors = tuple(_rows(x) for x in tensors)
-    query, key, value = tensors[:3]
+    query, key, value = tensors = tuple(_rows(x) for x in tensors)
     out, sums = empty_output(query, value)
     if 0 in (out.numel(), key.shape[2], query.shape[3]):
         return out.zero_(), sums.zero_()
@@ -115,8 +123,7 @@ def backward(
         ...     results = forward((x, x, x), None, ((1, 3), (1, 2)), **options)
         ...     grads = backward((x, x, x), None, ((1, 3), (1, 2)), (x, results[1]), **options)
     """
-    tensors = tuple(_rows(x) for x in tensors)
-    query, key, value = tensors[:3]
+    query, key, value = tensors = tuple(_rows(x) for x in tensors)
     grad, sums = _rows(results[0]), results[1].contiguous()
     grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     if 0 in (grad.numel(), key.shape[2], query.shape[3]):
@@ -150,14 +157,12 @@ def _view(x: Tensor) -> _View:
 
 
 def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> _Call:
-    query, key, value, *items = tensors
+    query, key, value = tensors
     (rows, columns), (height, width) = extent
     if columns == 1:  # a column is a sequence, too
         rows, columns, height, width = columns, rows, width, height
     batch, heads, queries, key_size = query.shape
     call = _Call(query=_view(query), key=_view(key), value=_view(value))
-    if items:
-        call.items = _view(items[0])
     call.batch, call.heads, call.queries, call.keys = batch, heads, queries, value.shape[2]
     call.key_size, call.value_size = key_size, value.shape[3]
     call.grid_height, call.grid_width, call.area_height, call.area_width = rows, columns, height, width

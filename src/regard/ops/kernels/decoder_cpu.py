@@ -10,13 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
-
-
-class Affine(NamedTuple):
-    """A product or a norm: its weight, (O, I) or (E,), and bias, (O,) or (E,) or None."""
-
-    weight: Tensor
-    bias: Tensor | None
+from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
 
 
 class LayerWeights(NamedTuple):
@@ -64,11 +58,6 @@ class Tables(NamedTuple):
     source_lengths: Tensor | None
 
 
-class _Linear(ctypes.Structure):
-    # Mirrors DecoderLinear of csrc/decoder.h.
-    _fields_ = [("panels", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("inputs", ctypes.c_int64), ("outputs", ctypes.c_int64)]
-
-
 class _Norm(ctypes.Structure):
     # Mirrors DecoderNorm.
     _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p)]
@@ -77,7 +66,7 @@ class _Norm(ctypes.Structure):
 class _Layer(ctypes.Structure):
     # Mirrors DecoderLayer.
     _fields_ = [
-        *((name, _Linear) for name in ("project", "join", "ask", "answer", "hidden", "output")),
+        *((name, PanelLinear) for name in ("project", "join", "ask", "answer", "hidden", "output")),
         ("norms", _Norm * 3),
         *((name, ctypes.c_void_p) for name in ("keys", "values", "source_keys", "source_values")),
     ]
@@ -94,11 +83,6 @@ class _Call(ctypes.Structure):
         ("eps", ctypes.c_double),
         ("threads", ctypes.c_int64),
     ]
-
-
-class _Pack(ctypes.Structure):
-    # Mirrors PackCall.
-    _fields_ = [("weight", ctypes.c_void_p), ("panels", ctypes.c_void_p), ("inputs", ctypes.c_int64), ("outputs", ctypes.c_int64)]
 
 
 class DecoderPlan:
@@ -121,11 +105,7 @@ class DecoderPlan:
     """
 
     def __init__(self, layers: Sequence[LayerWeights], norm: Affine | None, *, heads: int, pre: bool, eps: float, shown: int) -> None:
-        library = native.library()
-        assert library is not None
-        self._panel = library.regard_panel(ctypes.byref(_Pack()))
-        self._kept: list[Tensor] = []  # what the structures point to
-        self._wide = 0
+        self._shelf = Shelf()
         self.width, self._heads = layers[0].join.weight.shape[0], heads
         self._pre, self._eps, self._shown = pre, eps, shown
         self._norm = _Norm() if norm is None else self._point(norm)
@@ -159,7 +139,7 @@ class DecoderPlan:
             layer.keys, layer.values = store.key.data_ptr(), store.value.data_ptr()
             layer.source_keys, layer.source_values = source.key.data_ptr(), source.value.data_ptr()
         pointers = (None if part is None else part.data_ptr() for part in (x, out, weights, places, source_places, lengths))
-        sizes = (len(layers), self._shown, rows, rows // groups, self.width, self._heads, self._wide, places.shape[1], length)
+        sizes = (len(layers), self._shown, rows, rows // groups, self.width, self._heads, self._shelf.widest, places.shape[1], length)
         strides = (tables.first, int(self._pre), sources[0].key.stride(0), sources[0].value.stride(0))
         call = _Call(layers, self._norm, *pointers, *sizes, *strides, self._eps, torch.get_num_threads())
         if library.regard_decoder(ctypes.byref(call)):
@@ -170,25 +150,8 @@ class DecoderPlan:
         biases = [part.bias for part in layer.project if part.bias is not None]
         project = Affine(torch.cat([part.weight for part in layer.project]), torch.cat(biases) if biases else None)
         products = (project, layer.join, layer.ask, layer.answer, layer.hidden, layer.output)
-        return _Layer(*map(self._pack, products), (_Norm * 3)(*map(self._point, layer.norms)))
-
-    def _pack(self, part: Affine) -> _Linear:
-        library = native.library()
-        assert library is not None
-        weight = self._keep(part.weight)
-        outputs, inputs = weight.shape
-        whole = -(-outputs // self._panel) * self._panel
-        panels = self._keep(weight.new_empty(whole * inputs))
-        library.regard_pack(ctypes.byref(_Pack(weight.data_ptr(), panels.data_ptr(), inputs, outputs)))
-        self._kept = [kept for kept in self._kept if kept is not weight]
-        self._wide = max(self._wide, whole)
-        return _Linear(panels.data_ptr(), None if part.bias is None else self._keep(part.bias).data_ptr(), inputs, outputs)
+        return _Layer(*map(self._shelf.linear, products), (_Norm * 3)(*map(self._point, layer.norms)))
 
     def _point(self, part: Affine) -> _Norm:
         assert part.bias is not None
-        return _Norm(self._keep(part.weight).data_ptr(), self._keep(part.bias).data_ptr())
-
-    def _keep(self, part: Tensor) -> Tensor:
-        part = part.detach().contiguous().clone()
-        self._kept.append(part)
-        return part
+        return _Norm(self._shelf.keep(part.weight), self._shelf.keep(part.bias))

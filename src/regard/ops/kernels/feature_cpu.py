@@ -1,5 +1,5 @@
 """Area attention with the learned keys of Eq. 9 by the native library: `csrc/feature_body.h` makes what is left of an area's key,
-`csrc/area_body.h` attends.
+`csrc/area_body.h` attends, head by head, so that nothing of the size of all areas leaves the cache.
 
     key of an area   = W_d relu(W_mu mu + W_sigma sigma + W_e e)
     query . key      = (W_d^T query) . relu(mean of (W_mu key) over the area + W_sigma sigma + W_e e)
@@ -10,6 +10,7 @@ Li et al. 2018 (arXiv:1810.10126). W_mu is applied to items, W_d to queries; an 
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -20,22 +21,10 @@ from regard.ops.area import AreaWeights
 from regard.ops.area_windows import Size
 from regard.ops.kernels import area_cpu, area_torch, native
 from regard.ops.kernels.area_cpu import LONGEST
-from regard.ops.matmul import _product
-from regard.ops.shield import finite_rows
 
 STEP = 16  # FEATURE_STEP of csrc/feature.h
 EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
-
-
-class _FeatureCall(ctypes.Structure):
-    # Mirrors FeatureCall of csrc/feature.h.
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("key", "projected", "matrix", "shape", "hidden")),
-        *((name, ctypes.c_void_p) for name in ("grad_hidden", "grad_key", "grad_projected", "grad_matrix", "grad_shape")),
-        *((name, ctypes.c_int64) for name in ("heads", "items", "size", "area")),
-        ("epsilon", ctypes.c_double),
-        *((name, ctypes.c_int32) for name in ("is_double", "threads")),
-    ]
+LONE = math.sqrt(EPSILON)  # the deviation of a single item
 
 
 class Parts(NamedTuple):
@@ -103,8 +92,7 @@ def attend(
     sizes = area_torch.size_features(weights, max_area)
     # The output's bias adds the same to the scores of all areas: no weight depends on it.
     shape = torch.nn.functional.linear(sizes, columns[2], weights.hidden_bias)
-    # Columns of a matrix would keep its row stride, with which oneDNN multiplies a hundred times slower.
-    parts = [x.to(wide) for x in (*tensors, columns[0].contiguous(), columns[1].contiguous(), weights.output, shape)]
+    parts = [x.to(wide) for x in (*tensors, columns[0], columns[1], weights.output, shape)]
     return _attend(*parts, mask, causal, mean_values, scale)[0].to(dtype)
 
 
@@ -122,15 +110,15 @@ def _attend(
     mean_values: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    parts = Parts(mean, deviation, output, shape[: key.shape[2]])
+    parts, tensors = Parts(mean, deviation, output, shape[: key.shape[2]]), tuple(area_cpu._rows(x) for x in (query, key, value))
+    out, sums = area_cpu.empty_output(query, value)
     if 0 in (key.numel(), query.numel(), value.numel()):
-        out, sums = area_cpu.empty_output(query, value)
         return out.zero_(), sums.zero_()
-    clean = _clean(key, mask)
-    hidden = _hidden(clean, parts)
-    extent = (1, key.shape[2]), (1, parts.shape.shape[0])
-    moved = _moved(query, output, scale)
-    return area_cpu.forward((moved, hidden, value, key), mask, extent, causal=causal, mean_values=mean_values, scale=1.0)
+    call = _call(tensors, parts, mask)
+    call.causal, call.mean_values, call.scale = causal, mean_values, scale
+    call.output, call.sums = area_cpu._view(out), sums.data_ptr()
+    area_cpu._run("regard_area_forward", call)
+    return out, sums
 
 
 @_attend.register_fake
@@ -168,24 +156,23 @@ def _backward(
 ) -> list[Tensor]:
     parts = Parts(mean, deviation, output, shape[: key.shape[2]])
     if 0 in (key.numel(), query.numel(), value.numel()):
-        return [torch.zeros_like(x) for x in (query, key, value, mean, deviation, output, shape)]
-    clean = _clean(key, mask)
-    hidden = _hidden(clean, parts)  # once more, so that nothing of the size of all areas is kept between the passes
-    moved = _moved(query, output, scale)
-    extent = (1, key.shape[2]), (1, parts.shape.shape[0])
-    options: dict[str, Any] = {"causal": causal, "mean_values": mean_values, "scale": 1.0}
-    moved_grad, hidden_grad, value_grad = area_cpu.backward((moved, hidden, value, key), mask, extent, (grad, sums), **options)
-    key_grad, projected_grad, deviation_grad, shape_grad = _hidden_backward(clean, parts, hidden, hidden_grad)
-    flat = projected_grad.flatten(0, -2)
-    key_grad += _product(flat, mean.t()).view_as(key)
-    mean_grad = _product(flat.t(), clean.flatten(0, -2).t())
-    flat, rows = moved_grad.flatten(0, -2) * scale, query.reshape(-1, query.shape[-1])
-    # A query without anything to attend to has no gradient, whatever it holds.
-    output_grad = _product(rows.masked_fill((flat == 0).all(-1, keepdim=True), 0.0).t(), flat.t())
-    query_grad = _product(flat, output).view_as(moved_grad)
+        return [_room(x).zero_() for x in (query, key, value, mean, deviation, output, shape)]
+    tensors = tuple(area_cpu._rows(x) for x in (query, key, value))
+    grad, sums = area_cpu._rows(grad), sums.contiguous()
+    grads = [_room(x) for x in (query, key, value)]
+    weight_grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in parts]
+    call = _call(tensors, parts, mask)
+    call.causal, call.mean_values, call.scale = causal, mean_values, scale
+    call.sums, call.grad_output = sums.data_ptr(), area_cpu._view(grad)
+    call.grad_query, call.grad_key, call.grad_value = (area_cpu._view(x) for x in grads)
+    features = call.features.contents
+    features.grad_mean, features.grad_deviation, features.grad_output, features.grad_shape = (x.data_ptr() for x in weight_grads)
+    area_cpu._run("regard_area_backward", call)
+    mean_grad, deviation_grad, output_grad, shape_grad = weight_grads
+    deviation_grad += LONE * shape_grad[:1].t()
     padded = torch.zeros_like(shape, memory_format=torch.contiguous_format)
     padded[: shape_grad.shape[0]] = shape_grad
-    return [query_grad, key_grad, value_grad, mean_grad, deviation_grad, output_grad, padded]
+    return [*grads, mean_grad, deviation_grad, output_grad, padded]
 
 
 @_backward.register_fake
@@ -204,8 +191,8 @@ def _(
     mean_values: bool,
     scale: float,
 ) -> list[Tensor]:
-    everything = (query, key, value, mean, deviation, output, shape)
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in everything]
+    weights = (mean, deviation, output, shape)
+    return [*(_room(x) for x in (query, key, value)), *(torch.empty_like(x, memory_format=torch.contiguous_format) for x in weights)]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -225,51 +212,24 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | N
 _attend.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _clean(key: Tensor, mask: Tensor | None) -> Tensor:
-    # As `regard.ops.shield` does; who may attend a row that is not finite is found out by the kernel.
-    gone = ~finite_rows(key)
-    if mask is not None:
-        gone = gone | ~torch.atleast_2d(mask).any(-2)
-    return key.masked_fill(gone.unsqueeze(-1), 0.0).contiguous()
+def _room(x: Tensor) -> Tensor:
+    # For a gradient, laid out as what it belongs to: the heads of a query lie side by side, as the projection before left them.
+    return torch.empty_like(area_cpu._rows(x))
 
 
-def _moved(query: Tensor, output: Tensor, scale: float) -> Tensor:
-    return _product(query.reshape(-1, query.shape[-1]) * scale, output.t()).view(query.shape)
-
-
-def _hidden(clean: Tensor, parts: Parts) -> Tensor:
-    batch, heads, items, size = clean.shape
-    area = parts.shape.shape[0]
-    projected = _product(clean.flatten(0, -2), parts.mean)
-    hidden = clean.new_empty(batch, heads, area * items - area * (area - 1) // 2, size)
-    kept = clean, projected, parts.deviation.t().contiguous(), parts.shape.contiguous(), hidden
-    _run("regard_feature_forward", clean, area, dict(zip(("key", "projected", "matrix", "shape", "hidden"), kept, strict=True)))
-    return hidden
-
-
-def _hidden_backward(clean: Tensor, parts: Parts, hidden: Tensor, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, heads, _, size = clean.shape
-    area = parts.shape.shape[0]
-    matrices, shapes = clean.new_empty(batch * heads, size, size), clean.new_empty(batch * heads, area, size)
-    results = {
-        "grad_key": torch.empty_like(clean),
-        "grad_projected": torch.empty_like(clean),
-        "grad_matrix": matrices,
-        "grad_shape": shapes,
+def _call(tensors: tuple[Tensor, ...], parts: Parts, mask: Tensor | None) -> area_cpu._Call:
+    # The deviation of a single item is the same for all; it joins what only the size adds.
+    shape = parts.shape.clone(memory_format=torch.contiguous_format)
+    shape[0] += LONE * parts.deviation.sum(1)
+    given = {
+        "mean": parts.mean.contiguous(),
+        "mean_turned": parts.mean.t().contiguous(),
+        "deviation": parts.deviation.contiguous(),
+        "deviation_turned": parts.deviation.t().contiguous(),
+        "output": parts.output.contiguous(),
+        "shape": shape,
     }
-    given = {"key": clean, "matrix": parts.deviation.contiguous(), "hidden": hidden, "grad_hidden": grad.contiguous()}
-    _run("regard_feature_backward", clean, area, given | results)
-    # Summed here, in a fixed order, so that the result does not depend on which thread took which head.
-    return results["grad_key"], results["grad_projected"], matrices.sum(0), shapes.sum(0)
-
-
-def _run(name: str, clean: Tensor, area: int, tensors: dict[str, Tensor]) -> None:
-    library = native.library()
-    if library is None:
-        raise ConfigError(f"area_attention: {native.status().reason}")
-    batch, heads, items, size = clean.shape
-    call = _FeatureCall(**{field: tensor.data_ptr() for field, tensor in tensors.items()})
-    call.heads, call.items, call.size, call.area = batch * heads, items, size, area
-    call.epsilon, call.is_double, call.threads = EPSILON, clean.dtype == torch.float64, torch.get_num_threads()
-    if getattr(library, name)(ctypes.byref(call)):
-        raise MemoryError("area_attention: no memory for the threads of the native kernel")
+    call = area_cpu._call(tensors, mask, ((1, tensors[1].shape[2]), (1, shape.shape[0])))
+    call.given = given  # a reference, so that the memory stays
+    call.features = ctypes.pointer(area_cpu._Features(**{name: x.data_ptr() for name, x in given.items()}, epsilon=EPSILON))
+    return call

@@ -4,21 +4,6 @@
 #include "parallel.h"
 #include "simd.h"
 
-/* The first `count` <= LANES numbers at p, zeros behind them. */
-INLINE vec load_first(const real *p, int64_t count) {
-    if (count == LANES) return load(p);
-    vec x = {0};
-    memcpy(&x, p, (size_t)count * sizeof(real));
-    return x;
-}
-
-INLINE void store_first(real *p, vec x, int64_t count) {
-    if (count == LANES)
-        store(p, x);
-    else
-        memcpy(p, &x, (size_t)count * sizeof(real));
-}
-
 INLINE real lane_sum(vec x) {
     real sum = 0;
     UNROLL

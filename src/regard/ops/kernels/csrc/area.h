@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "feature.h"
 #include "native.h"
 
 enum area_storage { STORED_FLOAT = 0, STORED_DOUBLE = 1, STORED_BFLOAT16 = 2 };
@@ -26,8 +27,6 @@ enum { AREA_TILE = 32 };
 
 typedef struct {
     AreaView query, key, value, output;
-    AreaView items; /* data NULL: the keys are those of items. Otherwise `key` holds one row for each area of a sequence, by length and
-                       then by start, all finite; `items`, the keys they were made of, is only looked through for what is not finite */
     AreaView grad_output, grad_query, grad_key, grad_value; /* backward only */
     AreaMask mask;                                          /* data NULL: everything is allowed */
     void *sums; /* (B, H, T, 2) contiguous: the largest score and the sum of 2^(score - largest) over the areas. Of the pair only the
@@ -42,6 +41,8 @@ typedef struct {
     int32_t storage;                     /* enum area_storage, of all views; sums are double for double, float otherwise */
     int32_t threads;
     int32_t target;                      /* enum regard_target, or -1: the best */
+    const AreaFeatures *features;        /* NULL: the key of an area is the mean of its items' keys. Otherwise it is made of them by Eq. 9,
+                                            for areas of a sequence, in STORED_FLOAT or STORED_DOUBLE */
 } AreaCall;
 
 /* Return 0; 1: out of memory; 2: this library was not built for the target. */

@@ -18,6 +18,17 @@
 
 enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128, BLOCK = 16 };
 
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Buffers of whole pages would all begin at the same place of a page, and a processor takes a load for one of what was just stored at that
+   place of another page: it waits. */
+static real *take(char **free_memory, int64_t count) {
+    char *start = *free_memory;
+    *free_memory += ((size_t)count * sizeof(real) + 63) / 64 * 64 + 192;
+    return (real *)start;
+}
+
+#include "feature_body.h"
 #include "area_memory.h"
 
 /* Say whether query t of this head may attend item j. */
@@ -104,13 +115,14 @@ int VARIANT(area_forward)(const AreaCall *call) {
 
 int VARIANT(area_backward)(const AreaCall *call) {
     Plan plan = make_plan(call, 1);
-    const int64_t heads = call->batch * call->heads;
-    if (plan.parts > 1) {
-        plan.partial = malloc((size_t)(heads * plan.parts * partial_size(&plan)) * sizeof(real));
-        if (!plan.partial) return 1;
-    }
-    int failed = parallel_for(heads * plan.parts, call->threads, plan.bytes, backward_part, &plan);
+    const int64_t heads = call->batch * call->heads, tasks = (heads * plan.parts + plan.block - 1) / plan.block;
+    int failed = 0;
+    if (plan.parts > 1) failed |= !(plan.partial = malloc((size_t)(heads * plan.parts * partial_size(&plan)) * sizeof(real)));
+    if (call->features) failed |= !(plan.feature_sums = malloc((size_t)(tasks * feature_sums_size(call)) * sizeof(real)));
+    if (!failed) failed = parallel_for(tasks, call->threads, plan.bytes, backward_part, &plan);
     if (!failed && plan.parts > 1) failed = parallel_for(heads, call->threads, plan.bytes, join_parts, &plan);
+    if (!failed && call->features) feature_finish(call, plan.feature_sums, tasks);
     free(plan.partial);
+    free(plan.feature_sums);
     return failed;
 }

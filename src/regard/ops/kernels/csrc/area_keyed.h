@@ -2,8 +2,33 @@
    The score of an area is then a product, not a mean of scores; all else is as before. Scores lie in one buffer for each size, by the
    item at which the area ends. */
 
-/* Row `area_row(i) + j` of the keys belongs to the area of i + 1 items that ends at j. */
-static int64_t area_row(const AreaCall *call, int64_t i) { return i * call->keys - i * (i - 1) / 2 - i; }
+/* W_d is moved to the queries: q . W_d h = (W_d^T q) . h. */
+static void move_queries(const Head *head, Memory *m) {
+    const AreaCall *call = head->plan->call;
+    const int64_t size = call->key_size;
+    product((product_args){.a = call->features->output, .a_row = 1, .a_column = size, .b = m->features.columns, .b_row = TILE,
+                           .c = m->query_columns, .c_row = TILE, .depth = size, .add = 0}, size, TILE);
+    if (head->plan->backward) transpose(m->query_columns, TILE, size, TILE, m->query_rows, size, 1);
+}
+
+/* From the gradients of moved queries (sum_columns) to those of the queries (sum_rows) and of W_d. */
+static void move_gradients(const Head *head, Memory *m, int64_t queries) {
+    const AreaCall *call = head->plan->call;
+    const int64_t size = call->key_size;
+    transpose(m->sum_columns, TILE, size, TILE, m->sum_rows, size, 1);
+    product((product_args){.a = m->features.columns, .a_row = TILE, .a_column = 1, .b = m->sum_rows, .b_row = size,
+                           .c = m->features.sums + 2 * size * size, .c_row = size, .depth = queries, .add = 1}, size, size);
+    product((product_args){.a = call->features->output, .a_row = size, .a_column = 1, .b = m->sum_columns, .b_row = TILE,
+                           .c = m->query_columns, .c_row = TILE, .depth = size, .add = 0}, size, TILE);
+    transpose(m->query_columns, TILE, size, TILE, m->sum_rows, size, (real)call->scale);
+}
+
+/* Finish the gradient of the items' keys, from that of the areas' keys. */
+static void close_features(const Head *head, Memory *m, const real *grad_key) {
+    const AreaCall *call = head->plan->call;
+    feature_backward(call, &m->features, head->key.data, grad_key);
+    store_rows(head, &call->grad_key, 0, call->keys, call->key_size, call->key_size, m->features.grad_items);
+}
 
 static void keyed_scores(const Head *head, Memory *m, int64_t j0, int64_t count) {
     const Plan *plan = head->plan;
@@ -108,7 +133,8 @@ static void keyed_backward(const Head *head, Memory *m, Strip *s, int strip, int
 }
 
 /* Gradients of the query (into sum_columns) and of the areas' keys, from those of their scores, for items [first, last). */
-static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t last, Matrix grad_key) {
+static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t last, Matrix grad_key,
+                           int64_t queries) {
     const Plan *plan = head->plan;
     const AreaCall *call = plan->call;
     for (int64_t i = 0; i < call->area_width; i++) {
@@ -116,7 +142,7 @@ static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t l
         for (int64_t j = larger(first, i); j < last; j += CHUNK) {
             const Done done = {area_row(call, i) + j, j - first, last - j < CHUNK ? last - j : CHUNK};
             gather(&head->key, call->key_size, done, grads, m->sum_columns);
-            scatter(grad_key, plan->key_size, done, grads, m->query_rows);
+            scatter(grad_key, plan->key_size, done, grads, m->query_rows, queries);
         }
     }
 }

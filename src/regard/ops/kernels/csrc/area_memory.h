@@ -10,6 +10,8 @@ typedef struct {
     int64_t chunk;                /* keys that are swept together: all of them, but for a sequence's forward pass */
     int backward, direct_key, direct_value; /* gradients are added up in the caller's memory */
     real *partial;                /* backward with several parts: the sums of each, [head][part][partial_size] */
+    int64_t block;                /* backward: heads that make one task */
+    real *feature_sums;           /* backward with features: [task][feature_sums_size] */
     size_t bytes;
 } Plan;
 
@@ -19,7 +21,8 @@ typedef struct {
     real *scores, *grads;
     real *areas; /* with keys of areas: their scores, then gradients; one such buffer for each size */
     GridState grid;
-    real *key_copy, *value_copy, *grad_key, *grad_value;
+    FeatureMemory features;
+    real *key_copy, *value_copy, *grad_key, *grad_value; /* with features, these keys are those of areas */
     uint8_t *spoilt;
 } Memory;
 
@@ -35,16 +38,6 @@ typedef struct {
     const uint8_t *mask;
     const uint8_t *spoilt; /* keys that hold NaN or infinity in key or value; NULL: none does */
 } Head;
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static real *take(char **free_memory, int64_t count) {
-    char *start = *free_memory;
-    *free_memory += ((size_t)count * sizeof(real) + 63) / 64 * 64;
-    return (real *)start;
-}
-
-static int has_area_keys(const AreaCall *call) { return call->items.data != NULL; }
 
 static int64_t partial_size(const Plan *plan) {
     return plan->key_rows * plan->key_size + plan->call->keys * plan->value_size;
@@ -66,7 +59,8 @@ static char *divide(const Plan *plan, char *memory, Memory *m) {
     m->sum_rows = take(&memory, TILE * most);
     m->scores = take(&memory, (plan->chunk + MOST_LENGTH) * TILE);
     m->grads = take(&memory, plan->backward ? (plan->chunk + MOST_LENGTH) * TILE : 0);
-    m->areas = take(&memory, has_area_keys(plan->call) ? plan->windows.width * area_buffer(plan) : 0);
+    m->areas = take(&memory, plan->call->features ? plan->windows.width * area_buffer(plan) : 0);
+    if (plan->call->features) feature_divide(plan->call, plan->backward, &memory, &m->features);
     m->grid.weight = take(&memory, column);
     m->grid.run = take(&memory, vectors - column);
     m->grid.slope = take(&memory, plan->backward ? column : 0);
@@ -84,19 +78,22 @@ static int64_t whole_vectors(int64_t size) { return (size + LANES - 1) / LANES *
 static Plan make_plan(const AreaCall *call, int backward) {
     Plan plan = {.call = call, .backward = backward};
     const int same = call->storage != STORED_BFLOAT16;
-    const int64_t heads = larger(call->batch * call->heads, 1);
+    const int64_t heads = larger(call->batch * call->heads, 1), waiting = backward || call->features ? 1 : 4;
     plan.key_size = whole_vectors(call->key_size);
     plan.value_size = whole_vectors(call->value_size);
     plan.direct_key = same && plan.key_size == call->key_size;
     plan.direct_value = same && plan.value_size == call->value_size;
     plan.tiles = (call->queries + TILE - 1) / TILE;
     plan.chunk = backward || call->grid_height > 1 ? call->keys : CHUNK;
-    /* Forward: enough tasks that no thread waits long. Backward: a part more costs memory for its sums, so only where heads are too few. */
-    plan.parts = backward ? (call->threads + heads - 1) / heads : (4 * call->threads + heads - 1) / heads;
+    /* Forward: enough tasks that no thread waits long. Backward a part more costs memory for its sums, and the features of a head are made
+       for each of its parts: only where heads are too few. */
+    plan.parts = (waiting * call->threads + heads - 1) / heads;
     if (plan.parts > plan.tiles) plan.parts = larger(plan.tiles, 1);
+    /* The heads of a task share their sums of the weights' gradients. How many they are depends on no thread, as the result must not. */
+    plan.block = call->features && backward && plan.parts == 1 ? larger(heads / 64 < 16 ? heads / 64 : 16, 1) : 1;
     windows_start(&plan.windows, call);
     plan.key_rows = call->keys;
-    if (has_area_keys(call)) plan.key_rows = call->area_width * call->keys - call->area_width * (call->area_width - 1) / 2;
+    if (call->features) plan.key_rows = call->area_width * call->keys - call->area_width * (call->area_width - 1) / 2;
     Memory memory;
     plan.bytes = (size_t)(divide(&plan, NULL, &memory) - (char *)NULL);
     return plan;
@@ -165,26 +162,40 @@ static Matrix open_matrix(const Head *head, const AreaView *view, int64_t rows, 
     return (Matrix){copy, padded};
 }
 
+/* Make the keys of all areas of a head. An item that nobody may attend is taken as zeros, although finite: what is huge could overflow. */
+static void open_features(Head *head, Memory *m) {
+    const AreaCall *call = head->plan->call;
+    uint8_t *skip = m->features.skip;
+    for (int64_t j = 0; j < call->keys; j++) {
+        skip[j] = head->spoilt && head->spoilt[j];
+        if (head->mask && !memchr(head->mask + j * call->mask.key, 1, call->mask.query ? (size_t)call->queries : 1)) skip[j] = 1;
+    }
+    load_rows(head, &call->key, 0, call->keys, call->keys, call->key_size, call->key_size, skip, m->features.items);
+    feature_forward(call, &m->features, m->key_copy);
+    head->key = (Matrix){m->key_copy, call->key_size};
+}
+
 /* Find the keys and values of one head. Rows that are not finite are marked and zeroed in a copy: 0 times NaN would reach those whom the
    mask hides them from. */
 static Head open_head(const Plan *plan, int64_t index, Memory *m) {
     const AreaCall *call = plan->call;
     Head head = {.plan = plan, .batch = index / call->heads, .head = index % call->heads};
     if (call->mask.data) head.mask = call->mask.data + head.batch * call->mask.batch + head.head * call->mask.head;
-    head.key = open_matrix(&head, &call->key, plan->key_rows, call->key_size, plan->key_size, m->key_copy);
+    head.key = open_matrix(&head, &call->key, call->keys, call->key_size, plan->key_size, m->key_copy);
     head.value = open_matrix(&head, &call->value, call->keys, call->value_size, plan->value_size, m->value_copy);
-    Matrix items = head.key; /* bfloat16 is not computed with keys of areas: the items need no room for a copy */
-    if (has_area_keys(call)) items = open_matrix(&head, &call->items, call->keys, call->key_size, plan->key_size, NULL);
-    if (is_finite(&items, call->keys, call->key_size) && is_finite(&head.value, call->keys, call->value_size)) return head;
-    for (int64_t j = 0; j < call->keys; j++) {
-        const Matrix key = {items.data + j * items.row, 0}, value = {head.value.data + j * head.value.row, 0};
-        m->spoilt[j] = !is_finite(&key, 1, call->key_size) || !is_finite(&value, 1, call->value_size);
+    if (!is_finite(&head.key, call->keys, call->key_size) || !is_finite(&head.value, call->keys, call->value_size)) {
+        for (int64_t j = 0; j < call->keys; j++) {
+            const Matrix key = {head.key.data + j * head.key.row, 0}, value = {head.value.data + j * head.value.row, 0};
+            m->spoilt[j] = !is_finite(&key, 1, call->key_size) || !is_finite(&value, 1, call->value_size);
+        }
+        head.spoilt = m->spoilt;
+        load_rows(&head, &call->value, 0, call->keys, call->keys, call->value_size, plan->value_size, m->spoilt, m->value_copy);
+        head.value = (Matrix){m->value_copy, plan->value_size};
+        if (!call->features) {
+            load_rows(&head, &call->key, 0, call->keys, call->keys, call->key_size, plan->key_size, m->spoilt, m->key_copy);
+            head.key = (Matrix){m->key_copy, plan->key_size};
+        }
     }
-    head.spoilt = m->spoilt;
-    load_rows(&head, &call->value, 0, call->keys, call->keys, call->value_size, plan->value_size, m->spoilt, m->value_copy);
-    head.value = (Matrix){m->value_copy, plan->value_size};
-    if (has_area_keys(call)) return head;
-    load_rows(&head, &call->key, 0, call->keys, call->keys, call->key_size, plan->key_size, m->spoilt, m->key_copy);
-    head.key = (Matrix){m->key_copy, plan->key_size};
+    if (call->features) open_features(&head, m);
     return head;
 }

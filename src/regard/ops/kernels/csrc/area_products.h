@@ -21,8 +21,8 @@ static void compare(const Matrix *matrix, int64_t size, int64_t j0, int64_t coun
                 count, TILE);
 }
 
-/* sums of the items += rows of a chunk times rows of the tile: count x size. */
-static void scatter(Matrix sums, int64_t size, Done done, const real *chunk, const real *rows) {
+/* sums of the items += rows of a chunk times the tile's first rows, `queries` of them: count x size. */
+static void scatter(Matrix sums, int64_t size, Done done, const real *chunk, const real *rows, int64_t queries) {
     product((product_args){.a = chunk + done.row * TILE, .a_row = TILE, .a_column = 1, .b = rows, .b_row = size,
-                           .c = (real *)sums.data + done.item * sums.row, .c_row = sums.row, .depth = TILE, .add = 1}, done.count, size);
+                           .c = (real *)sums.data + done.item * sums.row, .c_row = sums.row, .depth = queries, .add = 1}, done.count, size);
 }

@@ -18,7 +18,7 @@ static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t co
     const Plan *plan = head->plan;
     for (int i = 0; i < STRIPS; i++) {
         real *scores = m->scores + i * LANES, *sums = m->sum_columns + i * LANES;
-        if (has_area_keys(plan->call)) {
+        if (plan->call->features) {
             keyed_forward(head, m, &strips[i], i, count, sums);
             if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
             continue;
@@ -61,12 +61,14 @@ static void load_queries(const Head *head, Memory *m, int64_t t0, const uint8_t 
     const Plan *plan = head->plan;
     const int64_t left = plan->call->queries - t0;
     load_rows(head, &plan->call->query, t0, left < TILE ? left : TILE, TILE, plan->call->key_size, plan->key_size, skip, m->query_rows);
-    transpose(m->query_rows, plan->key_size, TILE, plan->key_size, m->query_columns, TILE, (real)plan->call->scale);
+    real *columns = plan->call->features ? m->features.columns : m->query_columns;
+    transpose(m->query_rows, plan->key_size, TILE, plan->key_size, columns, TILE, (real)plan->call->scale);
+    if (plan->call->features) move_queries(head, m);
 }
 
 /* Score keys [j0, j0 + count) for the tile; what is hidden is overwritten, in the gradients (where there are any) by 0. */
 static void score(const Head *head, Memory *m, int64_t t0, int64_t j0, int64_t count, real *grads) {
-    if (has_area_keys(head->plan->call)) {
+    if (head->plan->call->features) {
         keyed_scores(head, m, j0, count);
         memset(m->scores, 0, (size_t)(count * TILE) * sizeof(real)); /* will hold which items are hidden */
     } else {
@@ -127,7 +129,7 @@ static void backward_sweep(const Head *head, Memory *m, Strip *strips, int64_t c
     const Windows *w = &head->plan->windows;
     for (int i = 0; i < STRIPS; i++) {
         real *scores = m->scores + i * LANES, *grads = m->grads + i * LANES;
-        if (has_area_keys(head->plan->call)) {
+        if (head->plan->call->features) {
             keyed_backward(head, m, &strips[i], i, count);
             line_flush(w->width, strips[i].weight, strips[i].inverse, scores + count * TILE);
             continue;
@@ -157,13 +159,14 @@ static void backward_tile(const Head *head, Memory *m, int64_t t0, Matrix grad_k
     const Done all = done_items(plan, first, first, last - first, 1);
     for (int64_t i = 0; i < all.count; i += CHUNK) { /* the three products one after another on what the cache holds */
         const Done done = {all.item + i, all.row + i, all.count - i < CHUNK ? all.count - i : CHUNK};
-        scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows);
-        if (has_area_keys(call)) continue;
+        scatter(grad_value, plan->value_size, done, m->scores, m->grad_rows, queries);
+        if (call->features) continue;
         gather(&head->key, call->key_size, done, m->grads, m->sum_columns);
-        scatter(grad_key, plan->key_size, done, m->grads, m->query_rows);
+        scatter(grad_key, plan->key_size, done, m->grads, m->query_rows, queries);
     }
-    if (has_area_keys(call)) keyed_products(head, m, first, last, grad_key);
-    transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
+    if (call->features) keyed_products(head, m, first, last, grad_key, queries);
+    if (call->features) move_gradients(head, m, queries);
+    else transpose(m->sum_columns, TILE, plan->key_size, TILE, m->sum_rows, plan->key_size, 1);
     store_rows(head, &call->grad_query, t0, queries, call->key_size, plan->key_size, m->sum_rows);
 }
 
@@ -175,35 +178,53 @@ static Matrix open_sums(const Head *head, const AreaView *view, int direct, int6
     return sums;
 }
 
+/* One part of one head. */
+static void backward_head(const Plan *plan, int64_t index, Memory *m) {
+    const AreaCall *call = plan->call;
+    const Head head = open_head(plan, index / plan->parts, m);
+    const int64_t part = index % plan->parts;
+    const int alone = plan->parts == 1, direct_key = alone && plan->direct_key && !call->features;
+    real *partial = alone ? NULL : plan->partial + index * partial_size(plan);
+    Matrix grad_key = open_sums(&head, &call->grad_key, direct_key, plan->key_rows, plan->key_size, alone ? m->grad_key : partial);
+    Matrix grad_value = open_sums(&head, &call->grad_value, alone && plan->direct_value, call->keys, plan->value_size,
+                                  alone ? m->grad_value : partial + plan->key_rows * plan->key_size);
+    for (int64_t tile = part * plan->tiles / plan->parts; tile < (part + 1) * plan->tiles / plan->parts; tile++)
+        backward_tile(&head, m, tile * TILE, grad_key, grad_value);
+    if (!alone) return;
+    if (call->features) close_features(&head, m, m->grad_key);
+    else if (!plan->direct_key) store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, m->grad_key);
+    if (!plan->direct_value) store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, m->grad_value);
+}
+
 static void backward_part(int64_t task, void *memory, const void *context) {
     const Plan *plan = context;
-    const AreaCall *call = plan->call;
+    const int64_t all = plan->call->batch * plan->call->heads * plan->parts, end = (task + 1) * plan->block;
     Memory m;
     divide(plan, memory, &m);
-    const Head head = open_head(plan, task / plan->parts, &m);
-    const int64_t part = task % plan->parts;
-    const int alone = plan->parts == 1;
-    real *partial = alone ? NULL : plan->partial + task * partial_size(plan);
-    Matrix grad_key = open_sums(&head, &call->grad_key, alone && plan->direct_key, plan->key_rows, plan->key_size, alone ? m.grad_key : partial);
-    Matrix grad_value = open_sums(&head, &call->grad_value, alone && plan->direct_value, call->keys, plan->value_size,
-                                  alone ? m.grad_value : partial + plan->key_rows * plan->key_size);
-    for (int64_t tile = part * plan->tiles / plan->parts; tile < (part + 1) * plan->tiles / plan->parts; tile++)
-        backward_tile(&head, &m, tile * TILE, grad_key, grad_value);
-    if (!alone) return;
-    if (!plan->direct_key) store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, m.grad_key);
-    if (!plan->direct_value) store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, m.grad_value);
+    if (plan->call->features) {
+        m.features.sums = plan->feature_sums + task * feature_sums_size(plan->call);
+        memset(m.features.sums, 0, (size_t)feature_sums_size(plan->call) * sizeof(real));
+    }
+    for (int64_t index = task * plan->block; index < end && index < all; index++) backward_head(plan, index, &m);
 }
 
 /* Add up the parts of one head in their order, whoever made them. */
 static void join_parts(int64_t task, void *memory, const void *context) {
-    (void)memory;
     const Plan *plan = context;
     const AreaCall *call = plan->call;
-    const Head head = {.plan = plan, .batch = task / call->heads, .head = task % call->heads};
+    Head head = {.plan = plan, .batch = task / call->heads, .head = task % call->heads};
     const int64_t size = partial_size(plan);
     real *sums = plan->partial + task * plan->parts * size;
     for (int64_t part = 1; part < plan->parts; part++)
         for (int64_t i = 0; i < size; i += LANES) store(sums + i, load(sums + i) + load(sums + part * size + i));
-    store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, sums);
+    if (call->features) {
+        Memory m;
+        divide(plan, memory, &m);
+        m.features.sums = plan->feature_sums + task * plan->parts * feature_sums_size(call); /* those of the head's first part */
+        head = open_head(plan, task, &m);
+        close_features(&head, &m, sums);
+    } else {
+        store_rows(&head, &call->grad_key, 0, plan->key_rows, call->key_size, plan->key_size, sums);
+    }
     store_rows(&head, &call->grad_value, 0, call->keys, call->value_size, plan->value_size, sums + plan->key_rows * plan->key_size);
 }

@@ -6,24 +6,7 @@
 #include "parallel.h"
 #include "simd.h"
 
-/* The `count` greatest numbers met so far, descending, with their places; met in ascending order of place, so that ties stay so. */
-typedef struct {
-    int64_t count, found;
-    real values[BEST_MOST];
-    int64_t places[BEST_MOST];
-} best_list;
-
-static inline void best_insert(best_list *list, real value, int64_t place) {
-    int64_t at = list->found < list->count ? list->found : list->count - 1;
-    if (list->found == list->count && !(value > list->values[at])) return;
-    for (; at > 0 && value > list->values[at - 1]; at--) {
-        list->values[at] = list->values[at - 1];
-        list->places[at] = list->places[at - 1];
-    }
-    list->values[at] = value;
-    list->places[at] = place;
-    if (list->found < list->count) list->found++;
-}
+#include "best_list.h"
 
 static real best_maximum(const real *p, int64_t count) {
     int64_t i = 0;
@@ -56,7 +39,10 @@ static void best_task(int64_t row, void *scratch, const void *context) {
     const int64_t blocks = (call->size + BEST_BLOCK - 1) / BEST_BLOCK;
     real *maxima = scratch, *values = call->values + row * call->count;
     int64_t *places = call->places + row * call->count;
-    best_list heads = {.count = call->count}, best = {.count = call->count};
+    real head_values[BEST_MOST] = {0}, best_values[BEST_MOST];
+    int64_t head_places[BEST_MOST], best_places[BEST_MOST];
+    best_list heads = {.count = call->count, .values = head_values, .places = head_places};
+    best_list best = {.count = call->count, .values = best_values, .places = best_places};
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t start = b * BEST_BLOCK, left = call->size - start;
         maxima[b] = best_maximum(logits + start, left < BEST_BLOCK ? left : BEST_BLOCK);

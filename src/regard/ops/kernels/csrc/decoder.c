@@ -4,5 +4,3 @@
 #include "entry.h"
 
 ENTRY(decoder, DecoderCall)
-ENTRY(pack, PackCall)
-ENTRY(panel, PackCall)

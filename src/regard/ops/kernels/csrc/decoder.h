@@ -4,24 +4,19 @@
 
 #include <stdint.h>
 
-enum { DECODER_ROWS = 64 }; /* of a task: enough to read the weights seldom, few enough to stay near */
+#include "panels.h"
 
-/* y = W x + b. The weight (outputs, inputs) stands in panels of `regard_panel()` outputs, input by input, the last one filled with zeros. */
-typedef struct {
-    const float *panels;
-    const float *bias; /* or NULL */
-    int64_t inputs, outputs;
-} DecoderLinear;
+enum { DECODER_ROWS = 64 }; /* of a task: enough to read the weights seldom, few enough to stay near */
 
 typedef struct {
     const float *weight, *bias; /* (width); NULL: no norm */
 } DecoderNorm;
 
 typedef struct {
-    DecoderLinear project;       /* query, key and value of self-attention, one below the other */
-    DecoderLinear join;          /* its output */
-    DecoderLinear ask, answer;   /* query and output of the attention to the source */
-    DecoderLinear hidden, output; /* the feed-forward, with relu between */
+    PanelLinear project;       /* query, key and value of self-attention, one below the other */
+    PanelLinear join;          /* its output */
+    PanelLinear ask, answer;   /* query and output of the attention to the source */
+    PanelLinear hidden, output; /* the feed-forward, with relu between */
     DecoderNorm norms[3];        /* of self-attention, source and feed-forward */
     float *keys, *values;        /* (items, width), what was read; the newest items are written here */
     const float *source_keys, *source_values; /* (source items, width) */
@@ -45,11 +40,5 @@ typedef struct {
     double eps;
     int64_t threads;
 } DecoderCall;
-
-typedef struct {
-    const float *weight; /* (outputs, inputs) */
-    float *panels;
-    int64_t inputs, outputs;
-} PackCall;
 
 #endif

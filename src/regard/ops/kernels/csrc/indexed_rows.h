@@ -18,7 +18,7 @@ INLINE real indexed_dot(const real *a, const real *b, int64_t size) {
 }
 
 /* Scores to weights, in place: exp(score - greatest) / sum, the logarithm of 2 already in the scores. */
-static void indexed_softmax(real *scores, int64_t length) {
+static inline void indexed_softmax(real *scores, int64_t length) {
     real greatest = scores[0], total;
     for (int64_t t = 1; t < length; t++) greatest = scores[t] > greatest ? scores[t] : greatest;
     int64_t t = 0;
@@ -53,7 +53,7 @@ INLINE void indexed_sum(int parts, const real *weights, const real *values, cons
     for (int j = 0; j < parts; j++) store(to + j * LANES, sum[j]);
 }
 
-static void indexed_head(const real *values, int64_t row, int64_t size, const real *weights, const int64_t *places, int64_t length, real *to) {
+static inline void indexed_head(const real *values, int64_t row, int64_t size, const real *weights, const int64_t *places, int64_t length, real *to) {
     int64_t i = 0;
     for (; i + INDEXED_PART * LANES <= size; i += INDEXED_PART * LANES)
         indexed_sum(INDEXED_PART, weights, values + i, places, row, length, to + i);
@@ -75,7 +75,7 @@ typedef struct {
 } indexed_view;
 
 /* The context (heads, size) of a query; its weights stay in scores (heads, length). */
-static void indexed_query(const indexed_view *view, const real *query, real *scores, real *context) {
+static inline void indexed_query(const indexed_view *view, const real *query, real *scores, real *context) {
     const int64_t size = view->size, length = view->length;
     for (int64_t t = 0; t < length; t++) {
         const real *key = view->keys + view->places[t] * view->key_row;
@@ -89,7 +89,7 @@ static void indexed_query(const indexed_view *view, const real *query, real *sco
 }
 
 /* Copy weights (heads, length) to rows of `room` numbers, the rest zeros. */
-static void indexed_keep(const real *weights, int64_t heads, int64_t length, real *to, int64_t room) {
+static inline void indexed_keep(const real *weights, int64_t heads, int64_t length, real *to, int64_t room) {
     for (int64_t head = 0; head < heads; head++) {
         memcpy(to + head * room, weights + head * length, (size_t)length * sizeof(real));
         memset(to + head * room + length, 0, (size_t)(room - length) * sizeof(real));

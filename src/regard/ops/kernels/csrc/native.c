@@ -2,7 +2,11 @@
 
 EXPORT int regard_abi(void) { return REGARD_ABI; }
 
-EXPORT int regard_target(void) {
+static int limit = TARGET_AVX512;
+
+EXPORT void regard_limit(int target) { limit = target; }
+
+static int best_target(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -12,6 +16,11 @@ EXPORT int regard_target(void) {
         return TARGET_AVX2;
 #endif
     return TARGET_BASELINE;
+}
+
+EXPORT int regard_target(void) {
+    const int best = best_target();
+    return best < limit ? best : limit;
 }
 
 EXPORT const char *regard_threads(void) {

@@ -3,7 +3,7 @@
 #define REGARD_NATIVE_H
 
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 4
+#define REGARD_ABI 5
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -15,6 +15,8 @@ enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2 };
 
 /* The best instruction set that this processor has and this library was built for. */
 EXPORT int regard_target(void);
+/* Use none better than `target` from now on, where kernels do not say themselves which; for tests. */
+EXPORT void regard_limit(int target);
 EXPORT int regard_abi(void);
 EXPORT const char *regard_threads(void);
 

@@ -30,6 +30,21 @@ typedef int8_t loose_bytes __attribute__((vector_size(LANES), aligned(1), may_al
 
 INLINE vec load(const real *p) { return *(const loose_vec *)p; }
 INLINE void store(real *p, vec x) { *(loose_vec *)p = x; }
+/* The first `count` <= LANES numbers at p, zeros behind them. */
+INLINE vec load_first(const real *p, int64_t count) {
+    if (count == LANES) return load(p);
+    vec x = {0};
+    memcpy(&x, p, (size_t)count * sizeof(real));
+    return x;
+}
+
+INLINE void store_first(real *p, vec x, int64_t count) {
+    if (count == LANES)
+        store(p, x);
+    else
+        memcpy(p, &x, (size_t)count * sizeof(real));
+}
+
 INLINE vec splat(real x) { return x - (vec){0}; } /* not x + 0: that would lose the sign of -0 */
 INLINE ivec isplat(lane_int x) { return x - (ivec){0}; }
 INLINE vec select_vec(ivec which, vec yes, vec no) { return (vec)((which & (ivec)yes) | (~which & (ivec)no)); }
@@ -122,28 +137,35 @@ static inline void transpose(const real *from, int64_t from_row, int64_t rows, i
         for (int64_t c = 0; c < columns; c += LANES) transpose_square(from + r * from_row + c, from_row, to + c * to_row + r, to_row, factor);
 }
 
-/* The sum of all lanes: halves are added until one lane holds it. */
+/* All lanes into one: halves are joined until one lane holds it. */
 #if LANES == 16
-#define ADD_HALVES(x)                                                                          \
-    x += __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7); \
-    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11); \
-    x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13); \
-    x += __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)
+#define JOIN_HALVES(join, x)                                                                           \
+    x = join(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+    x = join(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+    x = join(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+    x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
 #elif LANES == 8
-#define ADD_HALVES(x)                                              \
-    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3);   \
-    x += __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5);   \
-    x += __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6)
+#define JOIN_HALVES(join, x)                                            \
+    x = join(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)); \
+    x = join(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5)); \
+    x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6))
 #elif LANES == 4
-#define ADD_HALVES(x)                                \
-    x += __builtin_shufflevector(x, x, 2, 3, 0, 1); \
-    x += __builtin_shufflevector(x, x, 1, 0, 3, 2)
+#define JOIN_HALVES(join, x)                                \
+    x = join(x, __builtin_shufflevector(x, x, 2, 3, 0, 1)); \
+    x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2))
 #else
-#define ADD_HALVES(x) x += __builtin_shufflevector(x, x, 1, 0)
+#define JOIN_HALVES(join, x) x = join(x, __builtin_shufflevector(x, x, 1, 0))
 #endif
 
+INLINE vec sum_of(vec a, vec b) { return a + b; }
+
 INLINE real lanes_sum(vec x) {
-    ADD_HALVES(x);
+    JOIN_HALVES(sum_of, x);
+    return x[0];
+}
+
+INLINE real lanes_maximum(vec x) {
+    JOIN_HALVES(maximum, x);
     return x[0];
 }
 
@@ -203,11 +225,30 @@ INLINE void product_block(const product_args *p, int rows, int columns, const re
     }
 }
 
+/* Fewer than ROWS rows, all at once: row by row, each addition would wait for the one before. Not inlined: it is long, and rarely called. */
+static __attribute__((noinline, unused)) void product_rest(const product_args *p, int rows, int columns, const real *a, const real *b,
+                                                           real *c) {
+#define PRODUCT_REST(n)                                                             \
+    case n:                                                                         \
+        if (n < ROWS && columns == 1) product_block(p, n < ROWS ? n : 1, 1, a, b, c); \
+        else if (n < ROWS) product_block(p, n < ROWS ? n : 1, COLUMNS, a, b, c);      \
+        break
+    switch (rows) {
+        PRODUCT_REST(1);
+        PRODUCT_REST(2);
+        PRODUCT_REST(3);
+        PRODUCT_REST(4);
+        PRODUCT_REST(5);
+        PRODUCT_REST(6);
+        PRODUCT_REST(7);
+    }
+#undef PRODUCT_REST
+}
+
 INLINE void product_columns(const product_args *p, int64_t rows, int columns, const real *b, real *c) {
     int64_t i = 0;
     for (; i + ROWS <= rows; i += ROWS) product_block(p, ROWS, columns, p->a + i * p->a_row, b, c + i * p->c_row);
-    for (; i + 4 <= rows; i += 4) product_block(p, 4, columns, p->a + i * p->a_row, b, c + i * p->c_row);
-    for (; i < rows; i++) product_block(p, 1, columns, p->a + i * p->a_row, b, c + i * p->c_row);
+    if (i < rows) product_rest(p, (int)(rows - i), columns, p->a + i * p->a_row, b, c + i * p->c_row);
 }
 
 /* rows x columns of c; columns is a multiple of LANES. */

@@ -1,6 +1,6 @@
 #define REAL_IS_FLOAT 1
-#include "target_avx512.h"
+#include "target_avx2.h"
 #if HAVE_TARGET
-#include "feature_body.h"
+#include "recurrent_body.h"
 #include "target_end.h"
 #endif

@@ -1,6 +1,6 @@
-#define REAL_IS_FLOAT 0
+#define REAL_IS_FLOAT 1
 #include "target_baseline.h"
 #if HAVE_TARGET
-#include "feature_body.h"
+#include "panels_body.h"
 #include "target_end.h"
 #endif

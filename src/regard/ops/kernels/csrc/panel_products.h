@@ -1,0 +1,36 @@
+/* Products with weights in panels, for one instruction set. Included after simd.h. What a row becomes does not depend on the rows beside it. */
+#ifndef REGARD_PANEL_PRODUCTS_H
+#define REGARD_PANEL_PRODUCTS_H
+
+#include "panels.h"
+
+enum { PANEL = COLUMNS * LANES };
+
+INLINE int64_t panel_whole(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
+
+/* y = W x for the outputs of `count` panels from panel `first` on, without the bias; y has room for whole panels. */
+static inline void panel_some(const PanelLinear *layer, int64_t first, int64_t count, const real *x, int64_t x_row, int64_t rows, real *y, int64_t y_row) {
+    for (int64_t panel = 0; panel < count; panel++) {
+        const product_args args = {.a = x, .a_row = x_row, .a_column = 1, .b = layer->panels + (first + panel) * PANEL * layer->inputs,
+                                   .b_row = PANEL, .c = y + panel * PANEL, .c_row = y_row, .depth = layer->inputs, .add = 0};
+        product_columns(&args, rows, COLUMNS, args.b, args.c);
+    }
+}
+
+/* y = W x + b, rows of y panel_whole(outputs) wide or more; where asked for, what is below 0 becomes 0. */
+static inline void panel_linear(const PanelLinear *layer, const real *x, int64_t x_row, int64_t rows, real *y, int64_t y_row, int relu) {
+    panel_some(layer, 0, panel_whole(layer->outputs) / PANEL, x, x_row, rows, y, y_row);
+    if (!layer->bias && !relu) return;
+    for (int64_t row = 0; row < rows; row++) {
+        real *to = y + row * y_row;
+        for (int64_t i = 0; i < layer->outputs; i++) {
+            const real sum = layer->bias ? to[i] + layer->bias[i] : to[i];
+            to[i] = relu && !(sum > 0) && sum == sum ? 0 : sum;
+        }
+    }
+}
+
+/* Numbers of a room that ends with a cache line. */
+INLINE int64_t panel_room(int64_t count) { return (count + 63) / 64 * 64; }
+
+#endif
