@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from regard.data.caption_formats import CaptionFormat, Entry, as_json, read_entries
 from regard.data.image_archive import ImageArchive
@@ -181,11 +181,15 @@ def _read_regions(path: Path) -> dict[str, dict[str, tuple[Box, ...]]]:
     return regions
 
 
-def _boxes(found: object, where: str) -> tuple[Box, ...]:
+def _four_numbers(box: Any) -> bool:
+    return isinstance(box, list) and len(box) == 4 and all(isinstance(part, int | float) and math.isfinite(part) for part in box)
+
+
+def _boxes(found: Any, where: str) -> tuple[Box, ...]:
     boxes = []
-    for box in found if isinstance(found, list) else [None]:
-        numbers = isinstance(box, list) and len(box) == 4 and all(isinstance(part, int | float) and math.isfinite(part) for part in box)
-        if not numbers or not (0 <= box[0] <= box[2] <= 1 and 0 <= box[1] <= box[3] <= 1):
+    given: list[Any] = found if isinstance(found, list) else [None]
+    for box in given:
+        if not _four_numbers(box) or not (0 <= box[0] <= box[2] <= 1 and 0 <= box[1] <= box[3] <= 1):
             raise DataError(f"{where}: expected boxes [left, top, right, bottom] of 0 to 1, found {str(box)[:80]}")
         boxes.append((float(box[0]), float(box[1]), float(box[2]), float(box[3])))
     return tuple(boxes)

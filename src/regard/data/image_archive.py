@@ -121,7 +121,7 @@ class ArchivedImage:
 def _open_stream(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: expected a tar, found a folder" if path.is_dir() else f"{path}: expected a tar")
-    raw = open(path, "rb")
+    raw = open(path, "rb")  # noqa: SIM115  it stays open as long as the archive
     if raw.peek(2)[:2] != b"\x1f\x8b":
         return raw
     return cast(BinaryIO, _SeekableGzip(raw))
@@ -135,7 +135,10 @@ def _index(stream: BinaryIO) -> dict[str, tuple[int, int]]:
             if member.isreg():
                 places[member.name.removeprefix("./")] = (member.offset_data, member.size)
             # The list of members would grow to hundreds of megabytes for a million files.
-            tar.members = []
+            tar.members = []  # type: ignore[attr-defined]
+    # The checksum of gzip data stands at their end, behind that of the tar.
+    while isinstance(stream, _SeekableGzip) and stream.read(CHUNK):
+        pass
     return places
 
 

@@ -115,8 +115,10 @@ class Preprocessing:
         values = pixels if isinstance(pixels, torch.Tensor) else torch.from_numpy(np.array(pixels))
         if values.dtype != torch.uint8 or values.ndim < 3 or values.shape[-1] != 3:
             raise DataError(f"pixels {values.dtype} {tuple(values.shape)}: expected uint8 (..., H, W, 3)")
-        mean, std = (torch.tensor(numbers, device=values.device) for numbers in (self.mean, self.std))
-        return ((values.float() / 255 - mean) / std).movedim(-1, -3).contiguous()
+        mean, std = (torch.tensor(numbers, device=values.device)[:, None, None] for numbers in (self.mean, self.std))
+        # Bytes are moved, not numbers four times as large, and each number is touched twice.
+        channels = values.movedim(-1, -3).contiguous().to(torch.float32)
+        return channels.mul_(1 / (255 * std)).sub_(mean / std)
 
     def read(self, source: ImageSource) -> torch.Tensor:
         """Read one image as float32 (3, size, size): `pixels`, then `normalize`; errors as of these."""

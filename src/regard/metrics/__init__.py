@@ -1,24 +1,67 @@
-"""Scores with their signatures: BLEU, chrF, significance, accuracy, exact match, perplexity, alignment error rate."""
+"""Scores with their signatures: BLEU, chrF, caption scores, pointing, significance, accuracy, perplexity, alignment error rate."""
 
 from regard.metrics.accuracy import exact_match, perplexity, token_accuracy
 from regard.metrics.alignment import alignment_error_rate, links_from_weights
+from regard.metrics.caption import CaptionScores, DocumentFrequencies, caption_scores, document_frequencies
+from regard.metrics.caption_tokens import caption_tokens
+from regard.metrics.classification import (
+    AccuracyComparison,
+    ConfusionMatrix,
+    accuracy,
+    calibration_error,
+    compare_accuracy,
+    confusion_matrix,
+    macro_f1,
+)
+from regard.metrics.meteor import meteor
+from regard.metrics.pointing import (
+    CorrectnessScores,
+    PointingScores,
+    attention_correctness,
+    attention_entropy,
+    box_region,
+    cell_coverage,
+    cell_hits,
+    pointing_accuracy,
+)
 from regard.metrics.score import Score
 from regard.metrics.significance import Comparison, paired_bootstrap
 from regard.metrics.translation import BleuDetails, LengthRow, bleu, bleu_by_length, bleu_details, chrf
 
 __all__ = [
+    "AccuracyComparison",
     "BleuDetails",
+    "CaptionScores",
     "Comparison",
+    "ConfusionMatrix",
+    "CorrectnessScores",
+    "DocumentFrequencies",
     "LengthRow",
+    "PointingScores",
     "Score",
+    "accuracy",
     "alignment_error_rate",
+    "attention_correctness",
+    "attention_entropy",
     "bleu",
     "bleu_by_length",
     "bleu_details",
+    "box_region",
+    "calibration_error",
+    "caption_scores",
+    "caption_tokens",
+    "cell_coverage",
+    "cell_hits",
     "chrf",
+    "compare_accuracy",
+    "confusion_matrix",
+    "document_frequencies",
     "exact_match",
     "links_from_weights",
+    "macro_f1",
+    "meteor",
     "paired_bootstrap",
     "perplexity",
+    "pointing_accuracy",
     "token_accuracy",
 ]

@@ -1,36 +1,274 @@
-"""Caption scores as the official tool (coco-caption) computes them: BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr."""
+"""Caption scores as the official tool (coco-caption, pycocoevalcap) computes them: BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from regard.errors import DataError
+from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
 
 Tokens = Sequence[str]
+NGram = tuple[str, ...]
+
+ORDER = 4
+# The official BLEU's guards against dividing by zero; its scores of captions without a match hang on them.
+TINY, SMALL = 1e-15, 1e-9
+BETA = 1.2
+SIGMA = 6.0
+CIDER_SCALE = 10.0
 
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """`corpus`: a `Score` by name; `items`: a number for each image by the same names.
+    """Scores of captions.
 
-    Names: "BLEU-1" ... "BLEU-4", "ROUGE-L", "CIDEr-D", "CIDEr" (in the official tool's scales: 0 to 1, CIDEr 0 to 10).
+    Attributes:
+        corpus: a `Score` for each name: "BLEU-1" to "BLEU-4" and "ROUGE-L" (0 to 1), "CIDEr-D" and "CIDEr" (0 to 10); the scales
+            are the official tool's. Papers print BLEU and ROUGE-L times 100, CIDEr-D times 10 or 100.
+        items: by the same names a number for each image. The corpus value of BLEU is not their mean.
     """
 
-    corpus: dict[str, Score]
-    items: dict[str, tuple[float, ...]]
+    corpus: Mapping[str, Score]
+    items: Mapping[str, tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many of `documents` (images) each n-gram occurs; `document_frequencies(references)` counts them."""
+    """In how many images' references each n-gram of 1 to 4 tokens occurs, for CIDEr.
 
-    counts: dict[tuple[str, ...], int]
+    Attributes:
+        counts: images by n-gram; one that is missing counts as 1.
+        documents: how many images were counted, at least 1.
+    """
+
+    counts: Mapping[NGram, int]
     documents: int
+
+    def __post_init__(self) -> None:
+        if self.documents < 1:
+            raise DataError(f"document frequencies of {self.documents} documents: expected 1 or more")
+
+
+def document_frequencies(references: Sequence[Sequence[str | Tokens]]) -> DocumentFrequencies:
+    """Count in how many images each n-gram occurs, so that CIDEr on a few images can use the frequencies of many.
+
+    Args:
+        references: for each image its captions; a text is split by `caption_tokens`, a list of tokens taken as it is.
+
+    Returns:
+        The frequencies.
+
+    Raises:
+        DataError: there are no images, or one has no references; names it.
+
+    Example:
+        >>> document_frequencies([[["a", "dog"], ["a", "cat"]], [["a", "bus"]]]).counts["a",]
+        2
+    """
+    _check_references(references)
+    tokens = _tokenized(references)
+    return _frequencies([[_ngrams(reference) for reference in item] for item in tokens])
 
 
 def caption_scores(
-    references: Sequence[Sequence[str | Tokens]], hypotheses: Sequence[str | Tokens], *, frequencies: DocumentFrequencies | None = None
+    references: Sequence[Sequence[str | Tokens]],
+    hypotheses: Sequence[str | Tokens],
+    *,
+    frequencies: DocumentFrequencies | None = None,
 ) -> CaptionScores:
-    """Score captions; a str is split by `caption_tokens`, a list of tokens is taken as it is."""
-    raise NotImplementedError
+    """Score captions with BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr.
+
+    - BLEU (Papineni et al., 2002): the closest reference length (of two as close the shorter), nothing smoothed but by the
+      official tool's 1e-15 and 1e-9. For a corpus the counts are summed before they are divided.
+    - ROUGE-L (Lin, 2004): (1 + b^2) P R / (R + b^2 P) with b = 1.2, P the greatest precision and R the greatest recall over the
+      references, each of its own reference; the corpus value is the mean.
+    - CIDEr-D (Vedantam et al., 2015): ten times the mean over n = 1 to 4 and over references of the cosine of tf-idf vectors, the
+      hypothesis's counts clipped to the reference's, times exp(-(l - l')^2 / (2 6^2)). The official tool prints it as "CIDEr".
+    - CIDEr: the same without clipping and without the factor of lengths; no stemming.
+
+    Args:
+        references: for each image its captions, at least one; numbers of captions may differ between images.
+        hypotheses: a caption for each image, which may be empty. A text is split by `caption_tokens`; a list of tokens is taken as
+            it is. All captions are of the same kind.
+        frequencies: document frequencies for CIDEr; None counts the references given, as the official tool does. With those, one
+            image alone has CIDEr 0, since every n-gram occurs in all documents.
+
+    Returns:
+        `CaptionScores`, equal to pycocoevalcap 1.2 on the same tokens (its CIDEr is CIDEr-D here).
+
+    Raises:
+        DataError: there are no images, unequal numbers of them (both are named), an image without references, or texts mixed with
+            lists of tokens.
+
+    Example:
+        >>> scores = caption_scores([["A dog runs.", "The dog is running."], ["Two red buses."]], ["A dog runs!", "Two buses"])
+        >>> print(scores.corpus["BLEU-1"], scores.items["BLEU-2"][0] > 0.999)
+        BLEU-1 0.8187 [nimgs:2|nrefs:1-2|case:lower|tok:regard-ptb|ref:closest|smooth:none] True
+    """
+    if isinstance(references, str) or isinstance(hypotheses, str):
+        raise DataError("references and hypotheses: expected lists, found one string")
+    if len(references) != len(hypotheses):
+        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: one for each is expected")
+    _check_references(references)
+    texts = {isinstance(caption, str) for item in (*references, hypotheses) for caption in item}
+    if len(texts) > 1:
+        raise DataError("captions: some are texts, some lists of tokens: expected one kind")
+    tokens = _tokenized(references)
+    guesses = [_split(hypothesis) for hypothesis in hypotheses]
+    counts = [[_ngrams(reference) for reference in item] for item in tokens]
+    guess_counts = [_ngrams(guess) for guess in guesses]
+    bleu, items = _bleu(tokens, guesses, counts, guess_counts)
+    corpus = {f"BLEU-{order}": value for order, value in enumerate(bleu, start=1)}
+    items["ROUGE-L"] = tuple(_rouge(item, guess) for item, guess in zip(tokens, guesses, strict=True))
+    weigh = _Weigher(frequencies or _frequencies(counts))
+    both = [_cider(weigh, item, guess) for item, guess in zip(counts, guess_counts, strict=True)]
+    items["CIDEr-D"], items["CIDEr"] = (tuple(values) for values in zip(*both, strict=True))
+    corpus |= {name: math.fsum(items[name]) / len(guesses) for name in ("ROUGE-L", "CIDEr-D", "CIDEr")}
+    common = _common_signature(tokens, text=texts == {True})
+    return CaptionScores({name: _score(name, value, common, frequencies) for name, value in corpus.items()}, items)
+
+
+def _common_signature(references: Sequence[Sequence[Tokens]], *, text: bool) -> str:
+    numbers = sorted({len(item) for item in references})
+    spread = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+    return f"nimgs:{len(references)}|nrefs:{spread}|case:{'lower' if text else 'mixed'}|tok:{TOKENIZER if text else 'none'}"
+
+
+def _score(name: str, value: float, common: str, frequencies: DocumentFrequencies | None) -> Score:
+    if name.startswith("BLEU"):
+        return Score(name, value, "0-1", f"{common}|ref:closest|smooth:none")
+    if name == "ROUGE-L":
+        return Score(name, value, "0-1", f"{common}|beta:{BETA}")
+    documents = "refs" if frequencies is None else f"given:{frequencies.documents}"
+    return Score(name, value, "0-10", f"{common}|n:{ORDER}|df:{documents}" + (f"|sigma:{SIGMA:g}" if name == "CIDEr-D" else ""))
+
+
+def _check_references(references: Sequence[Sequence[str | Tokens]]) -> None:
+    if not references:
+        raise DataError("no captions to score: expected references of at least one image")
+    for number, item in enumerate(references, start=1):
+        if isinstance(item, str):
+            raise DataError(f"references of image {number}: expected a list of captions, found one string")
+        if not item:
+            raise DataError(f"references of image {number}: none, expected at least one caption")
+
+
+def _tokenized(references: Sequence[Sequence[str | Tokens]]) -> list[list[list[str]]]:
+    return [[_split(caption) for caption in item] for item in references]
+
+
+def _split(caption: str | Tokens) -> list[str]:
+    return caption_tokens(caption) if isinstance(caption, str) else list(caption)
+
+
+def _ngrams(tokens: Tokens) -> Counter[NGram]:
+    return Counter(tuple(tokens[i : i + n]) for n in range(1, ORDER + 1) for i in range(len(tokens) - n + 1))
+
+
+def _frequencies(counts: Sequence[Sequence[Counter[NGram]]]) -> DocumentFrequencies:
+    found: Counter[NGram] = Counter()
+    for item in counts:
+        found.update(set().union(*item))
+    return DocumentFrequencies(found, len(counts))
+
+
+def _bleu(
+    references: Sequence[Sequence[Tokens]],
+    guesses: Sequence[Tokens],
+    counts: Sequence[Sequence[Counter[NGram]]],
+    guess_counts: Sequence[Counter[NGram]],
+) -> tuple[list[float], dict[str, tuple[float, ...]]]:
+    totals, lengths = [[0, 0] for _ in range(ORDER)], [0, 0]
+    rows = []
+    for item, guess, item_counts, found in zip(references, guesses, counts, guess_counts, strict=True):
+        matches = [[0, max(0, len(guess) - n)] for n in range(ORDER)]  # correct and guessed n-grams of each order
+        for ngram, count in found.items():
+            matches[len(ngram) - 1][0] += min(count, max(reference[ngram] for reference in item_counts))
+        closest = min((abs(len(reference) - len(guess)), len(reference)) for reference in item)[1]
+        rows.append(_bleu_orders(matches, len(guess), closest))
+        lengths = [lengths[0] + len(guess), lengths[1] + closest]
+        totals = [[a + c, b + d] for (a, b), (c, d) in zip(totals, matches, strict=True)]
+    items = {f"BLEU-{order + 1}": tuple(row[order] for row in rows) for order in range(ORDER)}
+    return _bleu_orders(totals, *lengths), items
+
+
+def _bleu_orders(matches: Sequence[Sequence[int]], length: int, reference_length: int) -> list[float]:
+    ratio = (length + TINY) / (reference_length + SMALL)
+    # exp underflows to 0 for an empty hypothesis, as it does in the official tool.
+    brevity = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
+    product, values = 1.0, []
+    for order, (correct, guessed) in enumerate(matches, start=1):
+        product *= (correct + TINY) / (guessed + SMALL)
+        values.append(product ** (1 / order) * brevity)
+    return values
+
+
+def _rouge(references: Sequence[Tokens], guess: Tokens) -> float:
+    # The official tool takes an empty caption for one empty token.
+    guess = guess or [""]
+    common = [_common_length(reference or [""], guess) for reference in references]
+    precision = max(length / len(guess) for length in common)
+    recall = max(length / max(1, len(reference)) for length, reference in zip(common, references, strict=True))
+    if not precision or not recall:
+        return 0.0
+    return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
+
+
+def _common_length(first: Tokens, second: Tokens) -> int:
+    """Return the length of the longest common subsequence."""
+    row = [0] * (len(second) + 1)
+    for one in first:
+        diagonal = 0
+        for place, other in enumerate(second, start=1):
+            above = row[place]
+            row[place] = diagonal + 1 if one == other else max(above, row[place - 1])
+            diagonal = above
+    return row[-1]
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """tf-idf weights and their norm for each order, and the caption's length."""
+
+    weights: list[dict[NGram, float]]
+    norms: list[float]
+    length: int
+
+
+class _Weigher:
+    """Turns counts of n-grams into tf-idf weights."""
+
+    def __init__(self, frequencies: DocumentFrequencies) -> None:
+        counts, total = frequencies.counts, math.log(frequencies.documents)
+        self.idf = lru_cache(maxsize=None)(lambda ngram: total - math.log(max(1.0, counts.get(ngram, 0))))
+
+    def __call__(self, counts: Counter[NGram]) -> _Vector:
+        weights: list[dict[NGram, float]] = [{} for _ in range(ORDER)]
+        for ngram, count in counts.items():
+            weights[len(ngram) - 1][ngram] = count * self.idf(ngram)
+        norms = [math.sqrt(math.fsum(weight**2 for weight in one.values())) for one in weights]
+        # The official tool takes the number of bigrams for the length; only differences of lengths count.
+        return _Vector(weights, norms, sum(count for ngram, count in counts.items() if len(ngram) == 2))
+
+
+def _cider(weigh: _Weigher, references: Sequence[Counter[NGram]], guess: Counter[NGram]) -> tuple[float, float]:
+    """Return CIDEr-D and CIDEr of one image."""
+    found = weigh(guess)
+    clipped = plain = 0.0
+    for reference in map(weigh, references):
+        factor = math.exp(-((found.length - reference.length) ** 2) / (2 * SIGMA**2))
+        for order in range(ORDER):
+            norm = found.norms[order] * reference.norms[order]
+            if not norm:
+                continue
+            others = reference.weights[order]
+            shared = [(weight, others[ngram]) for ngram, weight in found.weights[order].items() if ngram in others]
+            clipped += factor * sum(min(pair) * pair[1] for pair in shared) / norm
+            plain += sum(weight * other for weight, other in shared) / norm
+    scale = CIDER_SCALE / (ORDER * len(references))
+    return clipped * scale, plain * scale

@@ -15,7 +15,8 @@ class Score:
     Attributes:
         name: what was measured, as the field writes it ("BLEU", "chrF2", "exact match").
         value: the number.
-        unit: "0-100" for BLEU and chrF, "%" for a part of a whole (0 to 100), "" for a bare number.
+        unit: "0-100" for BLEU and chrF, "0-1" and "0-10" for caption scores, "%" for a part of a whole (0 to 100), "" for a bare
+            number.
         signature: every setting the value depends on, as `key:value` parts joined by `|`.
 
     Example:
@@ -33,7 +34,8 @@ class Score:
 
     def __str__(self) -> str:
         percent = " %" if self.unit == "%" else ""
-        return f"{self.name} {self.value:.2f}{percent} [{self.signature}]"
+        digits = 4 if self.unit in ("0-1", "0-10") else 2
+        return f"{self.name} {self.value:.{digits}f}{percent} [{self.signature}]"
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:

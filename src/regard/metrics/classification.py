@@ -1,0 +1,229 @@
+"""Scores of labels: accuracy with its interval, macro-F1, the confusion matrix, calibration, and whether two systems differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from regard.errors import DataError
+from regard.metrics.score import Score
+
+# 97.5 % of a normal distribution lie below it.
+_Z = 1.959963984540054
+
+
+def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> Score:
+    """Compute the part of examples whose label is right.
+
+    Args:
+        predicted: N labels; "" for an example that got none, which is wrong.
+        expected: N labels.
+
+    Returns:
+        A `Score` in percent; its signature holds N and the 95 % interval (Wilson 1927).
+
+    Raises:
+        DataError: empty lists or unequal lengths; names both.
+
+    Example:
+        >>> print(accuracy(["a", "b", "b", "a"], ["a", "b", "a", "a"]))
+        accuracy 75.00 % [n:4|ci95:wilson 30.06-95.44]
+    """
+    _check(predicted, expected)
+    correct = sum(p == e for p, e in zip(predicted, expected, strict=True))
+    low, high = wilson_interval(correct, len(expected))
+    return Score("accuracy", 100.0 * correct / len(expected), "%", f"n:{len(expected)}|ci95:wilson {100 * low:.2f}-{100 * high:.2f}")
+
+
+def wilson_interval(correct: int, total: int) -> tuple[float, float]:
+    """Return the 95 % interval of a proportion, low and high in [0, 1] (Wilson 1927).
+
+    Raises:
+        DataError: no examples, or `correct` outside 0 up to `total`.
+
+    Example:
+        >>> [round(bound, 3) for bound in wilson_interval(80, 100)]
+        [0.711, 0.867]
+    """
+    if total < 1 or not 0 <= correct <= total:
+        raise DataError(f"{correct} correct of {total} examples: expected 1 or more, and 0 up to all of them correct")
+    share, square = correct / total, _Z * _Z
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    half = _Z * math.sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
+    # Rounding must not leave the interval without its own proportion where all or none are correct.
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """How often each label was taken for which.
+
+    Attributes:
+        labels: C names, in the order of rows and columns.
+        counts: (C, C) whole numbers; row: the expected label, column: the predicted one.
+    """
+
+    labels: tuple[str, ...]
+    counts: np.ndarray
+
+    def by_label(self) -> list[tuple[str, float, float, float, int]]:
+        """Return for each label (name, precision, recall, F1, expected examples), in [0, 1]; what is 0/0 counts as 0."""
+        rows = []
+        for place, label in enumerate(self.labels):
+            hits = float(self.counts[place, place])
+            predicted, expected = float(self.counts[:, place].sum()), float(self.counts[place].sum())
+            precision, recall = _ratio(hits, predicted), _ratio(hits, expected)
+            rows.append((label, precision, recall, _ratio(2 * hits, predicted + expected), int(expected)))
+        return rows
+
+
+def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: Sequence[str]) -> ConfusionMatrix:
+    """Count which label was taken for which.
+
+    Args:
+        predicted: N labels; "" (none) is counted nowhere.
+        expected: N labels.
+        labels: all of them.
+
+    Raises:
+        DataError: empty lists, unequal lengths, or a label that is not among `labels`; names it.
+
+    Example:
+        >>> confusion_matrix(["a", "b", "b"], ["a", "b", "a"], ["a", "b"]).counts.tolist()
+        [[1, 1], [0, 1]]
+    """
+    _check(predicted, expected)
+    numbers = {label: number for number, label in enumerate(labels)}
+    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    for found, wanted in zip(predicted, expected, strict=True):
+        for label in (found, wanted):
+            if label not in numbers and not (label == "" and label is found):
+                raise DataError(f"label {label!r}: expected one of {', '.join(labels)}")
+        if found != "":
+            counts[numbers[wanted], numbers[found]] += 1
+    return ConfusionMatrix(tuple(labels), counts)
+
+
+def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
+    """Compute the mean over labels of F1, every label alike.
+
+    Args:
+        predicted: N labels; "" for none.
+        expected: N labels.
+
+    Returns:
+        A `Score` of 0 to 100, over the labels that occur on either side; a label that is never both has F1 = 0.
+
+    Raises:
+        DataError: empty lists or unequal lengths; names both.
+
+    Example:
+        >>> round(macro_f1(["a", "b", "b"], ["a", "b", "a"]).value, 2)
+        66.67
+    """
+    _check(predicted, expected)
+    labels = sorted({*predicted, *expected} - {""})
+    scores = []
+    for label in labels:
+        hits = sum(p == e == label for p, e in zip(predicted, expected, strict=True))
+        scores.append(_ratio(2 * hits, sum(p == label for p in predicted) + sum(e == label for e in expected)))
+    value = 100 * sum(scores) / len(scores) if scores else 0.0
+    return Score("macro-F1", value, "0-100", f"n:{len(expected)}|labels:{len(labels)}|zero division:0")
+
+
+def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray, *, bins: int = 15) -> Score:
+    """Compute the expected calibration error: how far a model's confidence is from how often it is right.
+
+        ECE = sum over bins of (examples in it / N) * |share of them that is right - mean confidence of them|
+
+    Guo et al. 2017 (arXiv:1706.04599), Eq. 3: bins of equal width over [0, 1], closed above.
+
+    Args:
+        probabilities: N, of the predicted label each.
+        correct: N, whether that label is right.
+        bins: at least 1.
+
+    Returns:
+        A `Score` in percent.
+
+    Raises:
+        DataError: no examples, unequal lengths, a probability outside [0, 1], or no bin.
+
+    Example:
+        >>> round(calibration_error([0.75, 0.75, 0.95, 0.95], [True, False, True, True], bins=10).value, 6)
+        15.0
+    """
+    confidence, hits = np.asarray(probabilities, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    if confidence.ndim != 1 or confidence.shape != hits.shape or not len(confidence):
+        raise DataError(f"{confidence.size} probabilities, but {hits.size} outcomes: one of each is expected, at least one")
+    if not ((confidence >= 0) & (confidence <= 1)).all():
+        raise DataError("probabilities: expected numbers from 0 to 1")
+    if bins < 1:
+        raise DataError(f"bins {bins}: expected 1 or more")
+    place = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gaps = np.abs(np.bincount(place, hits, bins) - np.bincount(place, confidence, bins))
+    return Score("calibration error", 100 * float(gaps.sum()) / len(confidence), "%", f"n:{len(confidence)}|bins:{bins}|width:equal")
+
+
+@dataclass(frozen=True)
+class AccuracyComparison:
+    """Two systems on the same examples.
+
+    Attributes:
+        difference: accuracy of the system minus that of the baseline, in points of percent.
+        interval: its 95 % interval, low and high.
+        only_system: examples that only the system has right.
+        only_baseline: examples that only the baseline has right.
+        p_value: exact two-sided p of McNemar's test.
+    """
+
+    difference: float
+    interval: tuple[float, float]
+    only_system: int
+    only_baseline: int
+    p_value: float
+
+
+def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected: Sequence[str]) -> AccuracyComparison:
+    """Compare two systems' labels: McNemar's exact test on the examples that one has right and the other wrong.
+
+    The interval of the difference is that of paired proportions with Wald's variance.
+
+    Args:
+        predicted: N labels of the system.
+        baseline: N labels of the baseline.
+        expected: N labels.
+
+    Raises:
+        DataError: empty lists or unequal lengths; names both.
+
+    Example:
+        >>> found = compare_accuracy(["a"] * 8, ["a", "b", "b", "b", "b", "b", "b", "a"], ["a"] * 8)
+        >>> found.difference, found.only_system, round(found.p_value, 6)
+        (75.0, 6, 0.03125)
+    """
+    _check(predicted, expected)
+    _check(baseline, expected)
+    pairs = [(p == e, b == e) for p, b, e in zip(predicted, baseline, expected, strict=True)]
+    gain, loss, total = sum(p and not b for p, b in pairs), sum(b and not p for p, b in pairs), len(pairs)
+    apart = gain + loss
+    # The tail in logarithms: 2^-n is no float from n = 1,075 on.
+    tail = [math.lgamma(apart + 1) - math.lgamma(k + 1) - math.lgamma(apart - k + 1) for k in range(min(gain, loss) + 1)]
+    p_value = min(1.0, 2 * sum(math.exp(part - apart * math.log(2)) for part in tail))
+    share = (gain - loss) / total
+    half = _Z * math.sqrt(max(0.0, apart / total - share * share) / total)
+    return AccuracyComparison(100 * share, (100 * (share - half), 100 * (share + half)), gain, loss, p_value)
+
+
+def _check(predicted: Sequence[str], expected: Sequence[str]) -> None:
+    if len(predicted) != len(expected):
+        raise DataError(f"{len(predicted)} predicted labels, but {len(expected)} expected ones")
+    if not expected:
+        raise DataError("no labels to score")
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

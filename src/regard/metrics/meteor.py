@@ -1,0 +1,103 @@
+"""METEOR 1.5, computed by its authors' program through pycocoevalcap: an extra, and Java."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from regard.errors import DataError, MissingExtraError
+from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
+from regard.metrics.score import Score
+
+JAR = "meteor-1.5.jar"
+# The program reads one line for each image and divides it at this sign.
+DIVIDER = "|||"
+
+
+def meteor(
+    references: Sequence[Sequence[str | Sequence[str]]], hypotheses: Sequence[str | Sequence[str]]
+) -> tuple[Score, tuple[float, ...]]:
+    """Compute METEOR 1.5 (Denkowski and Lavie, 2014) for English, with stems, synonyms and paraphrases.
+
+    The program takes about ten seconds to start and up to 2 GB of memory.
+
+    Args:
+        references: as for `caption_scores`.
+        hypotheses: as for `caption_scores`.
+
+    Returns:
+        The corpus's `Score`, 0 to 1, and a number for each image, those that pycocoevalcap gives.
+
+    Raises:
+        MissingExtraError: Java or pycocoevalcap is not installed; says how to install it.
+        DataError: there are no images, unequal numbers of them, an image without references, or the program stops; says how.
+
+    Example:
+        >>> meteor([["a dog"]], [])
+        Traceback (most recent call last):
+        regard.errors.DataError: references of 1 images, but 0 hypotheses: one for each is expected, at least one
+    """
+    if len(references) != len(hypotheses) or not hypotheses:
+        expected = "one for each is expected, at least one"
+        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: {expected}")
+    if not all(references):
+        raise DataError(f"references of image {next(i for i, item in enumerate(references, 1) if not item)}: none, expected at least one")
+    command, folder = _command()
+    lines = [[_line(caption) for caption in (*item, guess)] for item, guess in zip(references, hypotheses, strict=True)]
+    try:
+        items = _scores(command, folder, lines)
+    except (OSError, ValueError) as error:
+        raise DataError(f"METEOR: {JAR} stopped, expected a score for each image (it runs with 2 GB of memory)") from error
+    text = all(isinstance(caption, str) for caption in hypotheses)
+    signature = f"nimgs:{len(lines)}|lang:en|norm:yes|tok:{TOKENIZER if text else 'none'}|version:1.5"
+    return Score("METEOR", items[-1], "0-1", signature), items[:-1]
+
+
+def _command() -> tuple[list[str], Path]:
+    package = find_spec("pycocoevalcap")
+    if package is None or not package.submodule_search_locations:
+        raise MissingExtraError("METEOR needs pycocoevalcap: pip install 'regard[coco]'")
+    folder = Path(next(iter(package.submodule_search_locations))) / "meteor"
+    if not (folder / JAR).is_file():
+        raise MissingExtraError(f"METEOR needs pycocoevalcap 1.2 with {JAR}, which is not in {folder}: pip install 'regard[coco]'")
+    java = shutil.which("java")
+    if java is None:
+        raise MissingExtraError("METEOR needs Java, and there is no `java` on the PATH: install a Java runtime, version 8 or newer")
+    return [java, "-jar", "-Xmx2G", JAR, "-", "-", "-stdio", "-l", "en", "-norm"], folder
+
+
+def _line(caption: str | Sequence[str]) -> str:
+    tokens = caption_tokens(caption) if isinstance(caption, str) else caption
+    return " ".join(" ".join(tokens).replace(DIVIDER, "").split())
+
+
+def _scores(command: list[str], folder: Path, lines: list[list[str]]) -> tuple[float, ...]:
+    """Return the score of each image, and the corpus's at the end."""
+    with subprocess.Popen(
+        command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
+    ) as program:
+        try:
+            # Counts first, an image at a time, then all of them in one question.
+            counts = [_ask(program, f"SCORE {DIVIDER} " + f" {DIVIDER} ".join(item)) for item in lines]
+            first = _ask(program, f"EVAL {DIVIDER} " + f" {DIVIDER} ".join(counts))
+            return tuple(float(value) for value in (first, *(_answer(program) for _ in lines)))
+        finally:
+            program.kill()
+
+
+def _ask(program: subprocess.Popen[str], line: str) -> str:
+    if program.stdin is None:
+        raise OSError("no pipe")
+    program.stdin.write(line + "\n")
+    program.stdin.flush()
+    return _answer(program)
+
+
+def _answer(program: subprocess.Popen[str]) -> str:
+    line = program.stdout.readline() if program.stdout else ""
+    if not line.endswith("\n"):
+        raise OSError("no answer")
+    return line.strip()

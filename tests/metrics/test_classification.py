@@ -1,0 +1,121 @@
+"""Scores of labels against sums made by hand and against their definitions."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from regard.errors import DataError
+from regard.metrics.classification import (
+    accuracy,
+    calibration_error,
+    compare_accuracy,
+    confusion_matrix,
+    macro_f1,
+    wilson_interval,
+)
+
+EXPECTED = ["a"] * 5 + ["b"] * 3 + ["c"] * 3
+PREDICTED = ["a", "a", "a", "b", "c", "b", "b", "a", "a", "a", "b"]  # c is never right
+
+
+def test_accuracy_counts_and_holds_its_interval() -> None:
+    score = accuracy(PREDICTED, EXPECTED)
+    assert score.value == pytest.approx(500 / 11)
+    assert score.signature == "n:11|ci95:wilson 21.27-71.99"
+    assert accuracy(["", "a"], ["a", "a"]).value == 50
+
+
+@pytest.mark.parametrize(("correct", "total"), [(0, 7), (7, 7), (3, 7), (1500, 1821)])
+def test_the_interval_holds_the_two_proportions_that_just_fit(correct: int, total: int) -> None:
+    low, high = wilson_interval(correct, total)
+    share = correct / total
+    for bound in (low, high):
+        if 0 < bound < 1:  # Wilson 1927: the observed share is 1.96 standard errors of the bound away from it
+            assert abs(share - bound) == pytest.approx(1.959963984540054 * math.sqrt(bound * (1 - bound) / total))
+    assert 0 <= low <= share <= high <= 1
+
+
+def test_macro_f1_is_the_mean_over_labels_of_either_side() -> None:
+    # a: 3 right, 6 predicted, 5 expected; b: 2, 4, 3; c: 0, 1, 3
+    assert macro_f1(PREDICTED, EXPECTED).value == pytest.approx(100 / 3 * (6 / 11 + 4 / 7 + 0))
+    assert macro_f1(["a", "x"], ["a", "a"]).value == pytest.approx(100 / 2 * (2 / 3 + 0))
+    assert macro_f1(["", ""], ["a", "b"]).value == 0
+
+
+def test_the_confusion_matrix_has_rows_of_expected_labels() -> None:
+    found = confusion_matrix(PREDICTED, EXPECTED, ["a", "b", "c", "d"])
+    assert found.counts.tolist() == [[3, 1, 1, 0], [1, 2, 0, 0], [2, 1, 0, 0], [0, 0, 0, 0]]
+    rows = found.by_label()
+    assert rows[0] == ("a", 0.5, 0.6, pytest.approx(6 / 11), 5)
+    assert rows[3] == ("d", 0, 0, 0, 0)
+    assert confusion_matrix(["", "b"], ["a", "b"], ["a", "b"]).counts.tolist() == [[0, 0], [0, 1]]
+
+
+def test_calibration_is_zero_when_confidence_is_right_and_the_gap_when_not() -> None:
+    assert calibration_error([0.75] * 4, [True, True, True, False]).value == pytest.approx(0)
+    assert calibration_error([1.0] * 4, [True, False, False, False]).value == pytest.approx(75)
+    # 0.2 and 0.4 share a bin of two, in which gaps of opposite sign cancel; with five bins they do not.
+    assert calibration_error([0.2, 0.4], [False, True], bins=2).value == pytest.approx(20)
+    assert calibration_error([0.2, 0.4], [False, True], bins=5).value == pytest.approx(40)
+    assert calibration_error([0.0, 1.0], [False, True], bins=1).value == pytest.approx(0)
+
+
+def test_calibration_agrees_with_a_loop_over_bins() -> None:
+    generator = random.Random(7)
+    confidence = [generator.random() for _ in range(307)]
+    right = [generator.random() < 0.7 for _ in confidence]
+    expected = 0.0
+    for number in range(15):
+        inside = [i for i, p in enumerate(confidence) if number / 15 < p <= (number + 1) / 15]
+        if inside:
+            gap = abs(sum(right[i] for i in inside) / len(inside) - sum(confidence[i] for i in inside) / len(inside))
+            expected += gap * len(inside) / len(confidence)
+    assert calibration_error(np.array(confidence), np.array(right)).value == pytest.approx(100 * expected)
+
+
+def test_systems_are_compared_where_only_one_is_right() -> None:
+    expected = ["a"] * 20
+    system = ["a"] * 15 + ["b"] * 5
+    baseline = ["b"] * 8 + ["a"] * 9 + ["b"] * 3
+    found = compare_accuracy(system, baseline, expected)
+    assert (found.only_system, found.only_baseline, found.difference) == (8, 2, pytest.approx(30))
+    assert found.p_value == pytest.approx(2 * (1 + 10 + 45) / 2**10)
+    # The mean of 20 numbers, of which 8 are 1, 2 are -1 and the others 0.
+    half = 196 * math.sqrt((10 / 20 - 0.3**2) / 20)
+    assert found.interval == (pytest.approx(30 - half, abs=0.01), pytest.approx(30 + half, abs=0.01))
+    other = compare_accuracy(baseline, system, expected)
+    assert (other.difference, other.p_value) == (pytest.approx(-30), pytest.approx(found.p_value))
+    assert compare_accuracy(system, system, expected).p_value == 1
+
+
+def test_a_test_of_thousands_of_examples_does_not_overflow() -> None:
+    baseline = ["b"] * 1100 + ["a"] * 900 + ["b"] * 1000 + ["a"] * 1000
+    found = compare_accuracy(["a"] * 4000, baseline, ["a"] * 2000 + ["b"] * 2000)
+    assert (found.only_system, found.only_baseline) == (1100, 1000)
+    # By the normal distribution that the binomial one comes close to, with the correction for whole numbers.
+    assert found.p_value == pytest.approx(math.erfc((100 - 1) / math.sqrt(2100) / math.sqrt(2)), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (lambda: accuracy([], []), "no labels to score"),
+        (lambda: macro_f1(["a"], ["a", "b"]), "1 predicted labels, but 2 expected ones"),
+        (lambda: compare_accuracy(["a"], [], ["a"]), "0 predicted labels, but 1 expected ones"),
+        (lambda: confusion_matrix(["a"], ["z"], ["a", "b"]), "label 'z': expected one of a, b"),
+        (lambda: confusion_matrix(["a"], [""], ["a", "b"]), "label '': expected one of a, b"),
+        (lambda: calibration_error([], []), "at least one"),
+        (lambda: calibration_error([0.5], [True, False]), "1 probabilities, but 2 outcomes"),
+        (lambda: calibration_error([1.5], [True]), "numbers from 0 to 1"),
+        (lambda: calibration_error([math.nan], [True]), "numbers from 0 to 1"),
+        (lambda: calibration_error([0.5], [True], bins=0), "bins 0"),
+        (lambda: wilson_interval(3, 2), "3 correct of 2"),
+    ],
+)
+def test_what_cannot_be_scored_is_told(score, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        score()
