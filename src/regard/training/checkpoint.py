@@ -1,6 +1,7 @@
 """Checkpoints of a run: saved exactly, verified before use, falling back to the one before when damaged.
 
-    RUN/checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  [ema.safetensors]  state.json  manifest.json
+    RUN/checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  [ema.safetensors]  [carried.safetensors]
+                                    state.json  manifest.json
     RUN/model/                      model.safetensors  state.json  manifest.json                  the final weights
 
 Nothing in them can run code: tensors are safetensors, the rest is JSON checked against a schema.
@@ -11,8 +12,8 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
 from regard.errors import CheckpointError, TrainingError
+from regard.training.carried import gather_lanes, read_lanes
 from regard.training.distributed import World, like
 from regard.training.folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
 from regard.training.job import Progress, no_event
@@ -29,7 +31,7 @@ from regard.training.weights import check_tensor, named_tensors, open_tensors, r
 
 log = logging.getLogger("regard")
 
-MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
+MODEL, OPTIMIZER, EMA, CARRIED = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STEP = re.compile(r"step-(\d{8,})")
 DAMAGED = "damaged-"
 
@@ -47,6 +49,7 @@ class TrainingState:
         scaler: gradient scaler, disabled unless training in fp16.
         progress: where the run stands.
         average: moving average of the weights, or None.
+        carried: what goes on from batch to batch, see `Job`.
 
     Example:
         >>> from regard.config import TrainingConfig
@@ -63,6 +66,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler
     progress: Progress
     average: MovingAverage | None = None
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class _Saved(BaseModel):
@@ -159,6 +163,8 @@ def save_checkpoint(
     }
     if state.average is not None:
         files[EMA] = whole_tensors({**named_tensors(state.model), **state.average.tensors}, keep=world.main)
+    if state.carried:
+        files[CARRIED] = whole_tensors(gather_lanes(state.carried, world), keep=world.main)
 
     def write() -> int:
         tree = _Saved(progress=state.progress, scaler=state.scaler.state_dict()).model_dump(mode="json")
@@ -209,12 +215,16 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
         )
     if state.average is not None and EMA not in manifest["files"]:
         raise CheckpointError(f"{path}: holds no moving average; training.ema has changed")
+    if state.carried and CARRIED not in manifest["files"]:
+        raise CheckpointError(f"{path}: lacks {CARRIED}, what was read of the text so far")
     if state.average is not None:
         read_weights(path / EMA, state.model)
         for name, parameter in state.model.named_parameters():
             state.average.tensors[name].copy_(parameter.detach())
     read_weights(path / MODEL, state.model)
     _read_optimizer(path / OPTIMIZER, state)
+    if state.carried:
+        read_lanes(path / CARRIED, state.carried)
     if saved.scaler:
         state.scaler.load_state_dict(saved.scaler)
     state.progress = saved.progress

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 
 from regard.ops import SequenceLoss
 from regard.training.stop import StopSignal
@@ -46,6 +46,8 @@ class Job:
         stop: polled by `evaluate` once a batch, so that a signal need not wait for its end.
         on_event: told what happens, before it does: "update 7" (its weights are not yet changed), "evaluate 7", "save 7",
             "save 7 model.safetensors" and the other files (each is written), "save 7 rename"; and "saved 7" after.
+        carried: what goes on from one batch to the next, on the device of the run, each (lanes, ...): `loss` reads and overwrites, in
+            place, item `i % lanes` for batch number i of an epoch. Saved with checkpoints. The length of every plan is a multiple of lanes.
 
     Example:
         >>> from regard.ops import SequenceLoss
@@ -60,6 +62,7 @@ class Job:
     evaluate: Callable[[nn.Module], dict[str, float]]
     stop: StopSignal = field(default_factory=StopSignal)
     on_event: Callable[[str], None] = no_event
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class TrainResult(NamedTuple):

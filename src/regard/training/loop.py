@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from regard.config import TrainingConfig
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError, TrainingError
+from regard.training.carried import check_lanes
 from regard.training.checkpoint import TrainingState, checkpoint_path, load_checkpoint, prepare_folder, prune_checkpoints, save_checkpoint
 from regard.training.distributed import World, full, gathered, processes, spread, synchronised
 from regard.training.final import write_final
@@ -89,7 +90,8 @@ class _Loop:
         self.optimizer = build_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
         self.average = MovingAverage(model, config.ema) if config.ema else None
-        self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average)
+        check_lanes(job.carried, world)
+        self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average, job.carried)
         if start:
             load_checkpoint(self.state, checkpoint_path(folder, start), run_files=run_files)
         self.progress = self.state.progress
@@ -205,7 +207,7 @@ class _Loop:
         tokens = max(1, sum(plan[index].tokens for index in group))
         rate = learning_rate(progress.step, config, total=int(self.total))
         for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
+            parameters["lr"] = rate * parameters["factor"]
         for start in group[:: self.world.size]:
             self._backward(epoch, start, group, tokens)
         norm = self._clip(Place(progress.step, len(group), epoch, first))

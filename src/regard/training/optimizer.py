@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from regard.config import TrainingConfig
 
+FACTOR = "learning_rate_factor"
+"""Attribute of a module: by what the learning rate of its parameters is multiplied."""
+
 STATE_KEYS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ()}
 """What each optimizer keeps for a parameter once it has had a gradient."""
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of a configuration; its learning rate is set anew at every update.
+    """Build the optimizer of a configuration; its learning rate is set anew at every update, times each group's `factor`.
 
     Weight decay acts on tensors of two or more dimensions (matrices and embeddings), not on biases and norms: the
     convention of most public Transformer training code. It is decoupled in `adamw` and a part of the gradient in
@@ -28,11 +31,14 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         [((2, 3), 0.1), ((2,), 0.0)]
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # A part of a model that was trained before may learn more slowly than what is new.
+    slower = {id(p): module.learning_rate_factor for module in model.modules() if hasattr(module, FACTOR) for p in module.parameters()}
     groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        {"params": own, "weight_decay": decay, "factor": factor}
+        for factor in dict.fromkeys([1.0, *slower.values()])
+        for decay, wide in ((config.weight_decay, True), (0.0, False))
+        if (own := [p for p in parameters if (p.ndim >= 2) == wide and slower.get(id(p), 1.0) == factor])
     ]
-    groups = [group for group in groups if group["params"]]
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=config.learning_rate, fused=True)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam

@@ -1,0 +1,138 @@
+"""Train and measure language models: key-value attention against none and plain, at equal parameters.
+
+    python benchmarks/language.py --data FOLDER --runs runs/language
+    python benchmarks/language.py --data FOLDER --runs runs/language --only multi30k/lm_key_value --seeds 1
+
+FOLDER holds `multi30k/task1/raw` (English: train, val, test_2016_flickr; lines in a new order for every epoch, as they do not belong
+together) and `flickr8k` (captions, the five of an image one after the other). Every step is a `regard` command or call: a run that is there
+already is resumed, or measured if it is finished. Each seed is also that of the lines' order. Writes language.json, rewritten after every
+run: for each model the median over its seeds, with the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+from multi30k import ROOT, call, write
+
+import regard
+from regard.config import LanguageConfig, load_config
+from regard.data.lines import read_lines
+from regard.models import build_language_model
+from regard.tasks.language import evaluate_language, open_language_run
+
+MODELS = {
+    "lm_none": "none",
+    "lm_plain": "plain",
+    "lm_key_value": "key-value",
+    "lm_key_value_predict": "key-value-predict",
+}
+SETS = {"multi30k": "Multi30k, English", "flickr8k": "Flickr8k captions"}
+SPLITS = ("train", "valid", "test")
+FIGURES = ("perplexity, running", "perplexity, separate", "bits per byte, running", "bits per byte, separate")
+MOST_APART = 0.01
+
+
+def prepare(name: str, data: Path, folder: Path) -> dict[str, Path]:
+    """Write a set as plain text, one file a split, if that is not done yet; return the files."""
+    files = {split: folder / f"{name}.{split}.txt" for split in SPLITS}
+    if all(path.exists() for path in files.values()):
+        return files
+    if name == "multi30k":
+        raw = data / "multi30k" / "task1" / "raw"
+        for split, source in zip(SPLITS, ("train", "val", "test_2016_flickr"), strict=True):
+            files[split].write_bytes(gzip.decompress((raw / f"{source}.en.gz").read_bytes()))
+        return files
+    captions: dict[str, list[str]] = {}
+    for line in read_lines(data / name / "Flickr8k.token.txt"):
+        key, _, caption = line.partition("\t")
+        captions.setdefault(key.partition("#")[0], []).append(caption)
+    for split, source in zip(SPLITS, ("train", "dev", "test"), strict=True):
+        images = [line.strip() for line in read_lines(data / name / f"Flickr_8k.{source}Images.txt")]
+        lines = [caption for image in images for caption in captions.get(image, [])]
+        files[split].write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return files
+
+
+def measure(name: str, model: str, seed: int, files: dict[str, Path], runs: Path) -> dict[str, Any]:
+    """Train a model with a seed if that is not done yet, and measure it on the test text; return the figures."""
+    run = runs / f"{name}-{model}-{seed}"
+    words = ["--config", str(ROOT / "configs" / f"{model}.yaml"), "--text", str(files["train"]), "--valid-text", str(files["valid"])]
+    call("train", "lm", *words, "--out", str(run), f"training.seed={seed}", f"data.shuffle={str(name == 'multi30k').lower()}")
+    opened = open_language_run(run)
+    scores = {score.name: score.value for score in evaluate_language(opened, read_lines(files["test"]))}
+    events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    seconds = max(event["seconds"] for event in events if "seconds" in event)
+    parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+    return {"scores": scores, "seconds": seconds, "updates": max(event["step"] for event in events), "parameters": parameters}
+
+
+def parameters(model: str) -> int:
+    """Return how many parameters a configuration has with a full vocabulary."""
+    config = load_config(ROOT / "configs" / f"{model}.yaml", kind=LanguageConfig)
+    with torch.device("meta"):
+        built = build_language_model(config.model, vocabulary_size=config.vocabulary.size)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Return the median of figures, with the lowest and the highest where there are several."""
+    middle = f"{statistics.median(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
+
+
+def table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows: a row for each set and model that was measured."""
+    columns = ["text", "attention", "parameters", *FIGURES, "seeds", "minutes a run"]
+    rows = []
+    for name, model in itertools.product(SETS, MODELS):
+        found = list(results.get(f"{name}/{model}", {}).values())
+        if not found:
+            continue
+        row: list[Any] = [SETS[name], MODELS[model], found[0]["parameters"]]
+        for figure in FIGURES:
+            row.append(spread([one["scores"][figure] for one in found], 2 if figure.startswith("perplexity") else 4))
+        rows.append([*row, len(found), round(statistics.median(one["seconds"] for one in found) / 60)])
+    return columns, rows
+
+
+def main() -> None:
+    choices = [f"{name}/{model}" for name in SETS for model in MODELS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=Path("runs/language"))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "language.json")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--only", nargs="+", choices=choices, default=choices)
+    arguments = parser.parse_args()
+    sizes = {model: parameters(model) for model in MODELS}
+    if max(sizes.values()) > (1 + MOST_APART) * min(sizes.values()):
+        raise SystemExit(f"the models differ by more than {MOST_APART:.0%} in parameters: {sizes}")
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    known = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
+    results: dict[str, dict[str, dict[str, Any]]] = known.get("runs", {})
+    note = (
+        "`python benchmarks/language.py`: median [lowest, highest] over the seeds, on the test text; each set has a BPE vocabulary of "
+        "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
+        "Running: what was read is remembered from line to line; separate: each line from the beginning. "
+        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}."
+    )
+    # All models of a seed before the next seed, so that whatever stops it, what is there can be compared.
+    for seed in arguments.seeds:
+        for each in arguments.only:
+            name, model = each.split("/")
+            files = prepare(name, arguments.data, arguments.runs)
+            results.setdefault(each, {})[str(seed)] = measure(name, model, seed, files, arguments.runs)
+            write(arguments.out, *table(results), note, runs=results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a run of the language model is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from regard.config.base import Frozen, RunConfig, TrainingConfig
+
+PARTS = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
+"""Into how many parts each attention splits a hidden state."""
+
+
+class LanguageDataConfig(Frozen):
+    """Which text a run reads. Paths are kept as given; `.gz` is read as it is.
+
+    Example:
+        >>> LanguageDataConfig(text="train.en").lines
+        'running'
+    """
+
+    text: str | None = Field(default=None, description="training text; a line ends with a token of its own")
+    valid_text: str | None = Field(default=None, description="validation text; absent: the last `held_out` lines are held out")
+    held_out: int = Field(default=500, ge=1, description="lines held out (at most a tenth) when there is no validation text")
+    lines: Literal["running", "separate"] = Field(
+        default="running", description="running: one line after another, what was read is remembered; separate: each is an example"
+    )
+    shuffle: bool = Field(default=False, description="running: put the lines in a new order for every epoch")
+
+
+class LanguageModelConfig(Frozen):
+    """LSTM language model, with attention to its own last states (Daniluk et al. 2017) or without.
+
+    Example:
+        >>> LanguageModelConfig().attends, LanguageModelConfig(attention="none").attends
+        (True, False)
+    """
+
+    embed_dim: int = Field(default=256, ge=1)
+    hidden_dim: int = Field(default=512, ge=1, description="of each LSTM layer; key_value splits it in 2, key_value_predict in 3")
+    layers: int = Field(default=1, ge=1)
+    attention: Literal["none", "plain", "key_value", "key_value_predict"] = Field(
+        default="key_value", description="what a hidden state is to those after it: nothing, key and value at once, or one part each"
+    )
+    window: int = Field(default=15, ge=1, description="L: how many states back can be seen")
+    tie_embeddings: bool = Field(default=True, description="output layer = embedding")
+    dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
+
+    @model_validator(mode="after")
+    def _check(self) -> LanguageModelConfig:
+        if self.hidden_dim % PARTS[self.attention]:
+            raise ValueError(f"hidden_dim ({self.hidden_dim}) must be a multiple of {PARTS[self.attention]} for attention {self.attention}")
+        return self
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention to look at."""
+        return self.attention != "none"
+
+
+class LanguageTrainingConfig(TrainingConfig):
+    """How a language model trains: an update takes `processes * accumulation` batches, each of `streams * chunk` tokens.
+
+    Example:
+        >>> LanguageTrainingConfig().streams
+        32
+    """
+
+    chunk: int = Field(default=35, ge=1, description="running: tokens of each stream in a batch; gradients go no further back")
+    streams: int = Field(default=32, ge=1, description="running: places of the text that a batch reads side by side")
+    lanes: int = Field(default=1, ge=1, description="running: batches with streams of their own, in turns; a multiple of the processes")
+
+
+class LanguageConfig(RunConfig):
+    """All that a run of the language model is.
+
+    Example:
+        >>> LanguageConfig().task
+        'lm'
+    """
+
+    task: Literal["lm"] = "lm"
+    data: LanguageDataConfig = LanguageDataConfig()
+    model: LanguageModelConfig = LanguageModelConfig()
+    training: LanguageTrainingConfig = LanguageTrainingConfig()
