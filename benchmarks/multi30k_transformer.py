@@ -121,9 +121,10 @@ def main() -> None:
             runs.setdefault(name, {})[str(seed)] = measure(name, seed, raw, arguments.runs)
     if arguments.cost:
         measured = costs(raw, arguments.runs, arguments.rounds)
+    tokens = load_config(ROOT / "configs" / f"{arguments.models[0]}.yaml").training.batch_tokens
     note = (
         "`python benchmarks/multi30k_transformer.py`: Multi30k en-de, test_2016_flickr, raw text, beam 5, sacrebleu's defaults; every run "
-        "that was started is here. An update: batches of 4,096 padded tokens in bfloat16, "
+        f"that was started is here. An update: batches of {tokens:,} padded tokens in bfloat16, "
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}; memory of the "
         "whole process."
     )

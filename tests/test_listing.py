@@ -14,7 +14,8 @@ import pytest
 import regard.attention
 import regard.models
 from benchmarks.fill_tables import fill
-from regard import cli, ops
+from regard import ops
+from regard.commands import tables
 from regard.config import CrossedConfig, RNNConfig, TransformerConfig, TranslationConfig, load_config
 from regard.listing import COLUMNS, cells, mechanisms, settings
 from regard.mechanisms import MECHANISMS, Mechanism
@@ -110,7 +111,7 @@ def test_listing_asks_whether_somebody_reads(monkeypatch: pytest.MonkeyPatch, te
     monkeypatch.setattr(out, "isatty", lambda: terminal)
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setenv("COLUMNS", "100")
-    cli.list_(cli.Table.mechanisms)
+    tables.list_(tables.Table.mechanisms)
     assert out.buffer.getvalue().decode().splitlines()[: len(lines)] == lines  # type: ignore[attr-defined]
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.commands import look, tables, translation
+from regard.commands import captioning, evaluate, language, sentences, tables, translation, view
 from regard.commands.terminal import note
 from regard.commands.train import training
 from regard.errors import DataError, RegardError
@@ -25,7 +25,16 @@ app = typer.Typer(
 )
 app.add_typer(tables.commands)
 app.add_typer(training, name="train")
-for verbs in (translation.commands, look.commands, serve_commands, exchange_commands):
+for verbs in (
+    translation.commands,
+    captioning.commands,
+    language.commands,
+    sentences.commands,
+    evaluate.commands,
+    view.commands,
+    serve_commands,
+    exchange_commands,
+):
     app.add_typer(verbs)
 
 

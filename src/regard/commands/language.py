@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from regard.choices import Generated
-from regard.commands.options import BatchSize, Config, Out, Overrides, PrintConfig, RunFolder
+from regard.commands.options import BatchSize, Config, Out, Overrides, PrintConfig, RunFolder, refuse
 from regard.commands.terminal import note, read_input, say, write
 from regard.commands.train import run_training, settings_for, training
 from regard.config import LanguageConfig
@@ -71,14 +71,14 @@ def generate(
     searching = {"--max-length": max_length, "--beam": beam, "--n-best": n_best, "--batch-size": batch_size}
     writing = {"--out": out, "--count": count, "--test": test}
     if what in list(Generated):
-        _refuse({**drawing, **searching, "--sample": sample or None, "--json": json_lines or None}, f"{what} is a set")
+        refuse({**drawing, **searching, "--sample": sample or None, "--json": json_lines or None}, f"{what} is a set")
         _write_set(Generated(what), out, count, test, seed)
         return
     if not Path(what).is_dir():
         raise ConfigError(f"{what}: expected a run folder or one of the sets {SETS}")
-    _refuse(writing, f"{what} is a run, not a set")
+    refuse(writing, f"{what} is a run, not a set")
     if not sample:
-        _refuse({**drawing, "--seed": seed}, "only with --sample")
+        refuse({**drawing, "--seed": seed}, "only with --sample")
     elif beam is not None:
         raise ConfigError("--beam: not with --sample, which draws instead of searching")
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "num_samples": n_best}
@@ -114,8 +114,3 @@ def _write_set(kind: Generated, out: Path | None, count: int | None, test: int |
         raise ConfigError("--out FOLDER: needed, where the set goes")
     for path in write_set(kind.value, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed):
         say(str(path))
-
-
-def _refuse(options: Mapping[str, object], reason: str) -> None:
-    if given := [name for name, value in options.items() if value is not None]:
-        raise ConfigError(f"{', '.join(given)}: {reason}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from regard.errors import ConfigError
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
 Beam = Annotated[int | None, typer.Option(min=1, help="hypotheses kept; 1 is greedy search")]
@@ -20,3 +23,13 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value].
 Out = Annotated[Path | None, typer.Option(help="the run folder; an interrupted run there is resumed")]
 Config = Annotated[Path | None, typer.Option(help="settings in a YAML file")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="print the resolved settings and leave")]
+
+
+def refuse(options: Mapping[str, object], reason: str) -> None:
+    """Refuse options that do not go with the rest of a command line; those that are None were not given.
+
+    Raises:
+        ConfigError: names those given, and the reason.
+    """
+    if given := [name for name, value in options.items() if value is not None]:
+        raise ConfigError(f"{', '.join(given)}: {reason}")

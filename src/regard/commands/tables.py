@@ -1,18 +1,31 @@
-"""The verbs `regard demo`, `generate`, `list`, `parameters` and `doctor`."""
+"""The verbs `regard demo`, `list`, `parameters` and `doctor`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.choices import Generated, Table
+from regard.choices import Table
 from regard.commands.terminal import say, width
-from regard.config import TASKS, load_config
+from regard.config import (
+    TASKS,
+    CaptioningConfig,
+    ClassificationConfig,
+    EntailmentConfig,
+    LanguageConfig,
+    RunConfig,
+    TranslationConfig,
+    load_config,
+    task_of,
+)
 from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 commands = typer.Typer()
 
@@ -23,21 +36,6 @@ def demo(out: Annotated[Path, typer.Option(help="folder for everything it writes
     from regard.tasks.demo import run_demo
 
     run_demo(out, say=say, color=sys.stdout.isatty(), width=width())
-
-
-@commands.command()
-def generate(
-    kind: Annotated[Generated, typer.Argument(help="which set")],
-    out: Annotated[Path, typer.Option(help="the folder to write to")],
-    count: Annotated[int, typer.Option(min=1, max=10_000_000, help="training pairs")] = 10_000,
-    test: Annotated[int, typer.Option(min=1, max=1_000_000, help="test pairs")] = 1_000,
-    seed: Annotated[int, typer.Option(help="of the set")] = 1,
-) -> None:
-    """Write a generated set as parallel text with its known alignment."""
-    from regard.tasks.generate import generate as write
-
-    for path in write(kind.value, out, train=count, test=test, seed=seed):
-        say(str(path))
 
 
 @commands.command("list")
@@ -67,17 +65,35 @@ def parameters(
     config: Annotated[Path, typer.Argument(help="settings in a YAML file")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...")] = None,
     source_size: Annotated[int | None, typer.Option(min=4, help="entries of the source vocabulary; without, vocabulary.size")] = None,
-    target_size: Annotated[int | None, typer.Option(min=4, help="entries of the target vocabulary; without, vocabulary.size")] = None,
+    target_size: Annotated[
+        int | None, typer.Option(min=4, help="entries of the target vocabulary, or of the only one; without, vocabulary.size")
+    ] = None,
+    classes: Annotated[int, typer.Option(min=2, help="classification, entailment: how many labels there are")] = 2,
 ) -> None:
     """Print how many parameters a configuration has, by part."""
-    from regard.models import build
-
-    settings = load_config(config, overrides or [])
+    settings = load_config(config, overrides or [], kind=TASKS[task_of(config)])
     size = settings.vocabulary.size
-    model = build(settings.model, source_size=source_size or size, target_size=target_size or size)
+    model = _model(settings, source_size or size, target_size or size, classes)
     for name, part in model.named_children():
         say(f"{name:<20}{sum(p.numel() for p in part.parameters()):>14,}")
     say(f"{'total (shared once)':<20}{sum(p.numel() for p in model.parameters()):>14,}")
+
+
+def _model(settings: RunConfig, source_size: int, target_size: int, classes: int) -> nn.Module:
+    from regard import models
+    from regard.data.vocabulary import UNK
+    from regard.models.captioning import build_captioner
+
+    match settings:
+        case CaptioningConfig():
+            return build_captioner(settings.model, image_size=settings.image.size, vocabulary_size=target_size)
+        case ClassificationConfig() | EntailmentConfig():
+            return models.build_labeller(settings.model, vocabulary_size=target_size, classes=classes, unknown=UNK)
+        case LanguageConfig():
+            return models.build_language_model(settings.model, vocabulary_size=target_size)
+        case TranslationConfig():
+            return models.build(settings.model, source_size=source_size, target_size=target_size)
+    raise ConfigError(f"{settings.task}: no model to count")
 
 
 @commands.command()

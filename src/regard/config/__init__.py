@@ -5,19 +5,38 @@ take ints, floats and bools.
 """
 
 from regard.config.base import DecodingConfig, Frozen, RunConfig, TrainingConfig, VocabularyConfig
+from regard.config.captioning import (
+    CaptionDataConfig,
+    CaptioningConfig,
+    CaptionModelConfig,
+    CaptionTransformerConfig,
+    EncoderConfig,
+    ImageConfig,
+    ShowConfig,
+)
+from regard.config.language import LanguageConfig, LanguageDataConfig, LanguageModelConfig, LanguageTrainingConfig
 from regard.config.models import (
     AreaConfig,
     AreaSettings,
     AttentionConfig,
     CrossedConfig,
-    KeyMode,
     ModelConfig,
     RNNConfig,
-    Score,
     TransformerConfig,
     TransformerSettings,
 )
 from regard.config.reading import TASKS, differences, dump_config, load_config, submodels, task_of, validate
+from regard.config.sentences import (
+    ClassificationConfig,
+    ClassifierConfig,
+    CrossedReadingConfig,
+    EntailmentConfig,
+    EntailmentModelConfig,
+    RecurrentReadingConfig,
+    SentenceModelSettings,
+    TransformerReadingConfig,
+    TransformerReadingSettings,
+)
 from regard.config.translation import DataConfig, TranslationConfig
 
 __all__ = [
@@ -25,17 +44,35 @@ __all__ = [
     "AreaConfig",
     "AreaSettings",
     "AttentionConfig",
+    "CaptionDataConfig",
+    "CaptionModelConfig",
+    "CaptionTransformerConfig",
+    "CaptioningConfig",
+    "ClassificationConfig",
+    "ClassifierConfig",
     "CrossedConfig",
+    "CrossedReadingConfig",
     "DataConfig",
     "DecodingConfig",
+    "EncoderConfig",
+    "EntailmentConfig",
+    "EntailmentModelConfig",
     "Frozen",
-    "KeyMode",
+    "ImageConfig",
+    "LanguageConfig",
+    "LanguageDataConfig",
+    "LanguageModelConfig",
+    "LanguageTrainingConfig",
     "ModelConfig",
     "RNNConfig",
+    "RecurrentReadingConfig",
     "RunConfig",
-    "Score",
+    "SentenceModelSettings",
+    "ShowConfig",
     "TrainingConfig",
     "TransformerConfig",
+    "TransformerReadingConfig",
+    "TransformerReadingSettings",
     "TransformerSettings",
     "TranslationConfig",
     "VocabularyConfig",

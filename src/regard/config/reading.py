@@ -12,6 +12,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from regard.config.base import Frozen, RunConfig
+from regard.config.captioning import CaptioningConfig
+from regard.config.language import LanguageConfig
+from regard.config.sentences import ClassificationConfig, EntailmentConfig
 from regard.config.translation import TranslationConfig
 from regard.errors import ConfigError
 
@@ -23,7 +26,10 @@ NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 MAX_DEPTH = 5
 MAX_ERRORS = 5
 
-TASKS: dict[str, type[RunConfig]] = {config.model_fields["task"].default: config for config in (TranslationConfig,)}
+TASKS: dict[str, type[RunConfig]] = {
+    config.model_fields["task"].default: config
+    for config in (TranslationConfig, CaptioningConfig, ClassificationConfig, EntailmentConfig, LanguageConfig)
+}
 """The configuration of each task, by its name."""
 
 

@@ -3,12 +3,16 @@
 from regard.models.build import build
 from regard.models.cell import RecurrentCell, RecurrentStack
 from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer, swap_tokens
-from regard.models.decoder import Bridge, DecoderOutput, DecoderState, RecurrentDecoder
+from regard.models.decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder import Encoded, RecurrentEncoder
 from regard.models.ensemble import Ensemble, EnsembleState
+from regard.models.labeller import Labeller, build_labeller
+from regard.models.language import LanguageOutput, LanguageState, Past, RecurrentLanguageModel, build_language_model
 from regard.models.look import LayerWeights
 from regard.models.readout import DeepReadout, TanhReadout
+from regard.models.recurrent_state import DecoderState
+from regard.models.sentences import FeatureFusion, GatedFusion, LabelHead, Pooled, StatePooling
 from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.source import Source, recall, remember
 from regard.models.transformer import Transformer, shown_weights
@@ -42,24 +46,36 @@ __all__ = [
     "EncoderLayer",
     "Ensemble",
     "EnsembleState",
+    "FeatureFusion",
     "FeedForward",
+    "GatedFusion",
+    "LabelHead",
+    "Labeller",
+    "LanguageOutput",
+    "LanguageState",
     "LayerWeights",
     "Newest",
+    "Past",
+    "Pooled",
     "Reading",
     "RecurrentCell",
     "RecurrentDecoder",
     "RecurrentEncoder",
     "RecurrentEncoderDecoder",
+    "RecurrentLanguageModel",
     "RecurrentStack",
     "ResidualNorm",
     "ScaledEmbedding",
     "Source",
     "SourceReader",
+    "StatePooling",
     "Store",
     "TanhReadout",
     "Transformer",
     "TransformerState",
     "build",
+    "build_labeller",
+    "build_language_model",
     "recall",
     "remember",
     "shown_weights",

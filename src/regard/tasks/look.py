@@ -8,8 +8,61 @@ from pathlib import Path
 
 from regard.errors import ConfigError, DataError
 from regard.tasks.attended import with_layers
+from regard.tasks.caption import Captioner
+from regard.tasks.hops import line_records
+from regard.tasks.language_use import language_records
+from regard.tasks.run_folder import run_task
 from regard.tasks.translate import Translator
 from regard.viewer import AttentionRecord, save_page, save_picture, write_records
+
+
+def look_at(
+    folder: str | Path, seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam: int | None = None
+) -> list[AttentionRecord]:
+    """Record what a run of any task attended to.
+
+    Args:
+        folder: a run folder.
+        seen: what its task reads: lines of text, or paths of images for a captioner.
+        target: for translation and captioning, look at this output instead of the model's own.
+        beam: for these, hypotheses of the search; None takes the run's setting.
+
+    Returns:
+        One record for each that has anything in it.
+
+    Raises:
+        ConfigError: the model has no attention, text is given to a captioner or images to another run, or `target` or `beam` do not go
+            with the task or the number of lines.
+        DataError: there is nothing to look at, or an image cannot be read.
+
+    Example:
+        >>> look_at("no-such-run", ["a joy"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    task = run_task(Path(folder))
+    images = [each for each in seen if isinstance(each, Path)]
+    if task == "captioning":
+        if len(images) < len(seen) or not images:
+            raise ConfigError(f"{folder}: a captioner looks at images (--image FILE), not at text")
+        return _captioned(folder, images, target, beam)
+    if images:
+        raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")
+    lines = [str(each) for each in seen]
+    if task == "translation":
+        return records_of(folder, lines, target=target, beam=beam)
+    if (target, beam) != (None, None):
+        raise ConfigError(f"--target, --beam: not for a run of the task {task}")
+    return (language_records if task == "lm" else line_records)(folder, lines)
+
+
+def _captioned(folder: str | Path, images: Sequence[Path], target: str | None, beam: int | None) -> list[AttentionRecord]:
+    captioner = Captioner.open(folder)
+    if target is not None and len(images) != 1:
+        raise ConfigError(f"--target: goes with one image, found {len(images)}")
+    decoding = captioner.run.config.decoding.model_copy(update={} if beam is None else {"beam": beam})
+    return [captioner.record(image, text=target, decoding=decoding) for image in images]
 
 
 def records_of(folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam: int | None = None) -> list[AttentionRecord]:
@@ -48,21 +101,21 @@ def records_of(folder: str | Path, lines: Sequence[str], *, target: str | None =
 
 
 def side_by_side(
-    folders: Sequence[str | Path], lines: Sequence[str], *, target: str | None = None, beam: int | None = None
+    folders: Sequence[str | Path], seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam: int | None = None
 ) -> list[AttentionRecord]:
-    """Record what several runs attended to: for each line one record of each run, named after its folder.
+    """Record what several runs attended to: for each line or image one record of each run, named after its folder.
 
     Args:
-        folders: run folders; the sentences are in a language that all of them read.
-        lines: sentences.
-        target: see `records_of`.
-        beam: see `records_of`.
+        folders: run folders, of tasks that read the same.
+        seen: see `look_at`, and so for the rest.
+        target: instead of the models' own output.
+        beam: hypotheses of the search.
 
     Raises:
-        ConfigError: see `records_of`.
-        DataError: see `records_of`.
+        ConfigError: see `look_at`.
+        DataError: see `look_at`.
     """
-    found = [records_of(folder, lines, target=target, beam=beam) for folder in folders]
+    found = [look_at(folder, seen, target=target, beam=beam) for folder in folders]
     names = [Path(folder).name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

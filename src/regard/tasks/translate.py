@@ -220,12 +220,12 @@ class Translator:
         # On a CPU the packed weights have the precision.
         half = device.type == "cuda" and decoding.precision == "bfloat16"
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            state = model.start(batch.source, batch.source_lengths)
+            state, step = model.start(batch.source, batch.source_lengths), model.search_step
             if sampling is not None:
                 count = len(sources)
-                return sample(model.step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
+                return sample(step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
             search = greedy_search if options.beam == 1 else beam_search
-            return search(model.step, state, batch_size=len(sources), options=options, device=device)
+            return search(step, state, batch_size=len(sources), options=options, device=device)
 
     def _cut(self, text: Encoded) -> Encoded:
         limit = self.run.config.data.max_length

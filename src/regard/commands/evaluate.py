@@ -1,0 +1,161 @@
+"""The verb `regard evaluate`: what it takes and tells is a matter of the run's task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from regard.choices import LinkUnit
+from regard.commands.options import BatchSize, Beam, LengthPenalty, MaxLength, Others, RunFolder, refuse
+from regard.commands.terminal import say
+from regard.commands.translation import chosen_decoding
+from regard.errors import ConfigError
+
+commands = typer.Typer()
+
+SEARCH = ("--beam", "--length-penalty", "--max-length", "--batch-size")
+TAKES = {
+    "translation": ("--source", "--target", "--with", "--against", "--links", "--link-unit", "--output", *SEARCH),
+    "captioning": ("--captions", "--images", "--split", "--features", "--output", *SEARCH),
+    "classification": ("--examples", "--against", "--output"),
+    "entailment": ("--examples", "--against", "--output"),
+    "lm": ("--text",),
+}
+"""The options of each task; the first is needed."""
+
+
+@commands.command()
+def evaluate(
+    run: RunFolder,
+    source: Annotated[str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs")] = None,
+    target: Annotated[str | None, typer.Option(help="translation: references")] = None,
+    others: Others = None,
+    against: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU, or in accuracy, significant?")] = None,
+    links: Annotated[
+        Path | None, typer.Option(help="translation: known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
+    ] = None,
+    link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: what the links count; without, words")] = None,
+    captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any form that training reads")] = None,
+    images: Annotated[str | None, typer.Option(help="captioning: folder or tar of the images")] = None,
+    split: Annotated[str | None, typer.Option(help="captioning: a part of them")] = None,
+    features: Annotated[str | None, typer.Option(help="captioning: features of the images, for a run that reads these")] = None,
+    examples: Annotated[str | None, typer.Option(help="classification, entailment: labelled test examples")] = None,
+    text: Annotated[str | None, typer.Option(help="lm: test text")] = None,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    max_length: MaxLength = None,
+    batch_size: BatchSize = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
+    output: Annotated[Path | None, typer.Option(help="write what the run says, a line each, to this file")] = None,
+) -> None:
+    """Measure a run on a test set: each score with its signature."""
+    from regard.data.lines import write_files
+    from regard.tasks.run_folder import run_task
+
+    if json_file is not None and json_file == output:
+        raise ConfigError(f"--json and --output: both name {output}")
+    task = run_task(run)
+    search = {"--beam": beam, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
+    given: dict[str, Any] = {"--source": source, "--target": target, "--with": others, "--against": against, "--links": links}
+    given |= {"--link-unit": link_unit, "--captions": captions, "--images": images, "--split": split, "--features": features}
+    given |= {"--examples": examples, "--text": text, "--output": output, **search}
+    refuse({name: value for name, value in given.items() if name not in TAKES[task]}, f"not for a run of the task {task}")
+    needed = TAKES[task][0]
+    if given[needed] is None:
+        raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
+    match task:
+        case "translation":
+            report, outputs = _translation(run, given)
+        case "captioning":
+            report, outputs = _captioning(run, given)
+        case "lm":
+            report, outputs = _language(run, given), []
+        case _:
+            report, outputs = _labels(run, given)
+    contents = {}
+    if json_file is not None:
+        contents[json_file] = (json.dumps({"run": str(run), **report}, indent=1, ensure_ascii=False) + "\n").encode()
+    if output is not None:
+        contents[output] = "".join(line + "\n" for line in outputs).encode()
+    write_files(contents)
+
+
+def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix("--").replace("-", "_"): given[name] for name in SEARCH}
+
+
+def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.data.parallel import read_pairs
+    from regard.metrics import paired_bootstrap
+    from regard.tasks.evaluate import describe, describe_comparison, evaluate_translation, read_links
+    from regard.tasks.translate import Translator
+
+    pairs = read_pairs(given["--source"], given["--target"])
+    unit: Literal["word", "character"] = (given["--link-unit"] or LinkUnit.word).value
+    known = read_links(given["--links"], unit) if given["--links"] is not None else None
+    others, against = given["--with"] or [], given["--against"]
+    translator = Translator.open(run, *others)
+    other = Translator.open(against) if against is not None else None
+    decoding = chosen_decoding(translator.run.config, **_changes(given))
+    evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
+    describe(evaluation, say)
+    report = {
+        "with": [str(path) for path in others],
+        "source": given["--source"],
+        "decoding": decoding.model_dump(mode="json"),
+        **evaluation.to_json(),
+    }
+    if other is not None:
+        search = chosen_decoding(other.run.config, **_changes(given))
+        outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
+        found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
+        report["against"] = describe_comparison(found, str(against), say)
+    return report, evaluation.outputs
+
+
+def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.data.captions import read_captions
+    from regard.data.features import FeatureFile
+    from regard.tasks.caption import Captioner
+    from regard.tasks.caption_evaluate import describe_captions, evaluate_captioning
+
+    captioner = Captioner.open(run)
+    changes = {name: value for name, value in _changes(given).items() if value is not None}
+    decoding = captioner.run.config.decoding.model_copy(update=changes)
+    features = None if given["--features"] is None else FeatureFile(given["--features"])
+    examples = read_captions(given["--captions"], given["--images"], split=given["--split"])
+    evaluation = evaluate_captioning(captioner, examples, decoding=decoding, features=features)
+    describe_captions(evaluation, say)
+    report = {"captions": given["--captions"], "decoding": decoding.model_dump(mode="json"), **evaluation.to_json()}
+    return report, [item.text for item in evaluation.captions]
+
+
+def _labels(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.tasks.label_scores import describe_against, describe_labels, evaluate_labels
+    from regard.tasks.sentences import open_sentences, read_labelled
+
+    opened = open_sentences(run)
+    file = read_labelled(opened.config, given["--examples"])
+    evaluation = evaluate_labels(opened, file)
+    describe_labels(evaluation, say)
+    report = {"examples": given["--examples"], **evaluation.to_json()}
+    if (against := given["--against"]) is not None:
+        other = evaluate_labels(open_sentences(against, type(opened.config)), file)
+        expected = [example.label for example in file.examples]
+        report["against"] = describe_against(evaluation, other, expected, str(against), say)
+    return report, evaluation.outputs
+
+
+def _language(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    from regard.data.lines import read_lines
+    from regard.tasks.language import evaluate_language, open_language_run
+
+    scores = evaluate_language(open_language_run(run), list(read_lines(given["--text"])))
+    for score in scores:
+        say(f"{score.name:<26}{score.value:9.3f} {score.unit:<10}{score.signature}")
+    return {"text": given["--text"], "scores": [asdict(score) for score in scores]}

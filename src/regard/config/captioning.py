@@ -1,0 +1,224 @@
+"""What a captioning run is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from regard.config.base import DecodingConfig, Frozen, RunConfig, VocabularyConfig
+from regard.config.models import KeyMode
+
+
+class CaptionDataConfig(Frozen):
+    """Which images and captions a run reads. Paths are kept as given."""
+
+    captions: str | None = Field(default=None, description="training captions: Karpathy or COCO JSON, Flickr tokens, image<TAB>caption")
+    images: str | None = Field(default=None, description="folder or tar of the images; absent: the folder of the captions")
+    split: str | None = Field(default=None, description="part of the captions: a Karpathy split, or a file of image names")
+    valid_captions: str | None = Field(default=None, description="validation captions; absent: `captions`, with `valid_split`")
+    valid_images: str | None = Field(default=None, description="validation images; absent: `images`, or the folder of their captions")
+    valid_split: str | None = Field(default=None, description="part of the captions to validate on; absent: `held_out` images are held out")
+    held_out: int = Field(default=500, ge=1, description="images held out (at most a tenth) when nothing else says what to validate on")
+    features: str | None = Field(default=None, description="features computed beforehand, by image; with model.encoder.type=features")
+    lowercase: bool = Field(default=True, description="captions are learned in lower case")
+    max_length: int = Field(default=60, ge=1, description="longer captions, in tokens, are left out of training and counted")
+    shuffle_images: bool = Field(default=False, description="image-blind control: every image's captions go with another image")
+    cache: str | None = Field(default=None, description="folder of decoded images, to be shared by runs; absent: inside the run")
+
+
+class ImageConfig(Frozen):
+    """How an image file becomes numbers: stored with the model, so that new images are seen as training images were."""
+
+    size: int = Field(default=96, ge=8, le=4096, description="height and width in pixels")
+    fit: Literal["crop", "squash"] = Field(default="squash", description="the largest central square, or all of it, proportions changed")
+    keep: float = Field(default=1.0, gt=0, le=1, description="the central part that is seen")
+    resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
+    mean: tuple[float, float, float] = Field(default=(0.485, 0.456, 0.406), description="of red, green, blue; subtracted")
+    std: tuple[float, float, float] = Field(default=(0.229, 0.224, 0.225), description="what the differences are divided by")
+
+
+class SmallCNNConfig(Frozen):
+    """A small convolutional network, trained with the captioner: stages of 3 x 3 convolutions, the first of each with stride 2.
+
+    Without `depth` three stages see 15 x 15 pixels from each cell of a grid of one eighth of the image's size.
+    """
+
+    type: Literal["cnn"] = "cnn"
+    channels: tuple[int, ...] = Field(default=(32, 64, 128), min_length=1, max_length=6, description="of each stage; each halves the grid")
+    depth: int | tuple[int, ...] = Field(
+        default=0, description="further convolutions in each stage, or one number a stage; each widens what a cell sees"
+    )
+    coordinates: bool = Field(default=True, description="tell each cell where it is: row and column as two more channels")
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.depths) != len(self.channels) or min(self.depths) < 0:
+            raise ValueError(f"depth: expected one number of 0 or more, or one for each of {len(self.channels)} stages, found {self.depth}")
+        return self
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Further convolutions of each stage."""
+        return (self.depth,) * len(self.channels) if isinstance(self.depth, int) else self.depth
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one cell of the grid to the next."""
+        return 2 ** len(self.channels)
+
+    @property
+    def receptive_field(self) -> int:
+        """Height and width in pixels of what one cell sees."""
+        field, stride = 1, 1
+        for depth in self.depths:
+            field, stride = field + 2 * stride, 2 * stride
+            field += 2 * stride * depth
+        return field
+
+    def grid(self, size: int) -> tuple[int, int]:
+        """Return rows and columns of the cells of an image of this size."""
+        side = math.ceil(size / self.stride)
+        return side, side
+
+
+class TimmConfig(Frozen):
+    """Any model of the timm library as a grid of features (`pip install regard[vision]`)."""
+
+    type: Literal["timm"] = "timm"
+    name: str = Field(default="resnet50", min_length=1, description="as `timm.list_models()` names it")
+    pretrained: bool = Field(default=True, description="fetch its weights when training starts; they become a part of the run")
+    level: int = Field(default=-1, description="which of its stages; -1 is the last")
+    learning_rate_factor: float = Field(default=0.0, ge=0, description="its learning rate as a part of the others'; 0: frozen")
+
+
+class FeaturesConfig(Frozen):
+    """No encoder: features computed beforehand (data.features)."""
+
+    type: Literal["features"] = "features"
+    grid: tuple[int, int] | None = Field(default=None, description="rows and columns; filled in from the file")
+    dim: int | None = Field(default=None, ge=1, description="size of a cell's features; filled in from the file")
+
+
+EncoderConfig = SmallCNNConfig | TimmConfig | FeaturesConfig
+
+
+class GridAreaConfig(Frozen):
+    """Area attention over a grid (Li et al. 2018): rectangles of cells instead of single ones."""
+
+    height: int = Field(default=2, ge=1, description="an area is of 1 to so many rows")
+    width: int = Field(default=2, ge=1, description="and of 1 to so many columns")
+    key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
+    value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
+
+
+class HardConfig(Frozen):
+    """Hard attention: one cell a word, and how where to look is learned (Xu et al. 2015, 4.1); see docs/mechanisms.md."""
+
+    mode: Literal["sample", "argmax", "expected"] = Field(
+        default="argmax", description="what decoding does: draw, take the best, or average"
+    )
+    half_soft: float = Field(default=0.5, ge=0, le=1, description="probability of training an example on expected weights")
+    half_soft_per: Literal["example", "batch"] = "example"
+    reward: Literal["sentence", "step", "return"] = Field(default="sentence", description="what a choice is judged by")
+    scaling: Literal["paper", "code"] = Field(default="paper", description="of reward and entropy: the paper's, or its authors' code's")
+    reward_weight: float | None = Field(default=None, ge=0, description="lambda_r; absent: of the scaling")
+    entropy_weight: float | None = Field(default=None, ge=0, description="lambda_e; absent: of the scaling")
+
+
+class CaptionerSettings(Frozen):
+    """What every captioner has."""
+
+    encoder: EncoderConfig = Field(default=SmallCNNConfig(), discriminator="type", description="from the image to a grid of features")
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _small_unless_said(cls, encoder: Any) -> Any:
+        return {"type": SmallCNNConfig().type, **encoder} if isinstance(encoder, Mapping) else encoder
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the image to look at: always."""
+        return True
+
+
+class ShowConfig(CaptionerSettings):
+    """Show, Attend and Tell (Xu et al. 2015): an LSTM that looks at the image before each word."""
+
+    type: Literal["show"] = "show"
+    embed_dim: int = Field(default=256, ge=1)
+    decoder_dim: int = Field(default=512, ge=1)
+    attention_dim: int = Field(default=256, ge=1, description="width of the additive score")
+    feature_dim: int = Field(default=256, ge=1, description="D: features of a cell, after a layer of their own")
+    attention: Literal["soft", "hard"] = "soft"
+    hard: HardConfig = HardConfig()
+    area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
+    query_state: Literal["previous", "current"] = Field(
+        default="previous", description="previous: look before the last word is read, as published; current: after it"
+    )
+    doubly_stochastic: float = Field(default=0.0, ge=0, description="lambda of the penalty on cells looked at too much or too little")
+    penalty: Literal["paper", "mean"] = Field(default="paper", description="scaling of that penalty: summed over cells, or their mean")
+    dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, the state and before the output layer")
+
+
+class CaptionTransformerConfig(CaptionerSettings):
+    """Transformer captioner (Li et al. 2018, 4.2): image grid, encoder, decoder; with or without areas of the grid."""
+
+    type: Literal["transformer"] = "transformer"
+    embed_dim: int = Field(default=256, ge=1)
+    ff_dim: int = Field(default=1024, ge=1, description="hidden size of the feed-forward layers")
+    num_heads: int = Field(default=4, ge=1)
+    encoder_layers: int = Field(default=2, ge=0, description="of self-attention between cells; 0: each cell stays by itself")
+    decoder_layers: int = Field(default=2, ge=1)
+    norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
+    activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
+    area: GridAreaConfig | None = Field(default=None, description="null: every layer attends to single cells")
+    area_layers: int = Field(default=2, ge=1, description="areas in the first so many layers of the encoder, and of the look at the image")
+    tie_embeddings: bool = Field(default=True, description="output layer = embedding")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
+    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
+    relu_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
+    shown_layer: int | None = Field(default=None, ge=1, description="decoder layer whose attention is shown, from 1; null: the last")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.embed_dim % self.num_heads:
+            raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})")
+        if self.shown_layer is not None and self.shown_layer > self.decoder_layers:
+            raise ValueError(f"shown_layer ({self.shown_layer}) must be one of the decoder_layers ({self.decoder_layers})")
+        return self
+
+
+CaptionModelConfig = ShowConfig | CaptionTransformerConfig
+
+
+class CaptionVocabularyConfig(VocabularyConfig):
+    """How captions become tokens; trained on the run's own captions."""
+
+    kind: Literal["bpe", "unigram", "word", "character"] = Field(default="word", description="word: attention is shown word by word")
+    size: int = Field(default=10000, ge=8, description="entries at most, special tokens included")
+
+
+class CaptionDecodingConfig(DecodingConfig):
+    """How captions are generated."""
+
+    max_length: int = Field(default=60, ge=1, description="tokens generated at most")
+
+
+class CaptioningConfig(RunConfig):
+    """All that a captioning run is."""
+
+    task: Literal["captioning"] = "captioning"
+    data: CaptionDataConfig = CaptionDataConfig()
+    image: ImageConfig = ImageConfig()
+    vocabulary: CaptionVocabularyConfig = CaptionVocabularyConfig()
+    model: CaptionModelConfig = Field(default=ShowConfig(), discriminator="type")
+    decoding: CaptionDecodingConfig = CaptionDecodingConfig()
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _show_unless_said(cls, model: Any) -> Any:
+        return {"type": ShowConfig().type, **model} if isinstance(model, Mapping) else model

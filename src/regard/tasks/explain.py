@@ -1,0 +1,78 @@
+"""What a labeller looks at, over many examples: the words of each label, the overlap of its hops, and whether it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.tasks.faithfulness import Faithfulness, measure_faithfulness
+from regard.tasks.hops import Looked, Overlap, hop_overlap, label_records, words_by_label
+from regard.tasks.labelling import label_texts
+from regard.tasks.sentences import open_sentences, read_labelled
+from regard.viewer import AttentionRecord
+
+
+class Explanation(NamedTuple):
+    """What a run looks at.
+
+    Attributes:
+        words: for each label and hop the most attended words.
+        overlap: of the hops; None with fewer than two.
+        faithfulness: what taking words away does.
+        records: for each label, to look at.
+    """
+
+    words: list[Looked]
+    overlap: Overlap | None
+    faithfulness: Faithfulness
+    records: list[AttentionRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        words = [{**row._asdict(), "words": [{"word": w, "weight": x, "count": n} for w, x, n in row.words]} for row in self.words]
+        overlap = None if self.overlap is None else self.overlap._asdict()
+        return {"overlap": overlap, "faithfulness": self.faithfulness.to_json(), "words": words}
+
+
+def explain_run(folder: str | Path, examples: str | Path, *, most: int = 5, draws: int = 5, seed: int = 1) -> Explanation:
+    """Look at a run of classification or entailment on the examples of a file.
+
+    Args:
+        folder: the run.
+        examples: the file, as for training.
+        most: words taken away at most.
+        draws: random choices of words for each example.
+        seed: of these.
+
+    Raises:
+        RegardError: see `regard.tasks.sentences.open_sentences`, `read_labelled` and `measure_faithfulness`.
+
+    Example:
+        >>> explain_run("no-such-run", "test.tsv")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    run = open_sentences(folder)
+    texts = [example.texts for example in read_labelled(run.config, examples).examples]
+    faithfulness = measure_faithfulness(run, texts, most=most, draws=draws, seed=seed)
+    labellings = label_texts(run, texts, need_weights=True)
+    several = any(item.weights is not None and len(item.weights[0]) > 1 for item in labellings)
+    overlap = hop_overlap(labellings) if several else None
+    return Explanation(words_by_label(run, texts, labellings), overlap, faithfulness, label_records(run, texts, labellings))
+
+
+def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None:
+    """Tell the most attended words of each label, the overlap of hops, and the faithfulness curve."""
+    for row in found.words:
+        say(f"{row.label}, hop {row.hop + 1}: " + ", ".join(f"{word} {weight:.2f}" for word, weight, _ in row.words))
+    if found.overlap is not None:
+        overlap, focus, cosine, texts, hops, _ = found.overlap
+        say(f"hops: overlap {overlap:.4f}, focus {focus:.4f}, cosine {cosine:.4f} ({hops} hops, {texts} texts)")
+    curve = found.faithfulness
+    say(f"lost probability without the k most attended words, and with only those; in brackets k random ones ({curve.examples} examples)")
+    for p in curve.points:
+        without = f"without {p.comprehensiveness:+.3f} ({p.comprehensiveness_random:+.3f})"
+        change = f"changed by {p.change:.3f} ({p.change_random:.3f}), other label {p.flips:.1%} ({p.flips_random:.1%})"
+        say(f"k = {p.removed}: {without}, {change}; only {p.sufficiency:+.3f} ({p.sufficiency_random:+.3f})")

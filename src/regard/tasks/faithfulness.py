@@ -1,0 +1,165 @@
+"""Is a highlight more than decoration? What a labeller says when the words it looked at are taken away, or are all that is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regard.errors import ConfigError, DataError
+from regard.tasks.labelling import ask, encode_example
+from regard.tasks.sentences import SentenceRun
+
+Place = tuple[int, int]
+"""A token of an example: of which text, and where in it."""
+
+
+class FaithfulnessPoint(NamedTuple):
+    """What taking k words does to the probability of the label that the whole example gets; means over the examples.
+
+    Attributes:
+        removed: k.
+        comprehensiveness: how much is lost without the k most attended words.
+        comprehensiveness_random: without k random ones.
+        change: how much the probability changes, up or down, without the k most attended words.
+        change_random: without k random ones.
+        flips: share of the examples that get another label without the k most attended words.
+        flips_random: without k random ones.
+        sufficiency: how much is lost when only the k most attended words are left.
+        sufficiency_random: when only k random ones are.
+    """
+
+    removed: int
+    comprehensiveness: float
+    comprehensiveness_random: float
+    change: float
+    change_random: float
+    flips: float
+    flips_random: float
+    sufficiency: float
+    sufficiency_random: float
+
+
+class Faithfulness(NamedTuple):
+    """The curve over k = 1, 2, ...
+
+    Attributes:
+        points: one for each k.
+        examples: how many were measured.
+        left_out: how many had too few tokens (or an empty text).
+        draws: random choices for each example and k.
+        seed: of these.
+    """
+
+    points: list[FaithfulnessPoint]
+    examples: int
+    left_out: int
+    draws: int
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        return {**self._asdict(), "points": [point._asdict() for point in self.points]}
+
+
+class _Seen(NamedTuple):
+    ids: tuple[list[int], ...]
+    order: list[Place]
+    label: int
+    probability: float
+
+
+def measure_faithfulness(
+    run: SentenceRun,
+    examples: Sequence[Sequence[str]],
+    *,
+    most: int = 5,
+    draws: int = 5,
+    seed: int = 1,
+    poll: Callable[[], None] | None = None,
+) -> Faithfulness:
+    """Measure comprehensiveness and sufficiency of what a run looked at (DeYoung et al. 2020, arXiv:1911.03429, section 4).
+
+        comprehensiveness(k) = p(label | all words) - p(label | all but the k most attended)
+        sufficiency(k)       = p(label | all words) - p(label | only the k most attended)
+
+    beside the same for k words drawn at random. A word's attention is the sum over hops of its weights; of a pair, the words of both texts
+    are ranked together. Words are taken out, the rest moves together. High comprehensiveness and low sufficiency are faithful.
+
+    Args:
+        run: whose pooling has weights.
+        examples: texts or pairs.
+        most: the largest k; examples with no text of more tokens than that are left out, so that all points tell of the same ones.
+        draws: random choices for each example and k, of which the mean is taken.
+        seed: of these.
+        poll: called before each batch; may raise to leave.
+
+    Raises:
+        DataError: no example has enough tokens, or the run has no attention.
+        ConfigError: `most` or `draws` is below 1.
+    """
+    if most < 1 or draws < 1:
+        raise ConfigError(f"faithfulness: most {most} and draws {draws} must be 1 or more")
+    seen = _look(run, examples, most, poll)
+    points = []
+    for count in range(1, most + 1):
+        generator = np.random.default_rng([seed, count])
+        top = [set(item.order[:count]) for item in seen]
+        chance = [_drawn(item.order, count, generator) for _ in range(draws) for item in seen]
+        without, without_random = _lost(run, seen, top, poll, keep=False), _lost(run, seen * draws, chance, poll, keep=False)
+        only, only_random = _lost(run, seen, top, poll, keep=True), _lost(run, seen * draws, chance, poll, keep=True)
+        points.append(
+            FaithfulnessPoint(
+                count,
+                *(float(part[:, 0].mean()) for part in (without, without_random)),
+                *(float(np.abs(part[:, 0]).mean()) for part in (without, without_random)),
+                *(
+                    float(part[:, 1].mean())
+                    for part in (
+                        without,
+                        without_random,
+                    )
+                ),
+                *(float(part[:, 0].mean()) for part in (only, only_random)),
+            )
+        )
+    return Faithfulness(points, len(seen), len(examples) - len(seen), draws, seed)
+
+
+def _look(run: SentenceRun, examples: Sequence[Sequence[str]], most: int, poll: Callable[[], None] | None) -> list[_Seen]:
+    encoded = [encode_example(run, texts)[0] for texts in examples]
+    # Every text keeps a token, whatever is taken away.
+    usable = [ids for ids in encoded if min(map(len, ids)) > most]
+    if not usable:
+        raise DataError(f"faithfulness: no example has more than {most} tokens in each of its texts")
+    seen = []
+    for ids, answer in zip(usable, ask(run, usable, need_weights=True, poll=poll), strict=True):
+        if answer.weights is None:
+            raise DataError(f"{run.folder}: this model has no attention to be faithful to (model.pooling {run.config.model.pooling})")
+        sums = {(side, at): float(w) for side, part in enumerate(answer.weights) for at, w in enumerate(part.sum(0))}
+        order = sorted(sums, key=lambda place: (-sums[place], place))
+        label = int(answer.probabilities.argmax())
+        seen.append(_Seen(ids, order, label, float(answer.probabilities[label])))
+    return seen
+
+
+def _drawn(order: list[Place], count: int, generator: np.random.Generator) -> set[Place]:
+    places = sorted(order)
+    return {places[number] for number in generator.choice(len(places), size=count, replace=False)}
+
+
+def _lost(
+    run: SentenceRun, seen: Sequence[_Seen], chosen: Sequence[set[Place]], poll: Callable[[], None] | None, *, keep: bool
+) -> np.ndarray:
+    """Return for each example (N, 2) how much probability its label lost, and whether it got another one."""
+    changed = [
+        tuple([token for at, token in enumerate(ids) if ((side, at) in places) == keep] for side, ids in enumerate(item.ids))
+        for item, places in zip(seen, chosen, strict=True)
+    ]
+    answers = ask(run, changed, poll=poll)
+    rows = [
+        (item.probability - answer.probabilities[item.label], float(answer.probabilities.argmax() != item.label))
+        for item, answer in zip(seen, answers, strict=True)
+    ]
+    return np.array(rows)

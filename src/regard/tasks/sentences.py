@@ -1,0 +1,360 @@
+"""What classification and entailment share: a run on labelled examples, made, trained, opened, and asked for labels."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from regard.config import ClassificationConfig, EntailmentConfig
+from regard.data.batching import PlannedBatch
+from regard.data.parallel import file_digest
+from regard.data.sentences import (
+    Labelled,
+    LabelledBatch,
+    LabelledFile,
+    hold_out_labelled,
+    lowered,
+    pad_tokens,
+    plan_labelled,
+    read_entailment,
+    read_sentences,
+)
+from regard.data.vectors import WordVectors, read_vectors
+from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.metrics.classification import macro_f1
+from regard.models.labeller import Labeller, build_labeller
+from regard.ops import SequenceLoss
+from regard.tasks.run_folder import CONFIG, DATA, device_of, discard_run, load_model, prepare_run, read_config, run_task
+from regard.training import Job, TrainResult, processes, train
+
+VOCABULARY, LABELS = "vocabulary.json", "labels.json"
+RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
+METRICS = ("loss", "accuracy", "macro_f1")
+SentenceConfig = ClassificationConfig | EntailmentConfig
+
+
+class SentenceRun(NamedTuple):
+    """A trained run, opened for use.
+
+    Attributes:
+        folder: where it is.
+        config: how it was made.
+        vocabulary: of its texts.
+        labels: C names, in the order of its classes.
+        model: with the trained weights, in evaluation mode.
+        weights: the file these came from.
+    """
+
+    folder: Path
+    config: SentenceConfig
+    vocabulary: Vocabulary
+    labels: tuple[str, ...]
+    model: Labeller
+    weights: Path
+
+
+class LabelledCorpus(NamedTuple):
+    """Encoded examples.
+
+    Attributes:
+        examples: N of them.
+        ids: for each text (one or two) the token ids of every example.
+        labels: N class numbers.
+        weights: N, what each counts for in the loss.
+        left_out: examples that were not taken, by reason.
+    """
+
+    examples: list[Labelled]
+    ids: tuple[list[list[int]], ...]
+    labels: list[int]
+    weights: list[float]
+    left_out: dict[str, int]
+
+    def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> list[PlannedBatch]:
+        """Return an epoch's batches."""
+        lengths = [[len(ids) for ids in text] for text in self.ids]
+        return plan_labelled(lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+
+    def batch(self, planned: PlannedBatch) -> LabelledBatch:
+        """Return the padded batch of the planned examples."""
+        padded = [pad_tokens([text[index] for index in planned.indices]) for text in self.ids]
+        labels = torch.tensor([self.labels[index] for index in planned.indices], dtype=torch.long)
+        weights = torch.tensor([self.weights[index] for index in planned.indices], dtype=torch.float32)
+        return LabelledBatch(tuple(ids for ids, _ in padded), tuple(count for _, count in padded), labels, weights, planned.indices)
+
+
+def open_sentences(folder: str | Path, kind: type[ClassificationConfig] | type[EntailmentConfig] | None = None) -> SentenceRun:
+    """Open a trained run: configuration, vocabulary, labels, verified weights.
+
+    Args:
+        folder: a run folder as training leaves it, finished or not.
+        kind: the configuration of the task it must be of; None: of either.
+
+    Raises:
+        CheckpointError: the folder is not a run of this task, or a file in it is missing, damaged or does not fit; names the file.
+
+    Example:
+        >>> open_sentences("no-such-run", EntailmentConfig)
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    folder = Path(folder)
+    if kind is None:
+        pairs = run_task(folder) == EntailmentConfig.model_fields["task"].default
+        kind = EntailmentConfig if pairs else ClassificationConfig
+    config = read_config(folder, kind)
+    vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
+    model = build_labeller(config.model, vocabulary_size=len(vocabulary), classes=len(labels), unknown=UNK)
+    return SentenceRun(folder, config, vocabulary, labels, model, load_model(folder, model, RUN_FILES))
+
+
+def read_labelled(config: SentenceConfig, path: str | Path) -> LabelledFile:
+    """Read a file of labelled examples as a run of this configuration does.
+
+    Raises:
+        DataError: see `regard.data.sentences.read_sentences`.
+    """
+    read = read_entailment if isinstance(config, EntailmentConfig) else read_sentences
+    return read(path, encoding=config.data.encoding)
+
+
+def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of texts, read as the configuration says."""
+    return vocabulary.encode_ids([lowered(text) for text in texts] if config.vocabulary.lowercase else texts)
+
+
+def train_sentences(
+    config: SentenceConfig, folder: str | Path, *, say: Callable[[str], None] = print, on_event: Callable[[str], None] | None = None
+) -> TrainResult:
+    """Train a model of labelled examples, or resume the run in `folder`.
+
+    Args:
+        config: what to train on what; `data.train` must be set.
+        folder: the run folder.
+        say: takes one line of news at a time; called by the first process only.
+        on_event: told what happens, before it does; see `regard.training.Job`.
+
+    Raises:
+        RegardError: bad data, settings that do not fit, a damaged run; see `prepare_run` and `regard.training.train`.
+    """
+    folder = Path(folder)
+    _check_settings(config)
+    with processes() as world:
+        tell = say if world.main else _nothing
+        parts, digests = _read_data(config)
+        kept = parts[0].examples
+        started = world.on_main(lambda: int(prepare_run(folder, config, digests, lambda: _own_files(config, kept))))
+        vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
+        try:
+            corpus, held = (encode_labelled(part, config, vocabulary, labels) for part in parts)
+            vectors = _read_vectors(config, vocabulary)
+        except (DataError, ConfigError):
+            if started and world.main:
+                discard_run(folder, RUN_FILES)
+            raise
+        torch.manual_seed(config.training.seed)
+        model = build_labeller(config.model, vocabulary_size=len(vocabulary), classes=len(labels), unknown=UNK)
+        _report(tell, parts, (corpus, held), vocabulary, labels)
+        if vectors is not None:
+            tell(_start_from(model.embedding, vectors, vocabulary, corpus))
+        tell(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+        job = _job(config, corpus, held, labels)
+        if on_event is not None:
+            job = replace(job, on_event=on_event)
+        return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
+
+
+def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Vocabulary, labels: Sequence[str]) -> LabelledCorpus:
+    """Encode examples, leaving out (and counting) those that cannot be trained on.
+
+    Raises:
+        DataError: an example has a label that is not among `labels`, or none is left; names file and line, or why.
+    """
+    numbers = {label: number for number, label in enumerate(labels)}
+    counts = Counter(example.label for example in file.examples)
+    weights = _class_weights(config, labels, counts)
+    encoded = [encode_texts(vocabulary, config, [example.texts[side] for example in file.examples]) for side in range(_sides(config))]
+    kept, left_out = [], {"empty": 0, "too long": 0}
+    for index, example in enumerate(file.examples):
+        if example.label not in numbers:
+            raise DataError(f"{file.path}, line {example.line}: label {example.label!r}, the training data has {', '.join(labels)}")
+        lengths = [len(text[index]) for text in encoded]
+        if not all(lengths) or not all(map(str.strip, example.texts)):
+            left_out["empty"] += 1
+        elif max(lengths) > config.data.max_length:
+            left_out["too long"] += 1
+        else:
+            kept.append(index)
+    if not kept:
+        reasons = (
+            f"{left_out['empty']} with an empty text, {left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
+        )
+        raise DataError(f"{file.path}: no example can be used: {reasons}")
+    chosen = [file.examples[i] for i in kept]
+    classes = [numbers[example.label] for example in chosen]
+    ids = tuple([text[i] for i in kept] for text in encoded)
+    return LabelledCorpus(chosen, ids, classes, [weights[number] for number in classes], left_out)
+
+
+@torch.no_grad()
+def measure_labels(
+    model: Labeller, corpus: LabelledCorpus, labels: Sequence[str], *, poll: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """Measure a model, in evaluation mode, on examples: loss (nats an example), accuracy and macro_f1 (both 0 to 1)."""
+    device, nll = device_of(model), 0.0
+    predicted: list[int] = [0] * len(corpus.labels)
+    for planned in corpus.plan(batch_tokens=4096, seed=0, epoch=0):
+        if poll is not None:
+            poll()
+        batch = corpus.batch(planned).to(device)
+        logits = model.read(batch.tokens, batch.lengths, need_weights=False).logits.float()
+        nll += F.cross_entropy(logits, batch.labels, reduction="sum").item()
+        for index, number in zip(batch.indices, logits.argmax(-1).tolist(), strict=True):
+            predicted[index] = number
+    right = sum(p == e for p, e in zip(predicted, corpus.labels, strict=True))
+    f1 = macro_f1([labels[number] for number in predicted], [labels[number] for number in corpus.labels])
+    return {"loss": nll / len(predicted), "accuracy": right / len(predicted), "macro_f1": f1.value / 100}
+
+
+def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, labels: Sequence[str]) -> Job:
+    training = config.training
+
+    def loss(model: nn.Module, batch: LabelledBatch) -> SequenceLoss:
+        return model(batch.tokens, batch.lengths, batch.labels, batch.weights, label_smoothing=training.label_smoothing)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, Labeller)
+        return measure_labels(model, held, labels, poll=job.stop.poll)
+
+    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
+    job = Job(
+        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
+        collate=corpus.batch,
+        loss=loss,
+        evaluate=evaluate,
+    )
+    return job
+
+
+def _check_settings(config: SentenceConfig) -> None:
+    if config.training.metric not in METRICS:
+        raise ConfigError(f"training.metric: {config.training.metric}, expected one of {', '.join(METRICS)}")
+    if config.data.vectors is not None and config.vocabulary.kind != "word":
+        raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
+    if not config.vocabulary.shared:
+        raise ConfigError("vocabulary.shared: must be true, labelled sentences have one vocabulary")
+    with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
+        build_labeller(config.model, vocabulary_size=8, classes=2, unknown=UNK)
+
+
+def _read_data(config: SentenceConfig) -> tuple[tuple[LabelledFile, LabelledFile], dict[str, str]]:
+    data = config.data
+    if data.train is None:
+        raise DataError("data.train: no training data given (--train FILE)")
+    files = {"train": data.train, "valid": data.valid, "vectors": data.vectors}
+    digests = {name: file_digest(path) for name, path in files.items() if path is not None}
+    whole = read_labelled(config, data.train)
+    if data.valid is not None:
+        return (whole, read_labelled(config, data.valid)), digests
+    kept, held = hold_out_labelled(whole.examples, data.held_out, config.training.seed)
+    return (whole._replace(examples=kept), whole._replace(examples=held, dropped=0)), digests
+
+
+def _own_files(config: SentenceConfig, examples: Sequence[Labelled]) -> dict[str, bytes]:
+    labels = sorted({example.label for example in examples}, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
+    if len(labels) < 2:
+        raise DataError(f"{config.data.train}: every example has the label {labels[0]!r}, expected at least two labels")
+    if isinstance(config.model.class_weights, Mapping) and (strange := sorted(set(config.model.class_weights) ^ set(labels))):
+        raise ConfigError(f"model.class_weights: expected a number for each of {', '.join(labels)}; {strange[0]!r} does not fit")
+    settings = config.vocabulary
+    texts = [lowered(text) if settings.lowercase else text for example in examples for text in example.texts]
+    vocabulary = Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count)
+    return {VOCABULARY: vocabulary.to_bytes(), LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
+
+
+def _load_labels(path: Path) -> tuple[str, ...]:
+    try:
+        labels = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: missing or damaged") from error
+    if not isinstance(labels, list) or len(labels) < 2 or not all(isinstance(label, str) for label in labels):
+        raise CheckpointError(f"{path}: damaged, expected a list of at least two labels")
+    return tuple(labels)
+
+
+def _class_weights(config: SentenceConfig, labels: Sequence[str], counts: Counter[str]) -> list[float]:
+    chosen = config.model.class_weights
+    if chosen == "none":
+        return [1.0] * len(labels)
+    if chosen == "balanced":  # N / (C n_c): on average 1 over the examples
+        return [counts.total() / (len(labels) * max(1, counts[label])) for label in labels]
+    return [chosen[label] for label in labels]
+
+
+def _sides(config: SentenceConfig) -> int:
+    return 2 if isinstance(config, EntailmentConfig) else 1
+
+
+def _read_vectors(config: SentenceConfig, vocabulary: Vocabulary) -> WordVectors | None:
+    if config.data.vectors is None:
+        return None
+    words = vocabulary.pieces(range(len(SPECIALS), len(vocabulary)))
+    found = read_vectors(config.data.vectors, words)
+    if found.dim != config.model.embed_dim:
+        raise ConfigError(f"model.embed_dim: {config.model.embed_dim}, but the vectors of {found.path} have {found.dim} numbers")
+    return found
+
+
+@torch.no_grad()
+def _start_from(embedding: nn.Embedding, found: WordVectors, vocabulary: Vocabulary, corpus: LabelledCorpus) -> str:
+    """Put the vectors in the place of those of their words, and tell how much of the training text they cover."""
+    words = vocabulary.pieces(range(len(vocabulary)))
+    rows = [number for number, word in enumerate(words) if number >= len(SPECIALS) and word in found.vectors]
+    if rows:
+        vectors = torch.from_numpy(np.stack([found.vectors[words[number]] for number in rows]))
+        # The words without a vector start as large as those with one.
+        embedding.weight.normal_(std=vectors.std().item() if vectors.numel() > 1 else 1.0)
+        embedding.weight[rows] = vectors.to(embedding.weight.dtype)
+    covered, known = set(rows), [number for text in corpus.ids for ids in text for number in ids]
+    tokens = sum(number in covered for number in known)
+    entries = max(1, len(vocabulary) - len(SPECIALS))
+    return (
+        f"{found.path}: vectors for {len(rows)} of {entries} words of the vocabulary ({len(rows) / entries:.1%}), "
+        f"{tokens / max(1, len(known)):.1%} of the words of the training text"
+    )
+
+
+def _report(
+    tell: Callable[[str], None],
+    files: tuple[LabelledFile, LabelledFile],
+    parts: tuple[LabelledCorpus, LabelledCorpus],
+    vocabulary: Vocabulary,
+    labels: Sequence[str],
+) -> None:
+    tell(f"{time.strftime('%H:%M:%S')} {len(parts[0].examples)} training examples, {len(parts[1].examples)} validation examples")
+    counts = Counter(example.label for example in parts[0].examples)
+    tell("labels: " + ", ".join(f"{label} ({counts[label]})" for label in labels))
+    for file, part, name in zip(files, parts, ("training", "validation"), strict=True):
+        if file.dropped:
+            tell(f"{name} pairs without an agreed label dropped: {file.dropped}")
+        if left := ", ".join(f"{count} {reason}" for reason, count in part.left_out.items() if count):
+            tell(f"{name} examples left out: {left}")
+    known: list[Any] = [number for text in parts[1].ids for ids in text for number in ids]
+    unknown = f"; unknown in validation text: {known.count(UNK) / len(known):.2%}" if vocabulary.kind in ("word", "character") else ""
+    tell(f"vocabulary: {len(vocabulary)} entries{unknown}")
+
+
+def _nothing(line: str) -> None:
+    pass
