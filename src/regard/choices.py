@@ -26,6 +26,15 @@ class Generated(StrEnum):
     copy = "copy"
     reverse = "reverse"
     sort = "sort"
+    scenes = "scenes"
+
+
+class HardMode(StrEnum):
+    """How hard attention chooses a cell."""
+
+    sample = "sample"
+    argmax = "argmax"
+    expected = "expected"
 
 
 class Table(StrEnum):

@@ -82,11 +82,10 @@ def parameters(
 def _model(settings: RunConfig, source_size: int, target_size: int, classes: int) -> nn.Module:
     from regard import models
     from regard.data.vocabulary import UNK
-    from regard.models.captioning import build_captioner
 
     match settings:
         case CaptioningConfig():
-            return build_captioner(settings.model, image_size=settings.image.size, vocabulary_size=target_size)
+            return models.build_captioner(settings.model, image_size=settings.image.size, vocabulary_size=target_size)
         case ClassificationConfig() | EntailmentConfig():
             return models.build_labeller(settings.model, vocabulary_size=target_size, classes=classes, unknown=UNK)
         case LanguageConfig():

@@ -1,12 +1,14 @@
 """Models, built of `regard.attention` and torch parts; `build` makes one from its configuration."""
 
 from regard.models.build import build
+from regard.models.captioning import CaptionModel, CaptionTransformer, ShowAttendTell, build_captioner
 from regard.models.cell import RecurrentCell, RecurrentStack
 from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer, swap_tokens
 from regard.models.decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder import Encoded, RecurrentEncoder
 from regard.models.ensemble import Ensemble, EnsembleState
+from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN, TimmEncoder
 from regard.models.labeller import Labeller, build_labeller
 from regard.models.language import LanguageOutput, LanguageState, Past, RecurrentLanguageModel, build_language_model
 from regard.models.look import LayerWeights
@@ -31,6 +33,8 @@ from regard.models.transformer_state import Cache, Newest, Store, TransformerSta
 __all__ = [
     "Bridge",
     "Cache",
+    "CaptionModel",
+    "CaptionTransformer",
     "CrossedEncoder",
     "CrossedEncoderLayer",
     "CrossedReader",
@@ -49,6 +53,8 @@ __all__ = [
     "FeatureFusion",
     "FeedForward",
     "GatedFusion",
+    "GivenFeatures",
+    "ImageEncoder",
     "LabelHead",
     "Labeller",
     "LanguageOutput",
@@ -66,14 +72,18 @@ __all__ = [
     "RecurrentStack",
     "ResidualNorm",
     "ScaledEmbedding",
+    "ShowAttendTell",
+    "SmallCNN",
     "Source",
     "SourceReader",
     "StatePooling",
     "Store",
     "TanhReadout",
+    "TimmEncoder",
     "Transformer",
     "TransformerState",
     "build",
+    "build_captioner",
     "build_labeller",
     "build_language_model",
     "recall",

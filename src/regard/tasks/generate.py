@@ -1,4 +1,4 @@
-"""Writing the generated sets as parallel files with their known links."""
+"""Writing the generated sets: parallel files with their known links, or images with captions and known regions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Literal
 from regard.data.dates import DateExample, split_dates
 from regard.data.lines import write_files
 from regard.data.parallel import write_parallel
+from regard.data.scene_files import write_scenes
+from regard.data.scenes import generate_scenes
 from regard.data.toys import ToyExample, generate_toys
 from regard.errors import ConfigError
 
-GeneratedSet = Literal["dates", "copy", "reverse", "sort"]
+GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes"]
 
 
 def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
@@ -21,11 +23,14 @@ def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, s
     The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a
     target character. No test source occurs in the training set of *dates*; toys draw both from one endless set.
 
+    *scenes* are images with captions: train.tsv and test.tsv, their images in the folders train and test, and train.regions.jsonl and
+    test.regions.jsonl with what is where (`regard.data.scene_files.write_scenes`).
+
     Args:
-        kind: "dates", "copy", "reverse" or "sort".
+        kind: "dates", "copy", "reverse", "sort" or "scenes".
         folder: made if it is not there.
-        train: training pairs, at least 1.
-        test: test pairs, at least 1.
+        train: training pairs or images, at least 1.
+        test: test pairs or images, at least 1.
         seed: of the set.
 
     Returns:
@@ -45,6 +50,10 @@ def generate(kind: GeneratedSet, folder: str | Path, *, train: int, test: int, s
         raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
     folder = Path(folder)
     written: list[Path] = []
+    if kind == "scenes":
+        for name, count, start in (("train", train, 0), ("test", test, train)):
+            written += write_scenes(folder, name, generate_scenes(count, seed=seed, start=start))
+        return written
     parts: tuple[Sequence[DateExample | ToyExample], ...]
     if kind == "dates":
         parts = split_dates(train, test, seed)

@@ -1,0 +1,190 @@
+"""Does attention look at what a word names? Captioners on generated scenes: is what they say true, and where did they look?
+
+    python benchmarks/scenes.py --runs runs/scenes --out docs/results
+
+Trains a soft, a hard and two area captioners on scenes of three objects (a run that is there already is resumed, or measured if it is
+finished), captions new scenes greedily, and writes scenes.json: how many captions are true, by program, and how often the cell looked at
+most lies on the object that a colour or shape word speaks of, beside three baselines: a random cell, a random object, uniform attention.
+
+`--order free` trains on captions that may speak of any two objects, first of any of them; without it the order is a convention that the
+image decides, as the order of words in a language is: the colours' own order, and of two relations the one along the longer distance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import regard
+from regard.data.scene_files import read_scenes, write_scenes
+from regard.data.scenes import COLOURS, RELATIONS, Scene, SceneSettings, generate_scenes, is_grammatical, word_kind
+from regard.metrics.pointing import attention_correctness, attention_entropy, cell_coverage, cell_hits, pointing_accuracy
+from regard.tasks.caption import Caption, Captioner
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = SceneSettings(objects=(3, 3))
+COMMON = [
+    "image.size=64",
+    "image.mean=[0.3, 0.3, 0.3]",
+    "image.std=[0.3, 0.3, 0.3]",
+    "model.encoder.channels=[24, 48]",
+    "model.encoder.depth=[0, 1]",
+    "data.held_out=200",
+    "decoding.max_length=16",
+    "decoding.beam=1",
+    "training.batch_tokens=704",
+    "training.learning_rate=0.002",
+    "training.schedule=cosine",
+    "training.warmup=200",
+    "training.keep=1",
+]
+SHOW = [
+    "model.type=show",
+    "model.embed_dim=64",
+    "model.decoder_dim=128",
+    "model.attention_dim=64",
+    "model.feature_dim=64",
+    "model.dropout=0.0",
+]
+TRANSFORMER = [
+    "model.type=transformer",
+    "model.embed_dim=64",
+    "model.ff_dim=128",
+    "model.num_heads=1",
+    "model.encoder_layers=0",
+    "model.decoder_layers=2",
+    "model.dropout=0.0",
+]
+AREA = ["model.area.height=2", "model.area.width=2"]
+HARD = ["model.attention=hard", "model.hard.reward=step", "model.hard.reward_weight=0.3", "model.hard.half_soft=0.8"]
+MODELS: dict[str, tuple[str, list[str]]] = {
+    "soft": ("Show, Attend and Tell, soft", SHOW),
+    "hard": ("Show, Attend and Tell, hard (best cell)", [*SHOW, *HARD]),
+    "area": ("Show, Attend and Tell, areas of 2 x 2", [*SHOW, *AREA]),
+    "transformer_area": ("Transformer, areas of 2 x 2", [*TRANSFORMER, *AREA]),
+}
+
+
+def conventional(scene: Scene) -> str:
+    """Return the one caption of a scene that the image decides."""
+    first, second = sorted(range(len(scene.objects)), key=lambda number: list(COLOURS).index(scene.objects[number].colour))[:2]
+    one, other = scene.objects[first], scene.objects[second]
+    axis = 0 if abs(one.x - other.x) >= abs(one.y - other.y) else 1
+    direction = -1 if (one.x, one.y)[axis] < (other.x, other.y)[axis] else 1
+    relation = next(name for name, found in RELATIONS.items() if found == (axis, direction))
+    return f"a {one.colour} {one.shape} {relation} a {other.colour} {other.shape}"
+
+
+def write_set(folder: Path, name: str, count: int, start: int, order: str) -> Path:
+    """Write scenes, unless they are there; return the file of captions."""
+    captions = folder / f"{name}.tsv"
+    if not captions.exists():
+        scenes = generate_scenes(count, seed=1, start=start, settings=SETTINGS)
+        if order == "convention":
+            scenes = [replace(scene, captions=(conventional(scene),)) for scene in scenes]
+        write_scenes(folder, name, scenes)
+    return captions
+
+
+def train(run: Path, captions: Path, settings: Sequence[str], updates: int) -> None:
+    """Train, or resume, with a `regard` command; its output goes through."""
+    words = ["train", "captioning", "--captions", str(captions), "--out", str(run), *COMMON, *settings]
+    words += [f"data.cache={captions.parent}", f"training.max_updates={updates}", "training.epochs=1000"]
+    print("$ regard", *words, flush=True)
+    subprocess.run([sys.executable, "-m", "regard", *words], check=True)
+
+
+def measure(captions: Sequence[Caption], scenes: Sequence[Scene], grid: tuple[int, int]) -> dict[str, float]:
+    """Return what part of the captions is grammatical and true, and where their colour and shape words looked."""
+    rows: dict[str, list[Any]] = {name: [] for name in ("kind", "weights", "hits", "coverage", "objects")}
+    for item, scene in zip(captions, scenes, strict=True):
+        attention = item.hypotheses[0].attention
+        assert attention is not None
+        words = item.text.split(" ")
+        for word, number, weights in zip(words, scene.grounding(item.text), attention.numpy(), strict=False):
+            if number is not None:
+                region = scene.mask(number)
+                rows["kind"].append(word_kind(word))
+                rows["weights"].append(weights)
+                rows["hits"].append(cell_hits(region, grid, tolerance=scene.size / grid[0] / 2))
+                rows["coverage"].append(cell_coverage(region, grid))
+                rows["objects"].append(len(scene.objects))
+    found = {
+        "grammatical": 100 * float(np.mean([is_grammatical(item.text) for item in captions])),
+        "true": 100 * float(np.mean([scene.is_true(item.text) for item, scene in zip(captions, scenes, strict=True)])),
+        "grounded words": float(len(rows["kind"])),
+    }
+    if not rows["kind"]:
+        return found
+    kinds = np.array(rows.pop("kind"))
+    arrays = {name: np.stack(values) for name, values in rows.items()}
+    for name in ("all", "colour", "shape"):
+        chosen = kinds == name if name != "all" else np.ones(len(kinds), bool)
+        if not chosen.any():
+            continue
+        objects = arrays["objects"][chosen].tolist()
+        part = pointing_accuracy(arrays["weights"][chosen], arrays["hits"][chosen], objects=objects)
+        found[f"pointing {name}"] = part.accuracy.value
+        if name == "all" and part.random_object is not None:
+            found |= {"random cell": part.random_cell.value, "random object": part.random_object.value}
+    inside = attention_correctness(arrays["weights"], arrays["coverage"])
+    found |= {"attention correctness": inside.correctness.value, "uniform attention": inside.uniform.value}
+    return found | {"entropy": attention_entropy(arrays["weights"]).value}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs/scenes"))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--order", choices=("convention", "free"), default="convention")
+    parser.add_argument("--train", type=int, default=20000, help="training scenes")
+    parser.add_argument("--test", type=int, default=1000, help="test scenes")
+    parser.add_argument("--updates", type=int, default=3000)
+    parser.add_argument("--name", default="scenes", help="of the file written")
+    parser.add_argument("settings", nargs="*", help="key.sub=value, for all runs")
+    arguments = parser.parse_args()
+    data = arguments.runs / f"data_{arguments.order}_{arguments.train}"
+    captions = write_set(data, "train", arguments.train, 0, arguments.order)
+    test = write_set(data, "test", arguments.test, 10_000_000, arguments.order)
+    scenes = read_scenes(data / "test.regions.jsonl")
+    pictures = [data / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for name in arguments.models:
+        title, settings = MODELS[name]
+        run = arguments.runs / f"{arguments.name}_{name}"
+        train(run, captions, [*settings, *arguments.settings], arguments.updates)
+        captioner = Captioner.open(run)
+        found = measure(captioner.caption(pictures, need_attention=True), scenes, captioner.run.model.grid)
+        events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        minutes = max((event["seconds"] for event in events if "seconds" in event), default=0.0) / 60
+        keys = ("true", "pointing all", "pointing colour", "pointing shape", "random cell", "random object")
+        keys += ("attention correctness", "uniform attention")
+        figures = [None if key not in found else round(found[key], 1) for key in keys]
+        rows.append([title, *figures, round(found.get("entropy", 0.0), 2), round(minutes, 1)])
+        print(title, {key: round(value, 2) for key, value in found.items()}, flush=True)
+    columns = ["model", "true captions", "pointing", "of colours", "of shapes", "random cell", "random object"]
+    columns += ["attention inside", "uniform attention", "entropy", "minutes"]
+    note = (
+        f"`python benchmarks/scenes.py`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels "
+        f"sees 15. Truth is checked by program; pointing: the cell looked at most, within half a cell of the object. {arguments.updates} "
+        f"updates; order of captions: {arguments.order}. Entropy in nats (uniform {np.log(256):.2f}). {platform.machine()}, "
+        f"torch {torch.__version__}, regard {regard.__version__}."
+    )
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1, ensure_ascii=False)
+    (arguments.out / f"{arguments.name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

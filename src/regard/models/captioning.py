@@ -1,0 +1,347 @@
+"""Captioners: from the grid of an image to words, through the same steps as from one sentence to another."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import AdditiveScore, Areas, Attention, HardChoice, MultiHeadAttention, ScoreFunctionEstimator
+from regard.config.captioning import CaptionModelConfig, CaptionTransformerConfig, GridAreaConfig, ShowConfig
+from regard.models.cell import RecurrentStack
+from regard.models.decoder import DecoderOutput
+from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
+from regard.models.image_encoder import ImageEncoder, build_image_encoder
+from regard.models.recurrent_state import DecoderState
+from regard.models.sequence import AnyState, EncoderDecoder
+from regard.models.show import ShowDecoder
+from regard.models.source import Source
+from regard.models.transformer import shown_weights
+from regard.models.transformer_decoder import Decoder
+from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
+from regard.models.transformer_state import TransformerState
+
+
+class CaptionModel(EncoderDecoder[AnyState]):
+    """A model from an image to a sentence: an `EncoderDecoder` whose sources are images (B, 3, H, W), or given features (B, L, D).
+
+    All images have the same number of cells, L; `source_lengths` holds it B times, and attention weights have L columns.
+
+    Attributes:
+        image_encoder: from images to features, with the `grid` of the cells.
+
+    Example:
+        >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
+        >>> isinstance(model, CaptionModel), model.image_encoder.grid
+        (True, (2, 2))
+    """
+
+    image_encoder: ImageEncoder
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the cells."""
+        return self.image_encoder.grid
+
+    @property
+    def max_area(self) -> tuple[int, int] | None:
+        """The largest area that the shown attention looks at; None: single cells."""
+        return None
+
+
+class ShowAttendTell(CaptionModel[DecoderState]):
+    """Show, Attend and Tell (Xu et al. 2015), soft or hard; with areas of the grid where its attention has them.
+
+    Args:
+        image_encoder: from images to features (B, L, D).
+        project: D to F.
+        decoder: generates the caption.
+        output: E to vocabulary (V).
+        estimator: trains a hard attention; None for a soft one.
+        doubly_stochastic: lambda of `regard.ops.doubly_stochastic_penalty`, beside a cross-entropy summed over words.
+        penalty: its reduction, "paper" or "mean".
+
+    Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`; buffer `estimator.baseline` where attention is hard.
+
+    Example:
+        >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
+        >>> images, cells, target = torch.zeros(1, 3, 16, 16), torch.tensor([4]), torch.tensor([[2, 6]])
+        >>> loss = model(images, cells, target, torch.tensor([[6, 3]]), torch.tensor([2]))
+        >>> int(loss.tokens), model.decode(images, cells, target).weights.shape
+        (2, torch.Size([1, 2, 4]))
+    """
+
+    def __init__(
+        self,
+        image_encoder: ImageEncoder,
+        project: ops.Linear,
+        decoder: ShowDecoder,
+        output: ops.Linear,
+        *,
+        estimator: ScoreFunctionEstimator | None,
+        doubly_stochastic: float,
+        penalty: str,
+    ) -> None:
+        super().__init__()
+        self.image_encoder = image_encoder
+        self.project = project
+        self.decoder = decoder
+        self.output = output
+        self.estimator = estimator
+        self.doubly_stochastic = doubly_stochastic
+        self.penalty = penalty
+
+    @property
+    def max_area(self) -> tuple[int, int] | None:
+        """The largest area that the attention looks at; None: single cells."""
+        return _size(self.decoder.attention.areas)
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
+        """Encode images and return the state before the first word, one hypothesis an image."""
+        return self.decoder.start(self.project(self.image_encoder(source)))
+
+    def read(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+        """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
+        return self.decoder.step(tokens, state)
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
+        readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=need_weights)
+        return DecoderOutput(readout, look.weights)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the captions; in training with what the attention is trained by besides.
+
+        That is lambda times the doubly stochastic penalty of each caption (Xu et al. 2015, Eq. 14), and for hard attention the terms of
+        `regard.attention.ScoreFunctionEstimator`. The arguments are those of `EncoderDecoder.forward`.
+        """
+        choice = self.decoder.attention.choice
+        soft = choice.soft_rows(len(target_input), device=target_input.device) if choice is not None and self.training else None
+        penalised = self.training and self.doubly_stochastic > 0
+        readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=penalised, soft=soft)
+        real = ops.length_mask(target_lengths, target_output.shape[1])
+        rows = real.flatten().nonzero().squeeze(1)
+        hidden, goal = readout.flatten(0, 1).index_select(0, rows), target_output.flatten().index_select(0, rows)
+        sums = ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
+        extra = sums.loss.new_zeros(())
+        if penalised and look.weights is not None:
+            found = ops.doubly_stochastic_penalty(look.weights, real, reduction="paper" if self.penalty == "paper" else "mean")
+            extra = extra + self.doubly_stochastic * found
+        if self.training and self.estimator is not None and look.log_prob is not None and look.entropy is not None:
+            with torch.no_grad():
+                logits = self.logits(readout).transpose(1, 2)
+                nll = F.cross_entropy(logits, target_output, reduction="none")
+            extra = extra + self.estimator(nll, look.log_prob, look.entropy, look.sampled, real)
+        # Both go with a cross-entropy that is averaged over captions; here all is summed over them.
+        return sums._replace(loss=sums.loss + extra * len(target_input))
+
+
+class CaptionTransformer(CaptionModel[TransformerState]):
+    """Transformer captioner (Li et al. 2018, section 4.2): cells attend to each other, words to words and to cells, or areas of them.
+
+    Args:
+        image_encoder: from images to features (B, L, D).
+        project: D to E.
+        encoder: of the cells.
+        embedding: (V, E), scaled.
+        decoder: generates the caption.
+        output: E to vocabulary (V).
+        dropout: on the sums of embeddings, or cells, and positions.
+
+    Parameters: `image_encoder.*`, `project.*`, `encoder.*`, `embedding.*`, `decoder.*`, `output.weight`.
+
+    Example:
+        >>> model = build_captioner(CaptionTransformerConfig(area=GridAreaConfig()), image_size=16, vocabulary_size=11)
+        >>> model.decode(torch.zeros(1, 3, 16, 16), torch.tensor([4]), torch.tensor([[2, 6]])).weights.shape
+        torch.Size([1, 2, 4])
+    """
+
+    def __init__(
+        self,
+        image_encoder: ImageEncoder,
+        project: ops.Linear,
+        encoder: Encoder,
+        embedding: nn.Embedding,
+        decoder: Decoder,
+        output: ops.Linear,
+        *,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.image_encoder = image_encoder
+        self.project = project
+        self.encoder = encoder
+        self.embedding = embedding
+        self.decoder = decoder
+        self.output = output
+        self.dropout = dropout
+
+    @property
+    def max_area(self) -> tuple[int, int] | None:
+        """The largest area that the shown layer looks at; None: single cells."""
+        layer = self.decoder.layers[self.decoder.shown_layer]
+        assert isinstance(layer, DecoderLayer)
+        assert isinstance(layer.reader, SourceReader)
+        return _size(layer.reader.attention.areas)
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
+        """Encode images and return the state before the first word, one hypothesis an image."""
+        return self.decoder.start((self._encode(source),))
+
+    def read(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
+        """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
+        embedded = self._embed(tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
+        readout, weights, state = self.decoder.step(embedded, state)
+        return readout, shown_weights(weights), state
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
+        readout, weights = self.decoder(self._embed(target_input), (self._encode(source),), need_weights=need_weights)
+        return DecoderOutput(readout, shown_weights(weights))
+
+    def _encode(self, source: Tensor) -> Source:
+        cells = self.project(self.image_encoder(source))
+        return Source(self.encoder(self._dropped(cells + grid_positions(self.grid, cells.shape[-1]).to(cells))), None)
+
+    def _embed(self, tokens: Tensor, start: int = 0) -> Tensor:
+        vectors = self.embedding(tokens)
+        places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+        return self._dropped(vectors + sinusoidal_positions(places, vectors.shape[-1], dtype=vectors.dtype))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, self.dropout) if self.training else x
+
+
+def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
+    """Return the vectors that tell cells where they stand: (L, E), the first half of the row, the second of the column.
+
+    Example:
+        >>> grid_positions((2, 3), 8).shape
+        torch.Size([6, 8])
+    """
+    rows, columns = (torch.arange(length) for length in grid)
+    of_rows, of_columns = sinusoidal_positions(rows, dim // 2), sinusoidal_positions(columns, dim - dim // 2)
+    return torch.cat([of_rows.repeat_interleave(grid[1], 0), of_columns.repeat(grid[0], 1)], -1)
+
+
+def build_captioner(
+    config: CaptionModelConfig, *, image_size: int, vocabulary_size: int, pretrained: bool = False
+) -> ShowAttendTell | CaptionTransformer:
+    """Build the captioner that a configuration describes, with fresh weights.
+
+    Args:
+        config: the model part of a run's configuration.
+        image_size: height and width of its images in pixels.
+        vocabulary_size: entries of the vocabulary.
+        pretrained: fetch the weights of a timm encoder that asks for it; False where weights are loaded anyway.
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        ConfigError: settings that mean nothing; see `regard.models.image_encoder.build_image_encoder`.
+        MissingExtraError: the encoder needs what is not installed.
+
+    Example:
+        >>> build_captioner(ShowConfig(embed_dim=7), image_size=16, vocabulary_size=11).output.weight.shape
+        torch.Size([11, 7])
+    """
+    encoder = build_image_encoder(config.encoder, image_size=image_size, pretrained=pretrained)
+    match config:
+        case ShowConfig():
+            return _show(config, encoder, vocabulary_size)
+        case CaptionTransformerConfig():
+            return _transformer(config, encoder, vocabulary_size)
+
+
+def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> ShowAttendTell:
+    hard = config.hard
+    choice = HardChoice(hard.mode, half_soft=hard.half_soft, half_soft_per=hard.half_soft_per) if config.attention == "hard" else None
+    estimator = None
+    if choice is not None:
+        estimator = ScoreFunctionEstimator(
+            reward=hard.reward, scaling=hard.scaling, reward_weight=hard.reward_weight, entropy_weight=hard.entropy_weight
+        )
+    attention = Attention(
+        AdditiveScore(config.decoder_dim, config.feature_dim, config.attention_dim),
+        areas=_areas(config.area, encoder.grid, config.feature_dim),
+        choice=choice,
+    )
+    decoder = ShowDecoder(
+        ScaledEmbedding(vocabulary_size, config.embed_dim),
+        RecurrentStack("lstm", config.embed_dim, config.decoder_dim, num_layers=1, extra_dim=config.feature_dim, dropout=0.0),
+        attention,
+        config.feature_dim,
+        look_last=config.query_state == "current",
+        dropout=config.dropout,
+    )
+    return ShowAttendTell(
+        encoder,
+        ops.Linear(encoder.output_dim, config.feature_dim),
+        decoder,
+        _output(config.embed_dim, vocabulary_size),
+        estimator=estimator,
+        doubly_stochastic=config.doubly_stochastic,
+        penalty=config.penalty,
+    )
+
+
+def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabulary_size: int) -> CaptionTransformer:
+    pre = config.norm == "pre"
+
+    def heads(number: int, areas: bool) -> MultiHeadAttention:
+        own = _areas(config.area, encoder.grid, config.embed_dim // config.num_heads) if areas and number < config.area_layers else None
+        return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=own)
+
+    def feed_forward() -> FeedForward:
+        return FeedForward(config.embed_dim, config.ff_dim, dropout=config.relu_dropout, activation=config.activation)
+
+    def norm() -> nn.LayerNorm | None:
+        return nn.LayerNorm(config.embed_dim) if pre else None
+
+    cells = [EncoderLayer(heads(n, True), feed_forward(), pre=pre, dropout=config.dropout) for n in range(config.encoder_layers)]
+    words = [
+        DecoderLayer(heads(n, False), SourceReader(heads(n, True)), feed_forward(), pre=pre, dropout=config.dropout)
+        for n in range(config.decoder_layers)
+    ]
+    embedding = ScaledEmbedding(vocabulary_size, config.embed_dim)
+    output = ops.Linear(config.embed_dim, vocabulary_size, bias=False)
+    if config.tie_embeddings:
+        output.weight = embedding.weight
+    else:
+        nn.init.normal_(output.weight, std=config.embed_dim**-0.5)
+    return CaptionTransformer(
+        encoder,
+        ops.Linear(encoder.output_dim, config.embed_dim),
+        Encoder(cells, norm()),
+        embedding,
+        Decoder(words, norm(), shown_layer=-1 if config.shown_layer is None else config.shown_layer - 1),
+        output,
+        dropout=config.dropout,
+    )
+
+
+def _output(dim: int, vocabulary_size: int) -> ops.Linear:
+    output = ops.Linear(dim, vocabulary_size)
+    nn.init.zeros_(output.bias)
+    return output
+
+
+def _areas(config: GridAreaConfig | None, grid: tuple[int, int], dim: int) -> Areas | None:
+    if config is None:
+        return None
+    return Areas((config.height, config.width), grid, key_mode=config.key_mode, value_mode=config.value_mode, dim=dim)
+
+
+def _size(areas: Areas | None) -> tuple[int, int] | None:
+    return areas.max_area if areas is not None and isinstance(areas.max_area, tuple) else None

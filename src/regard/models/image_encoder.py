@@ -1,0 +1,230 @@
+"""From an image to a grid of features: what a captioner attends to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.config.captioning import EncoderConfig, FeaturesConfig, SmallCNNConfig, TimmConfig
+from regard.errors import ConfigError, MissingExtraError, ShapeError
+
+
+class ImageEncoder(nn.Module, ABC):
+    """Anything that turns images into the features of a grid's cells.
+
+    Attributes:
+        grid: rows and columns, h and w; L = h w cells, row by row.
+        output_dim: D, size of a cell's features.
+
+    Example:
+        >>> encoder = build_image_encoder(SmallCNNConfig(channels=(5, 7)), image_size=13)
+        >>> encoder.grid, encoder.output_dim, encoder(torch.ones(2, 3, 13, 13)).shape
+        ((4, 4), 7, torch.Size([2, 16, 7]))
+    """
+
+    grid: tuple[int, int]
+    output_dim: int
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 3, H, W), or what stands for them, to features (B, L, D)."""
+
+
+class SmallCNN(ImageEncoder):
+    """Stages of 3 x 3 convolutions, each followed by batch normalisation and a ReLU; the first of each stage has stride 2.
+
+    What one cell sees is bounded, `SmallCNNConfig.receptive_field`: nothing but its own pixels and a margin reaches a cell, or else
+    attention to a cell would not be attention to that place. (A norm over the whole image would tell each cell of all others.)
+
+    Batch normalisation makes rare things large: most cells of most images are background, and with a norm of each cell's own channels,
+    or none, what is on a few cells is lost in their mean, and attention has nothing to begin with. In evaluation each image stands for
+    itself; in training, statistics are those of a process' own batch.
+
+    Args:
+        config: channels, further convolutions, coordinates, dropout.
+        image_size: height and width in pixels.
+
+    Parameters: `stages.I.J.convolution.weight`, `stages.I.J.norm.*` with its running statistics; `cell.weight` (D, D), with coordinates
+    (D, D + 2), and `cell.bias`.
+
+    Example:
+        >>> SmallCNN(SmallCNNConfig(), image_size=64)(torch.zeros(1, 3, 64, 64)).shape
+        torch.Size([1, 64, 128])
+    """
+
+    def __init__(self, config: SmallCNNConfig, image_size: int) -> None:
+        super().__init__()
+        self.image_size = image_size
+        self.grid = config.grid(image_size)
+        self.coordinates = config.coordinates
+        stages, before = [], 3
+        for channels, depth in zip(config.channels, config.depths, strict=True):
+            steps = []
+            for number in range(depth + 1):
+                convolution = nn.Conv2d(before, channels, 3, stride=1 if number else 2, padding=1, bias=False)
+                steps.append(nn.ModuleDict({"convolution": convolution, "norm": nn.BatchNorm2d(channels)}))
+                before = channels
+            stages.append(nn.ModuleList(steps))
+        self.stages = nn.ModuleList(stages)
+        self.output_dim = before
+        self.cell = ops.Linear(before + 2 * config.coordinates, before)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to features (B, L, D).
+
+        Raises:
+            ShapeError: images of another size; holds both.
+        """
+        if images.shape[1:] != (3, self.image_size, self.image_size):
+            size = self.image_size
+            raise ShapeError(f"SmallCNN: expected images (B, 3, {size}, {size}), found {tuple(images.shape)}")
+        # Channels last in memory is what the convolutions like.
+        x = images.contiguous(memory_format=torch.channels_last)
+        for stage in self.stages:
+            assert isinstance(stage, nn.ModuleList)
+            for step in stage:
+                assert isinstance(step, nn.ModuleDict)
+                x = torch.relu(step["norm"](step["convolution"](x)))
+        cells = x.permute(0, 2, 3, 1).flatten(1, 2)
+        if self.coordinates:
+            cells = torch.cat([cells, self._places(cells).expand(len(cells), -1, -1)], -1)
+        return self.dropout(torch.relu(self.cell(cells)))
+
+    def _places(self, like: Tensor) -> Tensor:
+        # (1, L, 2): row and column of each cell, from -1 to 1.
+        rows, columns = (torch.linspace(-1, 1, length, dtype=like.dtype, device=like.device) for length in self.grid)
+        return torch.cartesian_prod(rows, columns).unsqueeze(0)
+
+
+class TimmEncoder(ImageEncoder):
+    """A stage of a timm model as a grid of features.
+
+    Frozen or fine-tuned, it stays in evaluation mode: its norms keep the statistics of the data it was trained on.
+
+    Args:
+        config: which model, and whether it learns.
+        image_size: height and width in pixels.
+        pretrained: fetch its weights; False for a model whose weights are about to be loaded.
+
+    Attributes:
+        learning_rate_factor: by which the optimizer multiplies the learning rate of its parameters.
+
+    Parameters: `backbone.*`, as timm names them.
+
+    Raises:
+        MissingExtraError: timm, or a torchvision that fits PyTorch, is not installed.
+        ConfigError: timm knows no such model, or its weights cannot be fetched.
+    """
+
+    def __init__(self, config: TimmConfig, image_size: int, *, pretrained: bool) -> None:
+        super().__init__()
+        timm = import_timm()
+        try:
+            self.backbone: Any = timm.create_model(config.name, pretrained=pretrained, features_only=True, out_indices=(config.level,))
+        except Exception as error:  # of timm, of its hub, of the network: many kinds, which all mean the same
+            reason = " ".join(str(error).split())[:200]
+            raise ConfigError(f"model.encoder.name {config.name}: timm cannot make it as a grid of features ({reason})") from error
+        self.frozen = config.learning_rate_factor == 0
+        self.learning_rate_factor = config.learning_rate_factor
+        self.backbone.requires_grad_(not self.frozen)
+        self.backbone.eval()
+        self.output_dim = int(self.backbone.feature_info.channels()[-1])
+        with torch.no_grad():
+            like = next(self.backbone.parameters())
+            found = self._rows_last(torch.zeros(1, 3, image_size, image_size, device=like.device))
+        self.grid = found.shape[1], found.shape[2]
+
+    def train(self, mode: bool = True) -> TimmEncoder:
+        """Set training mode of everything but the backbone."""
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images (B, 3, H, W) to features (B, L, D)."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            return self._rows_last(images).flatten(1, 2)
+
+    def _rows_last(self, images: Tensor) -> Tensor:
+        # (B, h, w, D): most of timm's models give (B, D, h, w), some the other order.
+        (found,) = self.backbone(images)
+        return found if getattr(self.backbone, "output_fmt", "NCHW") == "NHWC" else found.permute(0, 2, 3, 1)
+
+
+class GivenFeatures(ImageEncoder):
+    """Features computed beforehand, (B, L, D), passed on.
+
+    Args:
+        grid: rows and columns.
+        dim: D.
+
+    Example:
+        >>> GivenFeatures((2, 3), 5)(torch.ones(7, 6, 5)).shape
+        torch.Size([7, 6, 5])
+    """
+
+    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+        super().__init__()
+        self.grid, self.output_dim = grid, dim
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features (B, L, D).
+
+        Raises:
+            ShapeError: features of another shape; holds both.
+        """
+        expected = (self.grid[0] * self.grid[1], self.output_dim)
+        if images.shape[1:] != expected:
+            raise ShapeError(f"GivenFeatures: expected features (B, {expected[0]}, {expected[1]}), found {tuple(images.shape)}")
+        return images
+
+
+def import_timm() -> Any:
+    """Import timm.
+
+    Raises:
+        MissingExtraError: it or what it needs is not installed, or does not fit; says what to do.
+    """
+    try:
+        import timm  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingExtraError("model.encoder.type timm needs timm: pip install 'regard[vision]'") from error
+    except RuntimeError as error:
+        # timm imports torchvision, whose packages are each made for one build of PyTorch.
+        raise MissingExtraError(
+            f"model.encoder.type timm needs a torchvision made for this PyTorch, {torch.__version__}: the usual one is for CUDA and does "
+            "not run on a CPU-only PyTorch; install torch and torchvision from the same index"
+        ) from error
+    return timm
+
+
+def build_image_encoder(config: EncoderConfig, *, image_size: int, pretrained: bool = False) -> ImageEncoder:
+    """Build the encoder that a configuration describes.
+
+    Args:
+        config: the encoder part of a captioner's configuration.
+        image_size: height and width of its images in pixels.
+        pretrained: fetch the weights of a timm model that asks for it; False where weights are loaded anyway.
+
+    Raises:
+        ConfigError: settings that mean nothing; names the key.
+        MissingExtraError: see `TimmEncoder`.
+
+    Example:
+        >>> build_image_encoder(FeaturesConfig(grid=(2, 3), dim=5), image_size=96).grid
+        (2, 3)
+    """
+    match config:
+        case SmallCNNConfig():
+            return SmallCNN(config, image_size)
+        case TimmConfig():
+            return TimmEncoder(config, image_size, pretrained=pretrained and config.pretrained)
+        case FeaturesConfig():
+            if config.grid is None or config.dim is None:
+                raise ConfigError("model.encoder: features of which grid and dim? data.features fills them in when training starts")
+            return GivenFeatures(config.grid, config.dim)
