@@ -105,7 +105,7 @@ def test_what_would_go_to_a_closed_error_output_does_not_go_among_the_results() 
 
 def test_a_closed_input_is_one_line_and_exit_code_2(folder: Path) -> None:
     done = in_shell("<&-", "translate", folder / "run")
-    assert (done.returncode, done.stderr) == (2, b"regard: error: standard input: closed; give it lines to translate\n")
+    assert (done.returncode, done.stderr) == (2, b"regard: error: standard input: closed; give it lines\n")
 
 
 def test_bytes_go_in_and_out_whatever_the_locale(folder: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
         (["translate", "{run}", "--n-best", "0"], "--n-best"),
         (["translate", "{run}", "--max-length", "-1"], "--max-length"),
         (["translate", "{run}", "more"], "unexpected extra argument"),
-        (["view", "records.json", "--text", "a"], "--text, --target, --beam: go with a run folder, records.json is a file"),
+        (["view", "records.json", "--text", "a"], "--text: not with records.json, a file of records"),
         (["view", "none.json"], "none.json: holds no records"),
         (["view", "{run}", "--text", "a", "--text", "b", "--target", "c"], "--target: goes with one sentence, found 2"),
         (["evaluate", "{run}", "--source", "a", "--target", "a", "--json", "x", "--output", "x"], "--json and --output: both name x"),

@@ -118,7 +118,6 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
         (["view", "{runs}/lm", "--text", "a", "--beam", 3], "--target, --beam: not for a run of the task lm"),
         (["view", "{runs}/captioning", "--image", "nowhere.png"], "nowhere.png"),
         (["translate", "{runs}/lm"], "a run of the task lm; expected one of translation"),
-        (["serve", "{runs}/lm"], "a run of the task lm; expected one of translation"),
     ],
 )
 def test_what_does_not_go_with_a_task_is_named(call: Callable[..., Any], runs: Path, words: list[object], message: str) -> None:

@@ -8,7 +8,7 @@ from regard.models.decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder import Encoded, RecurrentEncoder
 from regard.models.ensemble import Ensemble, EnsembleState
-from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN, TimmEncoder
+from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
 from regard.models.labeller import Labeller, build_labeller
 from regard.models.language import LanguageOutput, LanguageState, Past, RecurrentLanguageModel, build_language_model
 from regard.models.look import LayerWeights
@@ -79,7 +79,6 @@ __all__ = [
     "StatePooling",
     "Store",
     "TanhReadout",
-    "TimmEncoder",
     "Transformer",
     "TransformerState",
     "build",
