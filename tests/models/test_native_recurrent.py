@@ -99,6 +99,29 @@ def test_it_equals_the_step_in_pytorch(way, cell, target, monkeypatch):
 
 
 @needs_library
+@pytest.mark.parametrize("way", WAYS)
+def test_words_met_before_give_the_same_bits_as_new_ones(way, target):
+    model = model_of(way)
+    with torch.no_grad(), ops.packed_weights():
+        start = model.start(*sources(2)).select(torch.arange(2), torch.zeros(2, 5, dtype=torch.long))
+        new, _, _ = model.read(torch.tensor([[5, 7, 11, 13, 5], [17, 19, 23, 5, 7]]), start)
+        mixed, _, _ = model.read(torch.tensor([[5, 29, 31, 13, 37], [17, 41, 5, 5, 7]]), start)
+        again, _, _ = model.read(torch.tensor([[5, 7, 11, 13, 5], [17, 19, 23, 5, 7]]), start)
+    assert torch.equal(again, new)
+    same = torch.tensor([[True, False, False, True, False], [True, False, False, True, True]])
+    assert torch.equal(mixed[same], new[same])
+    assert not torch.equal(mixed, new)
+
+
+@needs_library
+def test_a_product_finds_its_weight_in_memory_of_any_size():
+    for outputs, inputs in ((5, 3), (521, 509), (1031, 509)):  # the last two in huge pages, where there are such
+        plan = OutputPlan(Affine(torch.eye(outputs, inputs), None))
+        _, places = plan.best(torch.eye(inputs), 1, torch.tensor([], dtype=torch.long), instead=0, least=-9.0)
+        assert places.squeeze(1).tolist() == list(range(inputs))
+
+
+@needs_library
 def test_a_sentence_is_not_changed_by_the_others(target):
     # The steps alone: a batch's sources are projected by a library that rounds by the size of the batch.
     model = model_of()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
+from contextlib import suppress
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
+
+_HUGE_PAGE = 1 << 21
 
 
 class Affine(NamedTuple):
@@ -53,13 +58,30 @@ class Shelf:
         self._kept.append(part.detach().contiguous())
         return self._kept[-1].data_ptr()
 
+    def whole(self, outputs: int) -> int:
+        """Return how many numbers the outputs of a product take, in whole panels."""
+        return -(-outputs // self._panel) * self._panel
+
     def linear(self, part: Affine) -> PanelLinear:
         """Pack a product."""
         weight = part.weight.detach().contiguous()
         outputs, inputs = weight.shape
-        whole = -(-outputs // self._panel) * self._panel
-        panels = weight.new_empty(whole * inputs)
+        whole = self.whole(outputs)
+        panels = _room(whole * inputs)
         self._library.regard_pack(ctypes.byref(_Pack(weight.data_ptr(), panels.data_ptr(), inputs, outputs)))
         self._kept.append(panels)
         self.widest = max(self.widest, whole)
         return PanelLinear(panels.data_ptr(), None if part.bias is None else self.keep(part.bias), inputs, outputs)
+
+
+def _room(count: int) -> Tensor:
+    """Return memory for float32 numbers, in huge pages where there are such: every product goes through all of its weight."""
+    size = 4 * count
+    if size < _HUGE_PAGE // 2 or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(count, dtype=torch.float32)
+    memory = mmap.mmap(-1, (size // _HUGE_PAGE + 2) * _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.float32)
+    start = -whole.data_ptr() % _HUGE_PAGE // 4
+    return whole[start : start + count]

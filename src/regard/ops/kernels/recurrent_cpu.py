@@ -13,6 +13,7 @@ from torch import Tensor
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
 
+_MOST_WORD_GATES = 1 << 26  # numbers, of all words of a vocabulary
 OUTSIDE = 2  # RECURRENT_OUTSIDE of csrc/recurrent.h
 
 
@@ -87,7 +88,10 @@ class _Call(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(_Layer)),
         *((name, PanelLinear) for name in ("extra", "query", "state", "word", "context")),
-        *((name, ctypes.c_void_p) for name in ("vector", "table", "keys", "values", "past", "next", "readout", "weights")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("vector", "table", "word_gates", "word_known", "keys", "values", "past", "next", "readout", "weights")
+        ),
         *((name, ctypes.c_void_p) for name in ("tokens", "parents", "sentences", "lengths")),
         *((name, ctypes.c_int64) for name in ("count", "hidden", "embedded", "attended", "depth", "read", "vocabulary")),
         *((name, ctypes.c_int64) for name in ("rows", "share", "sources", "width", "first", "fed", "deep")),
@@ -120,8 +124,16 @@ class RecurrentPlan:
         parts = (weights.extra, weights.query, *weights.readout)
         self._parts = [PanelLinear() if part is None else shelf.linear(part) for part in parts]
         self._vector, self._table = _kept(shelf, weights.vector), shelf.keep(weights.table)
+        self._word_gates, self._word_known = self._words(shelf)
         self.hidden = weights.layers[0].recurrent.weight.shape[1]
         self.read = weights.readout[0].weight.shape[0] // (2 if weights.deep else 1)
+
+    def _words(self, shelf: Shelf) -> tuple[int | None, int | None]:
+        # Room for what the first layer makes of each word, filled by the steps; memory is taken only where one writes.
+        vocabulary, gates = self._weights.table.shape[0], shelf.whole(self._layers[0].recurrent.outputs)
+        if self._weights.readout[1] is not None or vocabulary * gates > _MOST_WORD_GATES:
+            return None, None
+        return shelf.keep(torch.empty(vocabulary, gates, dtype=torch.float32)), shelf.keep(torch.zeros(vocabulary, dtype=torch.int32))
 
     def step(self, hypotheses: Hypotheses, sources: Sources) -> tuple[Tensor, Tensor, Tensor]:
         """Read the last token of each hypothesis.
@@ -161,6 +173,8 @@ class RecurrentPlan:
             *self._parts,
             self._vector,
             self._table,
+            self._word_gates,
+            self._word_known,
             *(tensor.data_ptr() for tensor in tensors),
             *sizes,
             *flags,

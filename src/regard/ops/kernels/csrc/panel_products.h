@@ -4,7 +4,8 @@
 
 #include "panels.h"
 
-enum { PANEL = COLUMNS * LANES };
+/* A panel is read once from afar; AHEAD hides how far: inputs that are asked for before they are needed. */
+enum { PANEL = COLUMNS * LANES, AHEAD = 32 };
 
 INLINE int64_t panel_whole(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
 
@@ -13,7 +14,7 @@ static inline void panel_some(const PanelLinear *layer, int64_t first, int64_t c
     for (int64_t panel = 0; panel < count; panel++) {
         const product_args args = {.a = x, .a_row = x_row, .a_column = 1, .b = layer->panels + (first + panel) * PANEL * layer->inputs,
                                    .b_row = PANEL, .c = y + panel * PANEL, .c_row = y_row, .depth = layer->inputs, .add = 0};
-        product_columns(&args, rows, COLUMNS, args.b, args.c);
+        product_columns(&args, rows, COLUMNS, AHEAD, args.b, args.c);
     }
 }
 

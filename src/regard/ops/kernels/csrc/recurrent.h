@@ -23,6 +23,8 @@ typedef struct {
     PanelLinear state, word, context; /* the parts of the readout, the state's with its bias; deep: the first of all pairs, then the second */
     const float *vector;        /* (attended) of an additive score; NULL: the inner product */
     const float *table;         /* (vocabulary, embedded) */
+    float *word_gates;          /* (vocabulary, gates in whole panels): what the first layer makes of the words met so far; or NULL */
+    int32_t *word_known;        /* (vocabulary): whether it is there, a RECURRENT_WORD_... */
     const float *keys, *values; /* (sentences, sources, attended) and (sentences, sources, depth) */
     const float *past;          /* (parents, width): of each layer hidden, and cell of an LSTM; then the last readout, if it is fed */
     float *next;                /* (rows, width), likewise */
@@ -39,6 +41,9 @@ typedef struct {
     double embedding_scale, score_scale;
     int64_t threads;
 } RecurrentCall;
+
+/* Workers fill one table: who finds a word UNKNOWN and makes it WRITTEN writes it down, and only what is KNOWN is read. */
+enum { RECURRENT_WORD_UNKNOWN, RECURRENT_WORD_WRITTEN, RECURRENT_WORD_KNOWN };
 
 /* What a call returns beside 0 for success and 1 for no memory. */
 enum { RECURRENT_OUTSIDE = 2 }; /* a token is outside the vocabulary */

@@ -23,6 +23,7 @@ typedef struct {
     real *held;               /* parents x width: their states */
     real *embedded;           /* words x embedded */
     real *word_gates, *extra, *recurrent; /* gates */
+    const real **word_from;   /* of each different word: its gates */
     real *query, *context;
     real *from_state, *from_word, *from_context; /* parts of the readout */
     real *scores;
@@ -53,11 +54,10 @@ static void recurrent_scores(const RecurrentCall *call, const real *query, const
             scores[s] = (real)(call->score_scale * INDEXED_LOG2_E) * indexed_dot(query, key, size);
             continue;
         }
+        const int64_t whole = size / LANES * LANES, rest = size - whole;
         vec sum = {0};
-        for (int64_t a = 0; a < size; a += LANES) {
-            const int64_t count = size - a < LANES ? size - a : LANES;
-            sum += load_first(call->vector + a, count) * tanh_vec(load_first(query + a, count) + load_first(key + a, count));
-        }
+        for (int64_t a = 0; a < whole; a += LANES) sum += load(call->vector + a) * tanh_vec(load(query + a) + load(key + a));
+        if (rest) sum += load_first(call->vector + whole, rest) * tanh_vec(load_first(query + whole, rest) + load_first(key + whole, rest));
         scores[s] = (real)INDEXED_LOG2_E * lanes_sum(sum);
     }
 }
@@ -100,7 +100,7 @@ static void recurrent_layer(const recurrent_task *task, int64_t number) {
     if (number > 0) panel_linear(&layer->input, next + from - parts * size, call->width, task->rows, task->word_gates, wide, 0);
     for (int64_t row = 0; row < task->rows; row++) {
         const int64_t parent = task->parent[row];
-        const recurrent_gates gates = {.below = task->word_gates + (number > 0 ? row : task->word[row]) * wide,
+        const recurrent_gates gates = {.below = number > 0 ? task->word_gates + row * wide : task->word_from[task->word[row]],
                                        .extra = extra ? task->extra + parent * wide : NULL, .recurrent = task->recurrent + parent * wide,
                                        .bias = layer->bias, .state = task->held + parent * call->width + from,
                                        .to = next + row * call->width + from, .size = size};
@@ -158,6 +158,8 @@ static size_t recurrent_room(recurrent_task *task, int64_t rows, void *scratch) 
         *tables[i] = (int64_t *)at;
         at += (size_t)panel_room(rows) * sizeof(int64_t);
     }
+    task->word_from = (const real **)at;
+    at += (size_t)panel_room(rows) * sizeof(real *);
     task->places = (int64_t *)at;
     return (size_t)(at - (char *)scratch) + (size_t)panel_room(call->sources) * sizeof(int64_t);
 }
@@ -173,11 +175,29 @@ static void recurrent_gather(recurrent_task *task) {
     for (int64_t i = 0; i < task->parents; i++)
         memcpy(task->held + i * call->width, call->past + call->parents[task->start + task->parent_row[i]] * call->width,
                (size_t)call->width * sizeof(real));
-    for (int64_t i = 0; i < task->words; i++) {
-        const real *word = call->table + call->tokens[task->start + task->word_row[i]] * call->embedded;
-        for (int64_t j = 0; j < call->embedded; j++) task->embedded[i * call->embedded + j] = word[j] * (real)call->embedding_scale;
-    }
     for (int64_t s = 0; s < call->sources; s++) task->places[s] = s;
+}
+
+/* What the first layer makes of the words: read where a step before it or another worker has left it, else computed and left there. */
+static void recurrent_words(const recurrent_task *task) {
+    const RecurrentCall *call = task->call;
+    int64_t *fresh = (int64_t *)task->recurrent, found = 0; /* words to compute; free so far */
+    for (int64_t i = 0; i < task->words; i++) {
+        const int64_t token = call->tokens[task->start + task->word_row[i]];
+        const int known = call->word_gates && __atomic_load_n(&call->word_known[token], __ATOMIC_ACQUIRE) == RECURRENT_WORD_KNOWN;
+        task->word_from[i] = known ? call->word_gates + token * task->wide : task->word_gates + found * task->wide;
+        if (known) continue;
+        for (int64_t j = 0; j < call->embedded; j++)
+            task->embedded[found * call->embedded + j] = call->table[token * call->embedded + j] * (real)call->embedding_scale;
+        fresh[found++] = token;
+    }
+    panel_linear(&call->layers->input, task->embedded, call->embedded, found, task->word_gates, task->wide, 0);
+    for (int64_t i = 0; call->word_gates && i < found; i++) {
+        int32_t *known = &call->word_known[fresh[i]], before = RECURRENT_WORD_UNKNOWN;
+        if (!__atomic_compare_exchange_n(known, &before, RECURRENT_WORD_WRITTEN, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) continue;
+        memcpy(call->word_gates + fresh[i] * task->wide, task->word_gates + i * task->wide, (size_t)task->wide * sizeof(real));
+        __atomic_store_n(known, RECURRENT_WORD_KNOWN, __ATOMIC_RELEASE);
+    }
 }
 
 static int64_t recurrent_tasks(const RecurrentCall *call) {
@@ -193,7 +213,7 @@ static void recurrent_run(int64_t number, void *scratch, const void *context) {
     task.rows = (number + 1) * sentences / tasks * call->share - task.start;
     recurrent_room(&task, task.rows, scratch);
     recurrent_gather(&task);
-    panel_linear(&call->layers->input, task.embedded, call->embedded, task.words, task.word_gates, task.wide, 0);
+    recurrent_words(&task);
     const int64_t depth = panel_whole(call->depth), top = (call->count - 1) * (call->layers->bias ? 1 : 2) * call->hidden;
     if (call->first) {
         recurrent_context(&task, task.held + top, call->width, task.parents, 1);

@@ -195,7 +195,8 @@ enum { ROWS = 6, COLUMNS = 2 };
 enum { ROWS = 4, COLUMNS = 2 };
 #endif
 
-INLINE void product_block(const product_args *p, int rows, int columns, const real *a, const real *b, real *c) {
+/* `ahead` rows of b are asked for before they are needed; 0: none. */
+INLINE void product_block(const product_args *p, int rows, int columns, int ahead, const real *a, const real *b, real *c) {
     vec sum[ROWS][COLUMNS];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -204,6 +205,7 @@ INLINE void product_block(const product_args *p, int rows, int columns, const re
     }
     for (int64_t k = 0; k < p->depth; k++) {
         vec right[COLUMNS];
+        for (int j = 0; ahead && j < columns * VECTOR_BYTES; j += 64) __builtin_prefetch((const char *)(b + ahead * p->b_row) + j);
         UNROLL
         for (int j = 0; j < columns; j++) right[j] = load(b + j * LANES);
         UNROLL
@@ -230,8 +232,8 @@ static __attribute__((noinline, unused)) void product_rest(const product_args *p
                                                            real *c) {
 #define PRODUCT_REST(n)                                                             \
     case n:                                                                         \
-        if (n < ROWS && columns == 1) product_block(p, n < ROWS ? n : 1, 1, a, b, c); \
-        else if (n < ROWS) product_block(p, n < ROWS ? n : 1, COLUMNS, a, b, c);      \
+        if (n < ROWS && columns == 1) product_block(p, n < ROWS ? n : 1, 1, 0, a, b, c); \
+        else if (n < ROWS) product_block(p, n < ROWS ? n : 1, COLUMNS, 0, a, b, c);      \
         break
     switch (rows) {
         PRODUCT_REST(1);
@@ -245,17 +247,17 @@ static __attribute__((noinline, unused)) void product_rest(const product_args *p
 #undef PRODUCT_REST
 }
 
-INLINE void product_columns(const product_args *p, int64_t rows, int columns, const real *b, real *c) {
+INLINE void product_columns(const product_args *p, int64_t rows, int columns, int ahead, const real *b, real *c) {
     int64_t i = 0;
-    for (; i + ROWS <= rows; i += ROWS) product_block(p, ROWS, columns, p->a + i * p->a_row, b, c + i * p->c_row);
+    for (; i + ROWS <= rows; i += ROWS) product_block(p, ROWS, columns, ahead, p->a + i * p->a_row, b, c + i * p->c_row);
     if (i < rows) product_rest(p, (int)(rows - i), columns, p->a + i * p->a_row, b, c + i * p->c_row);
 }
 
 /* rows x columns of c; columns is a multiple of LANES. */
 static inline void product(product_args p, int64_t rows, int64_t columns) {
     int64_t j = 0;
-    for (; j + COLUMNS * LANES <= columns; j += COLUMNS * LANES) product_columns(&p, rows, COLUMNS, p.b + j, p.c + j);
-    for (; j < columns; j += LANES) product_columns(&p, rows, 1, p.b + j, p.c + j);
+    for (; j + COLUMNS * LANES <= columns; j += COLUMNS * LANES) product_columns(&p, rows, COLUMNS, 0, p.b + j, p.c + j);
+    for (; j < columns; j += LANES) product_columns(&p, rows, 1, 0, p.b + j, p.c + j);
 }
 
 #endif

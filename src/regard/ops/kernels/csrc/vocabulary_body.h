@@ -10,14 +10,14 @@
 #include "best_list.h"
 #include "panel_products.h"
 
-enum { PIECE = VOCABULARY_PANELS * PANEL, STRETCH = 64 };
+enum { PIECE = VOCABULARY_PANELS * PANEL };
 
 /* What is known of a row so far. */
 typedef struct {
     best_list best;
-    real greatest; /* of the logits */
-    double sum;    /* of exp(logit - greatest) */
-    real instead;  /* the logit of the output that is taken where there is none */
+    real greatest;    /* of the logits */
+    real sums[LANES]; /* of exp(logit - greatest), lane by lane */
+    real instead;     /* the logit of the output that is taken where there is none */
 } vocabulary_row;
 
 static inline int vocabulary_allows(const VocabularyCall *call, int64_t place) {
@@ -26,39 +26,41 @@ static inline int vocabulary_allows(const VocabularyCall *call, int64_t place) {
     return place < call->output.outputs;
 }
 
-/* Take notice of a piece of a row's logits, those of the outputs from `start` on. */
-static void vocabulary_piece(const VocabularyCall *call, vocabulary_row *row, const real *logits, int64_t start) {
-    const real log2_e = (real)1.4426950408889634;
-    vec most[PIECE / STRETCH], all = splat((real)-INFINITY), sum = {0};
-    UNROLL
-    for (int i = 0; i < PIECE / STRETCH; i++) {
-        most[i] = load(logits + i * STRETCH);
-        UNROLL
-        for (int j = LANES; j < STRETCH; j += LANES) most[i] = maximum(load(logits + i * STRETCH + j), most[i]);
-        all = maximum(most[i], all);
-    }
-    const real greatest = lanes_maximum(all);
-    best_list *best = &row->best;
-    for (int i = 0; i < PIECE / STRETCH; i++) {
-        if (best->found == best->count && (!(greatest > best->values[best->count - 1]) || !(lanes_maximum(most[i]) > best->values[best->count - 1])))
-            continue;
-        for (int64_t j = i * STRETCH; j < (i + 1) * STRETCH; j++)
+/* Put what is among the best into their list: rare, once the first pieces are done. */
+static __attribute__((noinline)) void vocabulary_insert(const VocabularyCall *call, best_list *best, const real *logits, int64_t start) {
+    for (int64_t i = 0; i < PIECE; i += LANES) {
+        if (best->found == best->count && !(lanes_maximum(load(logits + i)) > best->values[best->count - 1])) continue;
+        for (int64_t j = i; j < i + LANES; j++)
             if ((best->found < best->count || logits[j] > best->values[best->count - 1]) && vocabulary_allows(call, start + j))
                 best_insert(best, logits[j], start + j);
     }
+}
+
+/* Take notice of a piece of a row's logits, those of the outputs from `start` on. */
+static void vocabulary_piece(const VocabularyCall *call, vocabulary_row *row, const real *logits, int64_t start) {
+    enum { CHAINS = 4 }; /* side by side: one would wait for itself */
+    const real log2_e = (real)1.4426950408889634;
+    vec most[CHAINS], sums[CHAINS];
+    UNROLL
+    for (int i = 0; i < CHAINS; i++) most[i] = splat((real)-INFINITY), sums[i] = (vec){0};
+    UNROLL
+    for (int i = 0; i < PIECE / LANES; i++) most[i % CHAINS] = maximum(load(logits + i * LANES), most[i % CHAINS]);
+    const real greatest = lanes_maximum(maximum(maximum(most[0], most[1]), maximum(most[2], most[3])));
+    best_list *best = &row->best;
+    if (best->found < best->count || greatest > best->values[best->count - 1]) vocabulary_insert(call, best, logits, start);
     if (greatest > row->greatest) {
-        if (row->sum) row->sum *= exp((double)row->greatest - greatest);
+        store(row->sums, load(row->sums) * (real)exp((double)row->greatest - greatest));
         row->greatest = greatest;
     }
-    const real base = row->greatest == (real)-INFINITY ? 0 : row->greatest;
+    const real base = row->greatest == (real)-INFINITY ? 0 : row->greatest * log2_e;
     UNROLL
-    for (int i = 0; i < PIECE; i += LANES) sum += exp2_vec((load(logits + i) - base) * log2_e);
-    row->sum += lanes_sum(sum);
+    for (int i = 0; i < PIECE / LANES; i++) sums[i % CHAINS] += exp2_vec(load(logits + i * LANES) * log2_e - base);
+    store(row->sums, load(row->sums) + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
 }
 
 /* Logits to log-probabilities. */
 static void vocabulary_finish(const VocabularyCall *call, vocabulary_row *row) {
-    const real greatest = row->greatest, log_sum = (real)log(row->sum), instead = row->instead - greatest - log_sum;
+    const real greatest = row->greatest, log_sum = (real)log((double)lanes_sum(load(row->sums))), instead = row->instead - greatest - log_sum;
     real *values = row->best.values;
     for (int64_t i = 0; i < call->count; i++) {
         if (i >= row->best.found) row->best.places[i] = 0;
@@ -74,7 +76,7 @@ static void vocabulary_finish(const VocabularyCall *call, vocabulary_row *row) {
 typedef struct {
     int64_t *list; /* rows to do now */
     real *x;       /* theirs, side by side */
-    real *logits;  /* theirs, a piece */
+    real *logits;  /* a piece of so many as are done at once */
     vocabulary_row *known;
     best_list sums;
 } vocabulary_rooms;
@@ -91,9 +93,10 @@ static void vocabulary_rows(const VocabularyCall *call, const vocabulary_rooms *
     }
     for (int64_t first = 0; first < whole; first += PIECE) {
         const int64_t size = whole - first < PIECE ? whole - first : PIECE, real_ones = outputs - first < PIECE ? outputs - first : PIECE;
-        panel_some(&call->output, first / PANEL, size / PANEL, rooms->x, inputs, count, rooms->logits, PIECE);
         for (int64_t i = 0; i < count; i++) {
-            real *piece = rooms->logits + i * PIECE;
+            real *piece = rooms->logits + i % ROWS * PIECE;
+            if (i % ROWS == 0)
+                panel_some(&call->output, first / PANEL, size / PANEL, rooms->x + i * inputs, inputs, count - i < ROWS ? count - i : ROWS, piece, PIECE);
             for (int64_t j = real_ones; j < PIECE; j++) piece[j] = (real)-INFINITY;
             vocabulary_piece(call, &rooms->known[i], piece, first);
             if (call->instead >= first && call->instead < first + size) rooms->known[i].instead = piece[call->instead - first];
@@ -127,7 +130,7 @@ static size_t vocabulary_room(const VocabularyCall *call, int64_t rows, void *sc
     char *at = scratch;
     rooms->x = (real *)at;
     rooms->logits = (real *)(at += (size_t)panel_room(rows * call->output.inputs) * sizeof(real));
-    rooms->list = (int64_t *)(at += (size_t)(rows * PIECE) * sizeof(real));
+    rooms->list = (int64_t *)(at += (size_t)(ROWS * PIECE) * sizeof(real));
     rooms->known = (vocabulary_row *)(at += (size_t)panel_room(rows) * sizeof(int64_t));
     rooms->sums = (best_list){.count = call->need, .places = (int64_t *)(at += (size_t)rows * sizeof(vocabulary_row))};
     rooms->sums.values = (real *)(at += (size_t)call->need * sizeof(int64_t));
