@@ -14,6 +14,7 @@ from regard.training.checkpoint import MODEL
 from regard.training.folder import file_sha256, write_folder
 from regard.training.weights import named_tensors
 from tests.serve.driver import Server, serving
+from tests.tasks import tiny_captions, tiny_sentences
 from tests.tasks.tiny import SPREAD, trained
 
 
@@ -46,3 +47,25 @@ def server(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Iterat
     options = ["--header-seconds", 1, "--body-seconds", 1, "--max-body", 100_000, "--allowed-host", "box.lan"]
     with serving(tmp_path_factory.mktemp("server"), *options, runs=[run_folder]) as started:
         yield started
+
+
+@pytest.fixture(scope="package")
+def classifier_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_waiting_for_the_disk: None) -> Path:
+    """Return a classifier of two updates with structured attention."""
+    folder = tmp_path_factory.mktemp("classifier")
+    tiny_sentences.train(tiny_sentences.configuration(folder, training={"max_updates": 2}), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="package")
+def entailer_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_waiting_for_the_disk: None) -> Path:
+    """Return a run of entailment of two updates."""
+    folder = tmp_path_factory.mktemp("entailer")
+    tiny_sentences.train(tiny_sentences.configuration(folder, task="entailment", training={"max_updates": 2}), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="package")
+def captioner_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_waiting_for_the_disk: None) -> Path:
+    """Return a captioner of two updates; beside it lie the images it was trained on."""
+    return tiny_captions.trained(tmp_path_factory.mktemp("captioner"))

@@ -18,11 +18,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import uvicorn
+
 from regard.serve.app import Service
 from regard.serve.gate import host_names
 from regard.serve.limits import Limits
 from regard.serve.log import Log
-from regard.serve.routes import Model
+from regard.serve.operation import Model
+from regard.serve.server import address_of, listen
 from regard.tasks import Translator
 from tests.tasks.tiny import translator
 
@@ -68,8 +71,8 @@ class Held(Translator):
 class Site:
     """A service in this process with a log to read."""
 
-    def __init__(self, *translators: Translator, **limits: Any) -> None:
-        self._models = [Model(f"model{number}", each) for number, each in enumerate(translators or [translator()])]
+    def __init__(self, *workers: Any, **limits: Any) -> None:
+        self._models = [Model(f"model{number}", each) for number, each in enumerate(workers or [translator()])]
         self._limits = Limits(**limits)
         self._fresh = True
         self.log = io.StringIO()
@@ -151,6 +154,21 @@ class Site:
 
     def logged(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+
+@contextlib.contextmanager
+def hosted(site: Site) -> Iterator[str]:
+    """Answer under an address from a thread of this process; quicker to start than `serving`, without its signals and connections."""
+    listening = listen("127.0.0.1", 0)
+    host = uvicorn.Server(uvicorn.Config(site.service.app, log_config=None, access_log=False, ws="none", lifespan="on"))
+    thread = threading.Thread(target=host.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield address_of(listening)
+    finally:
+        host.should_exit = True
+        thread.join()
+        listening.close()
 
 
 class Server:

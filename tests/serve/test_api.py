@@ -14,6 +14,7 @@ from regard import __version__
 from regard.serve import Limits
 from regard.serve.batching import Task, compute
 from regard.serve.openapi import STATUSES
+from regard.serve.refusal import Refused
 from regard.viewer import page_records
 from tests.serve.driver import JSON, Held, Site
 from tests.tasks.tiny import TEXTS, translator
@@ -62,7 +63,7 @@ def test_the_second_model_answers_when_asked(site: Site) -> None:
 
 def test_attention_comes_as_the_page_reads_it_and_a_blank_line_has_none(site: Site) -> None:
     own = translator()
-    found = own.translate(TEXTS, need_attention=True)
+    found = own.translate(TEXTS, need_attention=True, n_best=own.run.config.decoding.beam)
     expected = page_records([record for line, item in zip(TEXTS, found, strict=True) if (record := own.record(line, item))])
     answer = site.post("/attention", {"text": [*TEXTS, " "]})
     assert answer.status == 200
@@ -417,12 +418,15 @@ def test_a_line_that_fails_fails_alone_and_says_nothing_of_the_inside() -> None:
 
 def test_answers_of_another_number_than_lines_are_a_failure() -> None:
     class Forgetful:
-        def compute(self, settings: Any, lines: Any) -> list[str]:
+        def width(self, item: Any) -> int:
+            return len(item)
+
+        def compute(self, settings: Any, items: Any) -> list[str | Refused]:
             return ["1"]
 
     assert compute(Task(Forgetful(), None), ["a"]) == ["1"]
     assert compute(Task(Forgetful(), None), ["a", "b"]) == ["1", "1"]  # each alone
-    Forgetful.compute = lambda self, settings, lines: []  # pyright: ignore[reportAttributeAccessIssue]
+    Forgetful.compute = lambda self, settings, items: []  # pyright: ignore[reportAttributeAccessIssue]
     (failed,) = compute(Task(Forgetful(), None), ["a"])
     assert str(failed).startswith("ValueError: 0 answers for 1 lines (")
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from regard.serve.limits import Limits
+from regard.serve.operation import Model
 from regard.serve.refusal import Refused
-from regard.serve.routes import Model, jobs
+from regard.serve.routes import jobs
 from regard.serve.schema import CHECKED, TELLING, check, parse_json
 from tests.tasks.tiny import translator
 

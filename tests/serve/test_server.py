@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from regard.serve.operation import Model
 from regard.serve.server import listen, run
 from tests.serve.driver import JSON, Answer, Held, Server, Site, received, serving
-from tests.tasks.tiny import TEXTS, trained
+from tests.tasks.tiny import TEXTS, trained, translator
 
 HOST = b"Host: 127.0.0.1\r\n"
 
@@ -290,7 +291,7 @@ def test_a_model_still_at_work_does_not_keep_the_process(monkeypatch: pytest.Mon
     def leave(code: int) -> None:
         raise SystemExit(code + 7)
 
-    monkeypatch.setattr("regard.serve.command._open", lambda runs: [])
+    monkeypatch.setattr("regard.serve.command._open", lambda runs: [Model("x", translator())])
     monkeypatch.setattr("regard.serve.server.run", lambda *_: False)
     monkeypatch.setattr("os._exit", leave)
     assert call("serve", "x", "--port", 0) == (7, b"", "")

@@ -17,15 +17,16 @@ from starlette.routing import Route
 
 from regard import __version__
 from regard.serve.batching import Batcher, Task
-from regard.serve.body import read_json
+from regard.serve.body import Held, read_json
 from regard.serve.exchange import Exchange
 from regard.serve.gate import Gate
 from regard.serve.limits import Limits
 from regard.serve.log import Log
 from regard.serve.metrics import TYPE, Metrics
 from regard.serve.openapi import describe
+from regard.serve.operation import Job, Model, attends
 from regard.serve.refusal import ClientGone, Refused
-from regard.serve.routes import Job, Model, jobs
+from regard.serve.routes import jobs, task_of
 from regard.serve.schema import check
 from regard.viewer import render_page
 
@@ -36,7 +37,7 @@ class Service:
     """Runs behind a page and an API, as an ASGI application.
 
     Args:
-        models: what is served, at least one.
+        models: what is served, at least one; all of one task.
         limits: see `Limits`.
         hosts: names in the Host header that are answered; see `regard.serve.gate.host_names`.
         log: where each request leaves a line.
@@ -47,21 +48,24 @@ class Service:
         connections: to be set by a server that knows how many are open.
     """
 
-    def __init__(self, models: Sequence[Model], limits: Limits, *, hosts: frozenset[str], log: Log) -> None:
+    def __init__(self, models: Sequence[Model[Any]], limits: Limits, *, hosts: frozenset[str], log: Log) -> None:
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
         self.connections: Callable[[], int] = lambda: 0
         self._models = models
-        self._page = render_page([], live=True, models=[model.name for model in models]).encode("utf-8")
+        self._held = Held(limits.max_held)
+        names, self._task = [model.name for model in models], task_of(models)
+        self._page = render_page([], live=True, models=names, task=self._task, largest=limits.max_image).encode("utf-8")
         work = jobs(models, limits)
+        self._paths = [job.path for job in work]
         self._description = json.dumps(describe(work)).encode("ascii")
         routes = [Route(path, answer, methods=["GET"]) for path, answer in self._reading().items()]
         routes += [Route(job.path, self._working(job), methods=["POST"]) for job in work]
         paths = frozenset(route.path for route in routes)
         gate = Middleware(Gate, hosts=hosts, paths=paths, log=log, metrics=self.metrics)  # pyright: ignore[reportArgumentType]
-        self.app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: _refuse}, lifespan=self._lifespan)
+        self.app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: self._refuse}, lifespan=self._lifespan)
         self.app.router.redirect_slashes = False
 
     def _reading(self) -> dict[str, Answer]:
@@ -69,10 +73,7 @@ class Service:
             return Response(self._page, media_type="text/html")
 
         async def health(request: Request) -> Response:
-            models = [
-                {"name": model.name, "task": model.translator.run.config.task, "attends": model.translator.run.model.attends}
-                for model in self._models
-            ]
+            models = [{"name": model.name, "task": self._task, "attends": attends(model)} for model in self._models]
             stopping = self.batcher.stopping
             values = {"status": "stopping" if stopping else "ok", "version": __version__, "waiting": self.batcher.waiting, "models": models}
             return JSONResponse(values, 503 if stopping else 200)
@@ -92,15 +93,15 @@ class Service:
     def _working(self, job: Job) -> Answer:
         async def answer(request: Request) -> Response:
             exchange: Exchange = request.state.exchange
-            body = check(await read_json(request, self.limits), job.request)
-            settings, lines = job.plan(body)
-            exchange.lines = len(lines)
-            found = await self._wait(request, Task(job, settings), lines)
+            with self._held.hold() as came:
+                settings, lines = job.plan(check(await read_json(request, self.limits, job.max_body, came), job.request))
+                exchange.lines = len(lines)
+                found = await self._wait(request, Task(job, settings), lines)
             return Response(f'{{"{job.result}":[{",".join(filter(None, found))}]}}', media_type="application/json")
 
         return answer
 
-    async def _wait(self, request: Request, task: Task, lines: Sequence[str]) -> list[str]:
+    async def _wait(self, request: Request, task: Task, lines: Sequence[Any]) -> list[str]:
         """Return the model's answers, unless the time is over or the client has left; then what still waits is forgotten."""
         exchange: Exchange = request.state.exchange
         work = asyncio.ensure_future(self.batcher.submit(task, lines))
@@ -118,6 +119,13 @@ class Service:
                 waiting.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
 
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            raise Refused(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
+        there = f"a run of the task {self._task} has {' and '.join(self._paths)}; /openapi.json describes them"
+        raise Refused(error.status_code, f"there is nothing under this path: {there}")
+
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:
         running = asyncio.create_task(self.batcher.run())
@@ -133,13 +141,6 @@ class Service:
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        raise Refused(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
-    raise Refused(error.status_code, "there is nothing under this path; /openapi.json lists what there is")
 
 
 def _allowed(error: HTTPException) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from regard.serve.limits import Limits
 from regard.serve.log import explain
@@ -24,10 +24,14 @@ NEWS = 0.2
 
 
 class Work(Protocol):
-    """Something a model does to lines, independently of each other."""
+    """Something a model does to lines (or images), independently of each other."""
 
-    def compute(self, settings: Hashable, lines: Sequence[str]) -> list[str]:
-        """Return one JSON text a line; called in the model's thread with lines that all go with the same settings."""
+    def width(self, item: Any) -> int:
+        """Return how much there is to a line, in characters."""
+        ...
+
+    def compute(self, settings: Hashable, items: Sequence[Any]) -> list[str | Refused]:
+        """Return one JSON text a line, or why it is refused; called in the model's thread with lines that go with the same settings."""
         ...
 
 
@@ -40,7 +44,7 @@ class Task(NamedTuple):
 
 class _Line(NamedTuple):
     task: Task
-    text: str
+    item: Any
     answer: asyncio.Future[str]
 
 
@@ -61,7 +65,7 @@ class Batcher:
         self._answers: set[asyncio.Future[str]] = set()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="regard-model")
-        self._latest: Future[list[str | ModelFailed]] | None = None
+        self._latest: Future[list[str | Refused | ModelFailed]] | None = None
         self._seconds_a_line = 0.0
 
     @property
@@ -74,11 +78,11 @@ class Batcher:
         """Whether the model is at work."""
         return self._latest is not None and not self._latest.done()
 
-    async def submit(self, task: Task, lines: Sequence[str]) -> list[str]:
+    async def submit(self, task: Task, lines: Sequence[Any]) -> list[str]:
         """Return what the model makes of each line; when cancelled, those still waiting are forgotten.
 
         Raises:
-            Refused: 429, the queue has no room for so many; 503, the server is stopping.
+            Refused: the model's own reason; 429, the queue has no room for so many; 503, the server is stopping.
             ModelFailed: the model could not do it.
         """
         if self.stopping:
@@ -86,7 +90,7 @@ class Batcher:
         if len(self._waiting) + len(lines) > self._limits.queue:
             raise Refused(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
         loop = asyncio.get_running_loop()
-        own = {next(self._numbers): _Line(task, text, loop.create_future()) for text in lines}
+        own = {next(self._numbers): _Line(task, item, loop.create_future()) for item in lines}
         answers = [line.answer for line in own.values()]
         self._waiting.update(own)
         self._answers.update(answers)
@@ -107,11 +111,11 @@ class Batcher:
                 await self._wake.wait()
                 continue
             started = time.monotonic()
-            self._latest = self._thread.submit(compute, batch[0].task, [line.text for line in batch])
+            self._latest = self._thread.submit(compute, batch[0].task, [line.item for line in batch])
             for line, result in zip(batch, await asyncio.wrap_future(self._latest), strict=True):
                 if line.answer.done():  # the request has given up
                     continue
-                if isinstance(result, ModelFailed):
+                if isinstance(result, Exception):
                     line.answer.set_exception(result)
                 else:
                     line.answer.set_result(result)
@@ -134,7 +138,7 @@ class Batcher:
         for number, line in self._waiting.items():
             if batch and line.task != batch[0].task:
                 continue
-            wider = max(longest, len(line.text), 1)
+            wider = max(longest, line.task.work.width(line.item), 1)
             if batch and wider * (len(batch) + 1) > self._limits.batch_characters:
                 continue
             longest = wider
@@ -157,8 +161,8 @@ class Batcher:
         return min(MOST_RETRY_SECONDS, max(1, math.ceil(len(self._waiting) * self._seconds_a_line)))
 
 
-def compute(task: Task, lines: Sequence[str]) -> list[str | ModelFailed]:
-    """Return what the task makes of each line, or why it failed for that line alone."""
+def compute(task: Task, lines: Sequence[Any]) -> list[str | Refused | ModelFailed]:
+    """Return what the task makes of each line, or why it is refused or failed for that line alone."""
     try:
         found = task.work.compute(task.settings, lines)
         if len(found) != len(lines):

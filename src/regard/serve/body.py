@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -12,11 +14,46 @@ from regard.serve.refusal import ClientGone, Refused
 from regard.serve.schema import parse_json
 
 
-async def read_json(request: Request, limits: Limits) -> Any:
+class Held:
+    """How much of the bodies of all requests is in memory: a request holds its own until it is answered.
+
+    Args:
+        most: bytes; a body is read beyond that only where it is the only one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._bytes = 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Give what is to be told of each piece that has come; it raises Refused (429) when there is no room."""
+        own = 0
+
+        def add(size: int) -> None:
+            nonlocal own
+            if self._bytes > own and self._bytes + size > self._most:
+                raise Refused(429, "too much is being read; try again later", {"Retry-After": "1"})
+            own += size
+            self._bytes += size
+
+        try:
+            yield add
+        finally:
+            self._bytes -= own
+
+
+async def read_json(request: Request, limits: Limits, most: int, came: Callable[[int], None]) -> Any:
     """Return the body as a JSON value.
 
+    Args:
+        request: the request.
+        limits: for how long it is waited for.
+        most: bytes that are read.
+        came: see `Held.hold`.
+
     Raises:
-        Refused: 415, another type or a compressed body; 413, too large; 408, too slow; 422, not JSON.
+        Refused: 415, another type or a compressed body; 413, too large; 408, too slow; 422, not JSON; 429, no room.
         ClientGone: the client left.
     """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
@@ -25,17 +62,18 @@ async def read_json(request: Request, limits: Limits) -> Any:
         raise Refused(415, "Content-Type: expected application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise Refused(415, "Content-Encoding: compressed bodies are not read", {"Accept-Encoding": "identity"})
-    too_large = Refused(413, f"body: expected at most {limits.max_body} bytes")
+    too_large = Refused(413, f"body: expected at most {most} bytes")
     length = request.headers.get("content-length", "0")
-    if not (length.isascii() and length.isdigit()) or int(length[:20]) > limits.max_body:
+    if not (length.isascii() and length.isdigit()) or int(length[:20]) > most:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > limits.max_body:
+                if len(body) + len(chunk) > most:
                     raise too_large
+                came(len(chunk))
+                body += chunk
     except TimeoutError as error:
         raise Refused(408, f"body: did not arrive within {limits.body_seconds:g} seconds", {"Connection": "close"}) from error
     except ClientDisconnect as error:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,7 @@ from regard.errors import ConfigError, MissingExtraError
 from regard.serve.limits import Limits
 
 if TYPE_CHECKING:
-    from regard.serve.routes import Model
+    from regard.serve.operation import Model
 
 commands = typer.Typer()
 _LIMITS = Limits()
@@ -27,7 +27,7 @@ def _option(name: str, least: float = 1) -> object:
 @commands.command()
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
-    other: Annotated[Path | None, typer.Argument(metavar="RUN2", help="a second run, to see side by side")] = None,
+    other: Annotated[Path | None, typer.Argument(metavar="RUN2", help="a second run of the same task, to see side by side")] = None,
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 is every one this machine has")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes any that is free")] = 8000,
     allowed_host: Annotated[list[str] | None, typer.Option(help="a further name this server may be called by; may be repeated")] = None,
@@ -41,6 +41,9 @@ def serve(
     max_lines: Annotated[int, _option("max_lines")] = _LIMITS.max_lines,
     max_beam: Annotated[int, _option("max_beam")] = _LIMITS.max_beam,
     max_output: Annotated[int, _option("max_output")] = _LIMITS.max_output,
+    max_image: Annotated[int, _option("max_image")] = _LIMITS.max_image,
+    max_pixels: Annotated[int, _option("max_pixels")] = _LIMITS.max_pixels,
+    max_held: Annotated[int, _option("max_held")] = _LIMITS.max_held,
     max_connections: Annotated[int, _option("max_connections")] = _LIMITS.max_connections,
     header_seconds: Annotated[float, _option("header_seconds", 0.001)] = _LIMITS.header_seconds,
     body_seconds: Annotated[float, _option("body_seconds", 0.001)] = _LIMITS.body_seconds,
@@ -60,6 +63,9 @@ def serve(
         max_lines=max_lines,
         max_beam=max_beam,
         max_output=max_output,
+        max_image=max_image,
+        max_pixels=max_pixels,
+        max_held=max_held,
         max_connections=max_connections,
         header_seconds=header_seconds,
         body_seconds=body_seconds,
@@ -97,12 +103,7 @@ def _serve(runs: Sequence[Path], host: str, port: int, allowed: Sequence[str], l
         os._exit(0)
 
 
-def _open(runs: Sequence[Path]) -> list[Model]:
-    from regard.serve.routes import Model
-    from regard.tasks import Translator
+def _open(runs: Sequence[Path]) -> list[Model[Any]]:
+    from regard.serve.routes import open_models
 
-    opened = [(folder, Translator.open(folder)) for folder in runs]
-    names = [folder.resolve().name for folder, _ in opened]
-    if len(set(names)) < len(names):
-        names = [str(folder) for folder, _ in opened]
-    return [Model(name, translator) for name, (_, translator) in zip(names, opened, strict=True)]
+    return open_models(runs)

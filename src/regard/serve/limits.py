@@ -25,10 +25,23 @@ class Limits(Frozen):
     max_lines: int = Field(default=64, ge=1, description="lines of a request; more is answered 422")
     max_beam: int = Field(default=10, ge=1, description="the largest beam a request may ask for")
     max_output: int = Field(default=1_000, ge=1, description="the largest max_length a request may ask for, in tokens")
+    max_image: int = Field(default=5_242_880, ge=1, description="bytes of an image; a body with a larger one is answered 413")
+    max_pixels: int = Field(default=50_000_000, ge=1, description="pixels of an image; more is answered 422, before any is decoded")
+    max_held: int = Field(default=67_108_864, ge=1, description="bytes of the bodies of all requests at work; more is answered 429")
     max_connections: int = Field(default=256, ge=1, description="open connections; one more is answered 503")
     header_seconds: float = Field(default=10.0, gt=0, description="seconds a client may take to send the head of a request")
     body_seconds: float = Field(default=10.0, gt=0, description="seconds a client may take to send a body; later is answered 408")
     write_seconds: float = Field(default=30.0, gt=0, description="seconds a client may take to read an answer")
+
+    @property
+    def max_image_characters(self) -> int:
+        """The length of the largest image in base64."""
+        return -(-self.max_image // 3) * 4
+
+    @property
+    def max_image_body(self) -> int:
+        """The bytes of a body with the largest image; some writers of JSON put a backslash before each slash."""
+        return self.max_image_characters * 17 // 16 + 4096
 
     @model_validator(mode="after")
     def _check(self) -> Limits:

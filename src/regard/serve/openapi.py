@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard import __version__
-from regard.serve.routes import Job
+from regard.serve.operation import Job
 
 ERROR = {
     "type": "object",
@@ -25,8 +25,8 @@ STATUSES = {
     413: "the body is too large",
     415: "the body is not application/json, or is compressed",
     421: "the Host header is not a name of this server",
-    422: "the body does not fit; the message names the field",
-    429: "too many lines are waiting",
+    422: "the body does not fit, or an image cannot be read; the message names the field",
+    429: "too many lines are waiting, or too much is being read",
     503: "too many connections, or the server is stopping, or the model could not do it",
     504: "the answer took too long",
 }

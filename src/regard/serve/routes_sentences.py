@@ -80,7 +80,7 @@ class LabelAttention(Classify):
     """POST /attention: the records that `regard view` shows."""
 
     path: ClassVar[str] = "/attention"
-    summary: ClassVar[str] = "Label texts and return what the model attended to, as `regard view` does; one with a blank text has no record."
+    summary: ClassVar[str] = "Label texts and return what the model attended to, as `regard view` does; a blank text has none."
     result: ClassVar[str] = RECORDS
     item: ClassVar[Schema] = RECORD
 

@@ -24,7 +24,7 @@ NAMES = {
 # Keywords that are checked, and those that only tell a reader something. Any other would be described and not checked.
 CHECKED = {"type", "anyOf", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "maxLength", "pattern"}
 CHECKED |= {"minimum", "maximum"}
-TELLING = {"title", "description", "default", "examples"}
+TELLING = {"title", "description", "default", "examples", "contentEncoding"}
 
 
 def parse_json(data: bytes) -> Any:

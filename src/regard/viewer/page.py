@@ -35,7 +35,9 @@ PLAIN, HALF = 4_000, 4_194_304
 LARGEST_HALF = 1024.0
 
 
-def render_page(records: Sequence[AttentionRecord], *, live: bool = False, models: Sequence[str] = ()) -> str:
+def render_page(
+    records: Sequence[AttentionRecord], *, live: bool = False, models: Sequence[str] = (), task: str = "translation", largest: int = 0
+) -> str:
     """Return one HTML page that shows the records, without any other file and without a network.
 
     The page holds its own style and script, allowed by their hashes; its policy forbids everything else. Tokens travel as
@@ -46,6 +48,9 @@ def render_page(records: Sequence[AttentionRecord], *, live: bool = False, model
             those of more than 4,194,304 weights 255 steps up to their largest; the page says which.
         live: show a box for text, which is sent as `{"text": ..., "model": 0}` to the address `attention` beside the page; the answer
             is `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
+        task: of a live page's models. "entailment" takes two texts, sent as `{"pair": {"premise": ..., "hypothesis": ...}, ...}`, and
+            "captioning" an image, dropped or chosen, sent as `{"image": "<base64>", ...}`.
+        largest: bytes of an image that is sent; 0 is any number.
         models: names of the models that a live page can ask; `model` is the place in this list.
 
     Returns:
@@ -61,7 +66,7 @@ def render_page(records: Sequence[AttentionRecord], *, live: bool = False, model
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
-    values = {"records": page_records(records), "live": live, "models": list(models)}
+    values = {"records": page_records(records), "live": live, "models": list(models), "task": task, "largest": largest}
     data = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character, escape in UNSAFE.items():
         data = data.replace(character, escape)

@@ -1,4 +1,4 @@
-// Typed input: one request to the server that gave this page, and the records of its answer.
+// Typed input, or an image: one request to the server that gave this page, and the records of its answer.
 
 function startLive() {
   $("live").hidden = false;
@@ -11,18 +11,69 @@ function startLive() {
     event.preventDefault();
     ask();
   });
-  $("text").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey) {
-      event.preventDefault();
-      ask();
-    }
+  for (const id of ["text", "second"]) {
+    $(id).addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        ask();
+      }
+    });
+  }
+  if (page.task === "entailment") {
+    $("second").hidden = false;
+    $("text").placeholder = "Premise: what is given";
+    $("text-label").textContent = "Premise";
+  }
+  if (page.task === "captioning") startDrop();
+}
+
+// The image that is looked at: chosen, or dropped anywhere on the page.
+let picture = null;
+
+function startDrop() {
+  $("text").hidden = true;
+  $("drop").hidden = false;
+  const take = (files) => {
+    if (!files.length || asking) return;
+    picture = files[0];
+    $("chosen").textContent = picture.name;
+    ask();
+  };
+  $("file").addEventListener("change", () => take($("file").files));
+  for (const name of ["dragover", "dragleave", "drop"]) {
+    document.addEventListener(name, (event) => {
+      event.preventDefault(); // else the browser leaves the page for the image
+      $("drop").classList.toggle("over", name === "dragover");
+      if (name === "drop" && event.dataTransfer) take(event.dataTransfer.files);
+    });
+  }
+}
+
+function base64Of(file) {
+  return new Promise((done, fail) => {
+    const reader = new FileReader();
+    reader.onload = () => done(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => fail(new Error("This file cannot be read."));
+    reader.readAsDataURL(file);
   });
 }
 
-async function answerOf(text, model) {
+// What is asked about, as the server reads it; null where there is nothing yet.
+async function asked() {
+  if (page.task === "captioning") {
+    if (!picture) return null;
+    if (page.largest && picture.size > page.largest) throw new Error(`This image has ${count(picture.size, "byte")}; at most ${count(page.largest, "byte")} can be sent.`);
+    return { image: await base64Of(picture) };
+  }
+  const [text, hypothesis] = ["text", "second"].map((id) => $(id).value);
+  if (page.task === "entailment") return text.trim() && hypothesis.trim() ? { pair: { premise: text, hypothesis } } : null;
+  return text.trim() ? { text } : null;
+}
+
+async function answerOf(about, model) {
   let response;
   try {
-    response = await fetch("attention", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ text, model }) });
+    response = await fetch("attention", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...about, model }) });
   } catch {
     throw new Error("The server does not answer.");
   }
@@ -35,16 +86,19 @@ async function answerOf(text, model) {
 let asking = false;
 
 async function ask() {
-  const text = $("text").value;
-  if (!text.trim() || asking) return;
+  if (asking) return;
   const models = [...new Set([$("model").value, $("against").value].filter((value) => value !== "").map(Number))];
   asking = true;
   $("ask").disabled = true;
   $("live-error").textContent = "";
   $("live").setAttribute("aria-busy", "true");
   try {
+    const about = await asked();
+    if (!about) return;
     const answers = [];
-    for (const model of models) answers.push(...(await answerOf(text, model)));
+    for (const model of models) answers.push(...(await answerOf(about, model)));
+    // The first answer is shown as what it is, an image as an image; later ones as the reader last chose.
+    if (!records.length) state.view = firstView(answers[0], answers[0].maps[answers[0].main]);
     records.unshift(...answers);
     state.other.chosen = false;
     $("search").value = "";

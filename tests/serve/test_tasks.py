@@ -1,0 +1,353 @@
+"""Runs of every task behind the same gate: what they answer is what the command line writes, and nothing a client sends breaks them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from regard.config.captioning import FeaturesConfig
+from regard.errors import ConfigError
+from regard.serve.limits import Limits
+from regard.serve.openapi import STATUSES, describe
+from regard.serve.operation import Model, Search
+from regard.serve.refusal import Refused
+from regard.serve.routes import TASKS, jobs, open_models
+from regard.serve.routes_captioning import Caption
+from regard.serve.schema import CHECKED, TELLING
+from regard.tasks.caption import Captioner
+from regard.tasks.classification import Classifier
+from regard.tasks.entailment import Entailer
+from regard.tasks.look import look_at
+from regard.viewer import AttentionRecord, page_records
+from tests.serve.driver import JSON, Site
+from tests.serve.test_schema import keywords
+from tests.tasks.tiny import TEXTS, translator
+from tests.tasks.tiny_language import language_model
+from tests.tasks.tiny_sentences import pairs, sentences, untrained
+
+LINES = [text for _, text in sentences(11, 7)]
+PAIRS = [(premise, hypothesis) for _, premise, hypothesis in pairs(11, 7)]
+
+
+@pytest.fixture(scope="module")
+def classifying(classifier_folder: Path) -> Site:
+    return Site(Classifier.open(classifier_folder), max_lines=13)
+
+
+@pytest.fixture(scope="module")
+def entailing(entailer_folder: Path) -> Site:
+    return Site(Entailer.open(entailer_folder))
+
+
+@pytest.fixture(scope="module")
+def captioner(captioner_folder: Path) -> Captioner:
+    return Captioner.open(captioner_folder)
+
+
+@pytest.fixture(scope="module")
+def captioning(captioner: Captioner) -> Site:
+    return Site(captioner, max_image=20_000, max_pixels=400_000)
+
+
+@pytest.fixture(scope="module")
+def scoring() -> Site:
+    return Site(language_model(), language_model(model={"attention": "none"}))
+
+
+def images(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.parent.rglob("*.png") if folder not in path.parents)[:5]
+
+
+def sent(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def encoded(form: str, size: tuple[int, int] = (9, 7), **settings: Any) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (200, 30, 10)).save(buffer, form, **settings)
+    return buffer.getvalue()
+
+
+def shown(record: AttentionRecord, **changes: Any) -> Any:
+    return json.loads(json.dumps(page_records([replace(record, model="model0", **changes)])[0]))
+
+
+def test_labels_are_those_of_the_command_line(classifying: Site, classifier_folder: Path, call: Callable[..., Any]) -> None:
+    lines = [*LINES, " ", " ".join(["joy"] * 29)]
+    done = call("classify", classifier_folder, "--json", stdin="".join(line + "\n" for line in lines).encode())
+    expected = [json.loads(line) for line in done.out.splitlines()]
+    answer = classifying.post("/classify", {"text": lines})
+    assert answer.status == 200
+    assert [item["label"] for item in answer.json["labels"]] == [item["label"] for item in expected]
+    for found, known in zip(answer.json["labels"], expected, strict=True):
+        assert found["probabilities"] == pytest.approx(known["probabilities"], abs=3e-6)
+    assert len({item["probabilities"].get("good") for item in expected}) == 13
+    assert [item["truncated"] for item in answer.json["labels"]] == [0] * 12 + [6]
+    assert classifying.post("/classify", {"text": lines[0]}).json["labels"][0]["label"] == expected[0]["label"]
+
+
+def test_labels_of_pairs_are_those_of_the_command_line(entailing: Site, entailer_folder: Path, call: Callable[..., Any]) -> None:
+    done = call("entail", entailer_folder, "--json", stdin="".join(f"{one}\t{two}\n" for one, two in [*PAIRS, ("a", " ")]).encode())
+    expected = [json.loads(line) for line in done.out.splitlines()]
+    given = [{"premise": one, "hypothesis": two} for one, two in [*PAIRS, ("a", " ")]]
+    answer = entailing.post("/classify", {"pair": given})
+    assert [item["label"] for item in answer.json["labels"]] == [item["label"] for item in expected]
+    for found, known in zip(answer.json["labels"], expected, strict=True):
+        assert found["probabilities"] == pytest.approx(known["probabilities"], abs=3e-6)
+    assert answer.json["labels"][-1] == {"label": None, "probabilities": {}, "truncated": 0}
+    # A tab divides nothing here: the texts come apart.
+    one = entailing.post("/classify", {"pair": {"premise": "a\tdog", "hypothesis": "the dog"}})
+    assert (one.status, one.json["labels"][0]["label"] in ("yes", "no")) == (200, True)
+
+
+def test_captions_are_those_of_the_command_line(captioning: Site, captioner_folder: Path, call: Callable[..., Any]) -> None:
+    files = images(captioner_folder)
+    for words, changes in (([], {}), (["--beam", 1, "--max-length", 3], {"beam": 1, "max_length": 3})):
+        done = call("caption", captioner_folder, *files, "--json", *words)
+        expected = [json.loads(line) for line in done.out.splitlines()]
+        answers = [captioning.post("/caption", {"image": sent(path.read_bytes()), **changes}) for path in files]
+        assert [answer.status for answer in answers] == [200] * 5
+        found = [answer.json["captions"][0] for answer in answers]
+        assert [item["text"] for item in found] == [item["text"] for item in expected]
+        assert [item["score"] for item in found] == pytest.approx([item["hypotheses"][0]["score"] for item in expected], rel=1e-4)
+        assert len({f"{item['score']:.6g}" for item in found}) == 5
+
+
+def test_scores_of_lines_are_those_of_the_language_model(scoring: Site) -> None:
+    expected = [item.to_json() for item in language_model().score(TEXTS)]
+    answer = scoring.post("/score", {"text": TEXTS})
+    assert [item["text"] for item in answer.json["scores"]] == TEXTS
+    for found, known in zip(answer.json["scores"], expected, strict=True):
+        assert found["tokens"] == known["tokens"]
+        assert found["log_probs"] == pytest.approx(known["log_probs"], rel=1e-4)
+
+
+def test_what_labelled_texts_attend_to_is_as_the_viewer_records_it(classifying: Site, entailing: Site, classifier_folder: Path) -> None:
+    answer = classifying.post("/attention", {"text": [LINES[0], " ", LINES[1]]})
+    expected = [shown(record) for record in look_at(classifier_folder, LINES[:2])]
+    assert [item["items"] for item in answer.json["records"]] == [item["items"] for item in expected]
+    for found, known in zip(answer.json["records"], expected, strict=True):
+        assert found["maps"][0]["weights"]["numbers"] == pytest.approx(known["maps"][0]["weights"]["numbers"], abs=3e-6)
+        assert found["prediction"]["label"] == known["prediction"]["label"]
+    (record,) = entailing.post("/attention", {"pair": {"premise": PAIRS[0][0], "hypothesis": PAIRS[0][1]}}).json["records"]
+    assert [name for name in record["items"] if name != "hops"] == ["premise", "hypothesis"]
+    assert entailing.post("/attention", {"pair": {"premise": " ", "hypothesis": "a"}}).json == {"records": []}
+
+
+def test_where_a_captioner_looks_is_as_the_viewer_records_it(captioning: Site, captioner: Captioner, captioner_folder: Path) -> None:
+    path = images(captioner_folder)[0]
+    (record,) = captioning.post("/attention", {"image": sent(path.read_bytes()), "beam": 2}).json["records"]
+    decoding = captioner.run.config.decoding.model_copy(update={"beam": 2})
+    assert record == shown(captioner.record(path, decoding=decoding), title="")
+    assert len(record["hypotheses"]) == 2
+
+
+def test_every_hypothesis_of_a_translation_is_shown(scoring: Site) -> None:
+    (record,) = Site().post("/attention", {"text": TEXTS[0], "beam": 4}).json["records"]
+    assert len(record["hypotheses"]) == 4
+    (own,) = scoring.post("/attention", {"text": TEXTS[0]}).json["records"]
+    assert own["maps"] == shown(language_model().record(TEXTS[0]))["maps"]  # pyright: ignore[reportArgumentType]
+    refused = scoring.post("/attention", {"text": "a", "model": 1})
+    assert (refused.status, refused.error) == (422, "model: model1 has no attention to look at")
+
+
+@pytest.mark.parametrize(
+    ("model", "attends"),
+    [
+        ({"pooling": "last"}, False),
+        ({"pooling": "max"}, True),
+        ({"pooling": "last", "encoder": {"type": "transformer", "num_heads": 2, "ff_dim": 13}}, True),
+    ],
+)
+def test_a_classifier_with_nothing_to_look_at_says_so(model: Any, attends: bool, tmp_path: Path) -> None:
+    site = Site(Classifier(untrained(tmp_path, model=model)))
+    assert site.ask("GET", "/health").json["models"] == [{"name": "model0", "task": "classification", "attends": attends}]
+    answer = site.post("/attention", {"text": LINES[0]})
+    assert answer.status == (200 if attends else 422)
+    assert len(answer.json["records"]) == 1 if attends else answer.error == "model: model0 has no attention to look at"
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int) -> bytes:
+    """Return a small file that says it is large."""
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 99)) + chunk(b"IEND", b"")
+
+
+HOSTILE = {
+    b"": "image: empty file, expected an image",
+    b"no image": "image: not an image, expected",
+    b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>": "image: not an image, expected",
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n": "image: not an image, expected",
+    png(60_000, 60_000): "image: too many pixels, expected at most",
+    png(2001, 200): "image: 2001 x 200 pixels, expected at most 400000",
+    png(7, 5): "image: damaged or truncated PNG image",
+    encoded("PNG", (70, 50))[:60]: "image: damaged or truncated PNG image",
+    encoded("JPEG", (700, 500), quality=95)[:-200]: "image: damaged or truncated JPEG image",
+    encoded("TIFF")[:30]: "image: not an image",
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE, ids=lambda data: ascii(data[:24]))
+@pytest.mark.parametrize("path", ["/caption", "/attention"])
+def test_an_image_that_cannot_be_read_is_refused_in_one_line(captioning: Site, path: str, data: bytes) -> None:
+    answer = captioning.post(path, {"image": sent(data)})
+    assert answer.status == 422
+    assert answer.error.startswith(HOSTILE[data])
+    assert "\n" not in answer.error
+
+
+def test_the_example_of_the_description_is_an_image(captioning: Site) -> None:
+    described = captioning.ask("GET", "/openapi.json").json["paths"]["/caption"]["post"]["requestBody"]["content"]["application/json"]
+    (example,) = described["schema"]["properties"]["image"]["examples"]
+    assert captioning.post("/caption", {"image": example}).status == 200
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
+def test_every_format_is_read(captioning: Site, form: str) -> None:
+    assert captioning.post("/caption", {"image": sent(encoded(form))}).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, "image: missing"),
+        ({"image": ["AAAA"]}, "image: expected text, found a list"),
+        ({"image": "AAA"}, "image: expected base64"),
+        ({"image": "AA\n="}, "image: expected base64"),
+        ({"image": "data:image/png;base64,AAAA"}, "image: expected base64"),
+        ({"image": "\u00e9\u00e9\u00e9\u00e9"}, "image: expected base64"),
+        ({"image": "A" * 26_672}, "image: expected at most 26668 characters, found 26672"),
+        ({"image": "AAAA", "text": "a"}, "text: unknown field; known ones: image, model, beam, length_penalty, max_length"),
+        ({"image": "AAAA", "beam": 11}, "beam: expected a whole number from 1 to 10, found 11"),
+    ],
+)
+def test_a_body_without_an_image_is_refused(captioning: Site, body: Any, error: str) -> None:
+    answer = captioning.post("/caption", body)
+    assert (answer.status, answer.error) == (422, error)
+
+
+def test_an_image_too_large_is_refused_before_it_is_read(captioning: Site) -> None:
+    answer = captioning.post("/caption", {"image": "A" * 60_000})
+    assert (answer.status, answer.error) == (413, f"body: expected at most {Limits(max_image=20_000).max_image_body} bytes")
+    # Bytes as they are, and a form's, are not read: another site could send them.
+    assert captioning.ask("POST", "/caption", encoded("PNG"), {"Content-Type": "image/png"}).status == 415
+    assert captioning.ask("POST", "/caption", b'{"image": "AAAA"}', {**JSON, "Origin": "http://evil.com"}).status == 403
+
+
+def test_an_image_that_cannot_be_read_costs_the_others_of_its_batch_nothing(captioner: Captioner, captioner_folder: Path) -> None:
+    good = [path.read_bytes() for path in images(captioner_folder)[:2]]
+    job = Caption([Model("a", captioner)], Limits())
+    answers = job.compute(Search(0, captioner.run.config.decoding), [b"no", good[0], png(60_000, 60_000), good[1], b""])
+    assert [isinstance(answer, Refused) for answer in answers] == [True, False, True, False, True]
+    alone = [job.compute(Search(0, captioner.run.config.decoding), [data])[0] for data in good]
+    texts = [json.loads(str(answer))["text"] for answer in (answers[1], answers[3], *alone)]
+    assert texts[:2] == texts[2:]
+
+
+def test_hard_attention_draws_for_each_image_as_if_it_came_alone(captioner: Captioner, captioner_folder: Path) -> None:
+    model = captioner.run.config.model.model_copy(update={"attention": "hard"})
+    hard = model.model_copy(update={"hard": model.hard.model_copy(update={"mode": "sample"})})  # pyright: ignore[reportAttributeAccessIssue]
+    calls: list[int] = []
+
+    class Counted(Captioner):
+        def caption(self, images: Any, **settings: Any) -> Any:
+            calls.append(len(images))
+            return super().caption(images, **settings)
+
+    own = Counted(captioner.run._replace(config=captioner.run.config.model_copy(update={"model": hard})))
+    data = images(captioner_folder)[0].read_bytes()
+    answers = Caption([Model("a", own)], Limits()).compute(Search(0, own.run.config.decoding), [data] * 3)
+    assert (len(set(answers)), calls) == (1, [1, 1, 1])
+
+
+def test_bodies_held_at_a_time_are_bounded_but_one_alone_is_read() -> None:
+    site = Site(translator(), max_held=1000, max_body=5000, max_text=5000, body_seconds=0.3)
+    body = json.dumps({"text": "a"}).encode().ljust(900)
+
+    async def conversation(site: Site) -> list[Any]:
+        import asyncio
+
+        slow = asyncio.create_task(site.send("POST", "/translate", [body, b"..."], JSON))
+        await asyncio.sleep(0.05)
+        full = await site.send("POST", "/translate", body, JSON)
+        late = await slow
+        return [full, late, await site.send("POST", "/translate", body.ljust(2000), JSON)]
+
+    full, late, alone = site.run(conversation)
+    assert (full.status, full.error, full.headers["retry-after"]) == (429, "too much is being read; try again later", "1")
+    assert [late.status, alone.status] == [408, 200]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"text": "a"}, "pair: missing"),
+        ({"pair": {"premise": "a"}}, "pair.hypothesis: missing"),
+        ({"pair": {"premise": "a", "hypothesis": 3}}, "pair.hypothesis: expected text, found a whole number"),
+        ({"pair": {"premise": "a", "hypothesis": "b\nc"}}, "pair.hypothesis: expected one line of text, without a line feed"),
+        ({"pair": {"premise": "a", "hypothesis": "b", "label": "c"}}, "pair.label: unknown field; known ones: premise, hypothesis"),
+        ({"pair": ["a", "b"]}, "pair[0]: expected an object, found text"),
+        ({"pair": []}, "pair: expected 1 to 64 items, found 0"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/classify", "/attention"])
+def test_a_body_without_a_pair_is_refused(entailing: Site, path: str, body: Any, error: str) -> None:
+    answer = entailing.post(path, body)
+    assert (answer.status, answer.error) == (422, error)
+
+
+def test_a_task_has_its_own_routes_and_names_them(classifying: Site, captioning: Site) -> None:
+    told = "there is nothing under this path: a run of the task {}; /openapi.json describes them"
+    answer = classifying.post("/translate", {"text": "a"})
+    assert (answer.status, answer.error) == (404, told.format("classification has /classify and /attention"))
+    answer = captioning.post("/classify", {"text": "a"})
+    assert (answer.status, answer.error) == (404, told.format("captioning has /caption and /attention"))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_is_described_as_it_is_checked(
+    task: str, classifying: Site, entailing: Site, captioning: Site, scoring: Site, captioner: Captioner, tmp_path: Path
+) -> None:
+    workers: dict[str, Any] = {"translation": translator(), "captioning": captioner, "lm": language_model()}
+    workers |= {"classification": Classifier(untrained(tmp_path)), "entailment": Entailer(untrained(tmp_path, task="entailment"))}
+    made = jobs([Model("a", workers[task])], Limits())
+    assert [job.path for job in made][1:] == ["/attention"]
+    for job in made:
+        assert keywords(job.request) - CHECKED - TELLING == set()
+        assert set(describe(made)["paths"][job.path]["post"]["responses"]) == {"200", *map(str, STATUSES)}
+
+
+def test_two_runs_of_one_task_are_served_and_of_two_are_not(classifier_folder: Path, entailer_folder: Path) -> None:
+    models = open_models([classifier_folder, classifier_folder])
+    site = Site(*(model.worker for model in models))
+    one, two = (site.post("/classify", {"text": LINES, "model": number}).json for number in (0, 1))
+    assert one == two
+    message = f"{classifier_folder} of classification, {entailer_folder} of entailment: only runs of one task are served side by side"
+    with pytest.raises(ConfigError) as told:
+        open_models([classifier_folder, entailer_folder])
+    assert str(told.value) == message
+
+
+def test_a_captioner_that_reads_features_is_refused_at_the_start(
+    captioner: Captioner, captioner_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = captioner.run.config
+    model = config.model.model_copy(update={"encoder": FeaturesConfig(grid=(2, 2), dim=3)})
+    own = Captioner(captioner.run._replace(config=config.model_copy(update={"model": model})))
+    monkeypatch.setitem(TASKS, "captioning", TASKS["captioning"]._replace(open=lambda folder: own))
+    with pytest.raises(ConfigError, match="reads features computed beforehand; an image that is sent has none"):
+        open_models([captioner_folder])
