@@ -26,7 +26,7 @@ demo: $(VENV)/.installed
 	$(RUN) regard demo --out $(OUT)
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(RUN) pytest -n 2
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadgroup
 
 check: $(VENV)/.installed-dev
 	$(RUN) ruff check .

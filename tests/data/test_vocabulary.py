@@ -162,7 +162,7 @@ def test_decoded_text_is_one_line(vocabulary: Vocabulary) -> None:
     assert len(vocabulary.decode(vocabulary.encode("a\nb\u2028c\x85 d\re\0f").ids).splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind if kind == "bpe" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS])
 def test_same_texts_give_the_same_file_in_another_process(kind: str, tmp_path: Path) -> None:
     texts = [f"{TEXTS[number % 5]} {number * 7919 % 1013} {number:b}" for number in range(211)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
