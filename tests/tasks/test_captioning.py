@@ -265,7 +265,7 @@ def test_settings_that_mean_nothing_to_captions_are_refused(tmp_path: Path) -> N
     captions, _ = write_set(tmp_path)
     with pytest.raises(ConfigError, match=r"decoding\.replace_unknown: there is no source word"):
         check_settings(configuration(captions, decoding={"replace_unknown": True}))
-    with pytest.raises(ConfigError, match=r"training\.metric: macro_f1 says nothing of captions"):
+    with pytest.raises(ConfigError, match=r"training\.metric: macro_f1; the task captioning has loss, "):
         check_settings(configuration(captions, training={"metric": "macro_f1"}))
     with pytest.raises(DataError, match=r"data\.captions: no training data given"):
         train_captioning(configuration(captions, data={"captions": None}), tmp_path / "run", say=quiet)

@@ -322,7 +322,7 @@ def test_evaluation_tells_what_was_taken_for_what(learned: Path) -> None:
         ({"data": {"vectors": "small"}}, "model.embed_dim: 6, but the vectors of .*small have 2 numbers"),
         ({"data": {"vectors": "small"}, "vocabulary": {"kind": "bpe"}}, "data.vectors: word vectors need vocabulary.kind word, found bpe"),
         ({"vocabulary": {"shared": False}}, "vocabulary.shared: must be true"),
-        ({"training": {"metric": "bleu"}}, "training.metric: bleu, expected one of loss, accuracy, macro_f1"),
+        ({"training": {"metric": "bleu"}}, "training.metric: bleu; the task classification has loss, accuracy, macro_f1"),
         ({"model": {"class_weights": {"bad": 1.0, "good": 2.0}}}, "model.class_weights: .*'odd' does not fit"),
     ],
 )

@@ -14,7 +14,7 @@ from regard.data import BOS, EOS, PAD, UNK, collate
 from regard.decoding import SamplingOptions, SearchOptions, beam_search
 from regard.errors import ConfigError
 from regard.tasks import Translation, Translator, open_run
-from regard.tasks import translate as module
+from regard.tasks import chunks
 from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
 # Each breaks some reader's idea of a line. The rest of them is tested through the command line.
@@ -182,8 +182,8 @@ def test_decoding_that_does_not_fit_the_run_is_refused(parts: dict[str, Any], se
 def test_a_stream_gives_what_all_lines_at_once_give(monkeypatch: pytest.MonkeyPatch, lines: int, characters: int) -> None:
     subject = translator()
     expected = [item.text for item in subject.translate(LINES)]
-    monkeypatch.setattr(module, "CHUNK_LINES", lines)
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", characters)
+    monkeypatch.setattr(chunks, "CHUNK_ITEMS", lines)
+    monkeypatch.setattr(chunks, "CHUNK_CHARACTERS", characters)
     read = 0
 
     def source() -> Any:

@@ -73,6 +73,7 @@ def test_likelihood_asks_before_each_batch_whether_to_go_on() -> None:
         ({"model": {"attention": {"score": "dot"}}}, "decoder_dim is 11, the source states have 10"),
         ({"decoding": {"replace_unknown": True}}, "needs vocabulary.kind word"),
         ({"model": {"attention": None}, "decoding": {"coverage_penalty": 0.1}}, "no attention"),
+        ({"training": {"metric": "macro_f1"}}, "training.metric: macro_f1; the task translation has loss, perplexity, "),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused_before_anything_is_written(

@@ -14,7 +14,7 @@ from regard.models.decoder import DecoderOutput
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
 from regard.models.recurrent_state import DecoderState
-from regard.models.sequence import AnyState, EncoderDecoder
+from regard.models.sequence import AnyState, EncoderDecoder, real_loss
 from regard.models.show import ShowDecoder
 from regard.models.source import Source
 from regard.models.transformer import shown_weights
@@ -130,9 +130,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         penalised = self.training and self.doubly_stochastic > 0
         readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=penalised, soft=soft)
         real = ops.length_mask(target_lengths, target_output.shape[1])
-        rows = real.flatten().nonzero().squeeze(1)
-        hidden, goal = readout.flatten(0, 1).index_select(0, rows), target_output.flatten().index_select(0, rows)
-        sums = ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
+        sums = real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
         extra = sums.loss.new_zeros(())
         if penalised and look.weights is not None:
             found = ops.doubly_stochastic_penalty(look.weights, real, reduction="paper" if self.penalty == "paper" else "mean")

@@ -14,6 +14,7 @@ from regard.config import LanguageModelConfig
 from regard.config.language import PARTS
 from regard.models.cell import Layers, RecurrentStack
 from regard.models.embedding import ScaledEmbedding
+from regard.models.sequence import real_loss
 
 
 class Past(NamedTuple):
@@ -177,9 +178,7 @@ class RecurrentLanguageModel(nn.Module):
             label_smoothing: eps of the smoothed cross-entropy.
         """
         found = self.decode(inputs, past)
-        real = ops.length_mask(lengths, inputs.shape[1]).flatten().nonzero().squeeze(1)
-        readout, goal = found.readout.flatten(0, 1).index_select(0, real), goals.flatten().index_select(0, real)
-        return ops.linear_cross_entropy(readout, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing), found.past
+        return real_loss(self.output, found.readout, goals, lengths, label_smoothing=label_smoothing), found.past
 
     def start(self, batch_size: int) -> LanguageState:
         """Return the state before the first token, one hypothesis a prompt."""

@@ -105,10 +105,22 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             label_smoothing: eps of the smoothed cross-entropy.
         """
         readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
-        real = ops.length_mask(target_lengths, target_output.shape[1]).flatten().nonzero().squeeze(1)
-        hidden = readout.flatten(0, 1).index_select(0, real)
-        goal = target_output.flatten().index_select(0, real)
-        return ops.linear_cross_entropy(hidden, self.output.weight, self.output.bias, goal, label_smoothing=label_smoothing)
+        return real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+
+
+def real_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
+    """Return the summed loss of the goals that are there, padding left out of every product of the output layer.
+
+    Args:
+        output: from readouts to the vocabulary.
+        readout: (B, T, R).
+        goals: (B, T) tokens.
+        lengths: (B,) how many of the T are there, 0 to T.
+        label_smoothing: eps of the smoothed cross-entropy.
+    """
+    real = ops.length_mask(lengths, goals.shape[1]).flatten().nonzero().squeeze(1)
+    hidden, goal = readout.flatten(0, 1).index_select(0, real), goals.flatten().index_select(0, real)
+    return ops.linear_cross_entropy(hidden, output.weight, output.bias, goal, label_smoothing=label_smoothing)
 
 
 class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from regard.data.captions import CaptionSet
 from regard.data.features import FeatureFile
 from regard.data.image_store import ImageStore
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
 from regard.metrics.caption import caption_scores
 from regard.models.captioning import CaptionModel, build_captioner
 from regard.ops import SequenceLoss
@@ -34,9 +33,12 @@ from regard.tasks.caption_data import (
     settled,
 )
 from regard.tasks.caption_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRun
-from regard.tasks.run_folder import discard_run, prepare_run
+from regard.tasks.run_folder import begun, check_metric, silent
 from regard.tasks.translation import likelihood
 from regard.training import Job, TrainResult, processes, train
+
+METRICS = ("loss", "perplexity", "token_accuracy", "bleu", "cider")
+"""What `training.metric` can be."""
 
 
 class _Part(NamedTuple):
@@ -82,10 +84,9 @@ def train_captioning(
     config = settled(config)
     check_settings(config)
     with processes() as world:
-        tell = say if world.main else _nothing
+        tell = say if world.main else silent
         data = read_data(config)
-        started = world.on_main(lambda: int(prepare_run(folder, config, data.digests, lambda: _vocabulary(config, data.train))))
-        try:
+        with begun(world, folder, config, data.digests, lambda: _vocabulary(config, data.train), (*RUN_FILES, IMAGES)):
             vocabulary = Vocabulary.load(folder / VOCABULARY)
             torch.manual_seed(config.training.seed)
             fresh = not any((folder / "checkpoints").glob("step-*"))
@@ -95,14 +96,9 @@ def train_captioning(
             parts = []
             for examples, name in ((data.train, "training data"), (data.valid, "validation data")):
                 world.on_main(lambda examples=examples: int(bool(len(_pictures(config, folder, examples, tell)))))
-                pictures, cells = _pictures(config, folder, examples, _nothing), model.grid[0] * model.grid[1]
+                pictures, cells = _pictures(config, folder, examples, silent), model.grid[0] * model.grid[1]
                 corpus = encode_captions(examples, pictures, vocabulary, config, cells=cells, name=name)
                 parts.append(_Part(examples, corpus))
-        except DataError:
-            if started and world.main:
-                shutil.rmtree(folder / IMAGES, ignore_errors=True)
-                discard_run(folder, RUN_FILES)
-            raise
         _report(tell, config, parts[0], parts[1], vocabulary, model)
         job = _job(config, folder, parts[0].corpus, parts[1], vocabulary)
         if on_event is not None:
@@ -121,8 +117,7 @@ def check_settings(config: CaptioningConfig) -> None:
     """
     if config.decoding.replace_unknown:
         raise ConfigError("decoding.replace_unknown: there is no source word to take in a caption")
-    if config.training.metric not in ("loss", "perplexity", "token_accuracy", "bleu", "cider"):
-        raise ConfigError(f"training.metric: {config.training.metric} says nothing of captions; loss, token_accuracy, bleu and cider do")
+    check_metric(config, METRICS)
     preprocessing(config.image)
     if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
         with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
@@ -201,7 +196,3 @@ def _report(
     sees = f", each of which sees {encoder.receptive_field} pixels" if isinstance(encoder, SmallCNNConfig) else ""
     tell(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(vocabulary)} entries")
     tell(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-
-
-def _nothing(line: str) -> None:
-    pass

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.config import EntailmentConfig
-from regard.tasks.labelling import Labelling, in_chunks, label_texts
+from regard.tasks.chunks import in_chunks
+from regard.tasks.labelling import Labelling, label_texts
 from regard.tasks.sentences import SentenceRun, open_sentences, train_sentences
 from regard.training import TrainResult
 

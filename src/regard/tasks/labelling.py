@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,13 +15,8 @@ from regard.tasks.sentences import SentenceRun, encode_texts
 from regard.tasks.workers import map_batches
 
 BATCH_SIZE = 64
-# What is read before any of it is labelled: enough to sort by length, little enough to hold.
-CHUNK_EXAMPLES = 4096
-CHUNK_CHARACTERS = 4_000_000
 # More digits would tell of the batch an example was in, not of the example.
 DIGITS = 6
-
-Item = TypeVar("Item")
 
 
 class Labelling(NamedTuple):
@@ -132,17 +127,3 @@ def label_texts(
         probabilities = dict(zip(run.labels, answer.probabilities.tolist(), strict=True))
         found.append(Labelling(run.labels[int(answer.probabilities.argmax())], probabilities, answer.weights, cut))
     return found
-
-
-def in_chunks(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield items in lists of at most `CHUNK_EXAMPLES` items and about `CHUNK_CHARACTERS` characters."""
-    chunk: list[Item] = []
-    characters = 0
-    for item in items:
-        chunk.append(item)
-        characters += size(item)
-        if len(chunk) == CHUNK_EXAMPLES or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk

@@ -21,7 +21,7 @@ from regard.errors import ConfigError, DataError
 from regard.metrics import Score
 from regard.models import Past, RecurrentLanguageModel, build_language_model
 from regard.ops import SequenceLoss
-from regard.tasks.run_folder import CONFIG, DATA, device_of, discard_run, load_model, prepare_run, read_config
+from regard.tasks.run_folder import CONFIG, DATA, begun, check_metric, device_of, load_model, read_config, silent
 from regard.training import Job, TrainResult, World, processes, train
 
 VOCABULARY = "vocabulary.json"
@@ -103,7 +103,7 @@ def train_language(
     folder = Path(folder)
     check_language_settings(config)
     with processes() as world:
-        tell = say if world.main else _nothing
+        tell = say if world.main else silent
         lines, held, digests = _read_data(config)
         settings = config.vocabulary
 
@@ -111,17 +111,12 @@ def train_language(
             made = Vocabulary.train(lines, kind=settings.kind, size=settings.size, min_count=settings.min_count)
             return {VOCABULARY: made.to_bytes()}
 
-        started = world.on_main(lambda: int(prepare_run(folder, config, digests, make)))
-        vocabulary = Vocabulary.load(folder / VOCABULARY)
-        text, valid = encode_text(lines, vocabulary), encode_text(held, vocabulary)
-        torch.manual_seed(config.training.seed)
-        model = build_language_model(config.model, vocabulary_size=len(vocabulary))
-        try:
+        with begun(world, folder, config, digests, make, RUN_FILES):
+            vocabulary = Vocabulary.load(folder / VOCABULARY)
+            text, valid = encode_text(lines, vocabulary), encode_text(held, vocabulary)
+            torch.manual_seed(config.training.seed)
+            model = build_language_model(config.model, vocabulary_size=len(vocabulary))
             job = _job(config, text, valid, _carried(config, model, world))
-        except DataError:
-            if started and world.main:
-                discard_run(folder, RUN_FILES)
-            raise
         _report(tell, text, valid, vocabulary, model)
         if on_event is not None:
             job = replace(job, on_event=on_event)
@@ -142,8 +137,7 @@ def check_language_settings(config: LanguageConfig) -> None:
         raise ConfigError("training.compile: not for the task lm: each chunk would be unrolled, step by step, into one program")
     if training.distributed == "fsdp":
         raise ConfigError("training.distributed: fsdp is not for the task lm, whose models are small; ddp trains with several processes")
-    if training.metric not in METRICS:
-        raise ConfigError(f"training.metric: the task lm has {', '.join(METRICS)}; found {training.metric}")
+    check_metric(config, METRICS)
 
 
 def _carried(config: LanguageConfig, model: RecurrentLanguageModel, world: World) -> dict[str, Tensor]:
@@ -284,7 +278,3 @@ def _report(tell: Callable[[str], None], text: EncodedText, valid: EncodedText, 
     unknown = f"; unknown in validation text: {valid.unknown / counts[1][1]:.2%}" if vocabulary.kind in ("word", "character") else ""
     tell(f"vocabulary: {len(vocabulary)} entries{unknown}")
     tell(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-
-
-def _nothing(line: str) -> None:
-    pass

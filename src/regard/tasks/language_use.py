@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +15,13 @@ from regard.data.stream import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError, DataError
+from regard.tasks.chunks import in_chunks
 from regard.tasks.language import CHUNK, LanguageRun, open_language_run
 from regard.tasks.run_folder import device_of
 from regard.tasks.workers import map_batches
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
 # What is read before any of it is answered: enough to sort by length, little enough to hold.
-LINES = 512
 # Rows of logits alive at a time.
 ROWS = 512
 # Of a longer prompt only the last so many tokens are read: each takes a step.
@@ -141,7 +140,7 @@ class LanguageModel:
 
     def score_stream(self, lines: Iterable[str], *, batch_size: int = 64) -> Iterator[LineScore]:
         """Score any number of lines in constant memory; in order, one result a line."""
-        for chunk in _chunks(lines):
+        for chunk in in_chunks(lines, len):
             yield from self.score(chunk, batch_size=batch_size)
 
     def generate(
@@ -217,7 +216,7 @@ class LanguageModel:
         batch_size: int = 64,
     ) -> Iterator[Continuation]:
         """Continue any number of prompts in constant memory; in order, one result a prompt. See `generate`."""
-        for chunk in _chunks(prompts):
+        for chunk in in_chunks(prompts, len):
             yield from self.generate(chunk, max_length=max_length, beam=beam, n_best=n_best, sampling=sampling, batch_size=batch_size)
 
     def record(self, line: str) -> AttentionRecord | None:
@@ -312,9 +311,3 @@ def language_records(folder: str | Path, lines: Sequence[str]) -> list[Attention
     if not records:
         raise DataError("nothing to look at: the input holds no lines")
     return records
-
-
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    rest = iter(lines)
-    while chunk := list(islice(rest, LINES)):
-        yield chunk

@@ -11,7 +11,9 @@ and the files of the task, such as vocabularies.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,8 +22,8 @@ from torch import nn
 
 from regard.config import RunConfig, differences, dump_config, load_config, task_of
 from regard.data.lines import write_files
-from regard.errors import CheckpointError, ConfigError
-from regard.training import load_weights
+from regard.errors import CheckpointError, ConfigError, DataError
+from regard.training import World, load_weights
 from regard.training.checkpoint import check_run_files, weights_file
 from regard.training.folder import verify_folder
 
@@ -103,10 +105,61 @@ def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], mak
 
 
 def discard_run(folder: Path, names: Sequence[str]) -> None:
-    """Remove a run that was started and cannot be trained; `names` are its files."""
+    """Remove a run that was started and cannot be trained; `names` are its files, and folders of such."""
     for name in names:
-        (folder / name).unlink(missing_ok=True)
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
     folder.rmdir()
+
+
+@contextmanager
+def begun(
+    world: World, folder: Path, config: RunConfig, digests: Mapping[str, str], make: Callable[[], Mapping[str, bytes]], names: Sequence[str]
+) -> Iterator[None]:
+    """Start a run, or check the one that is there, in the first process; where its data turns out unfit, take a new one back.
+
+    Args:
+        world: the processes.
+        folder: see `prepare_run`, and so for the next three.
+        config: what is asked for.
+        digests: sha256 of each data file.
+        make: gives the task's own files.
+        names: all files of the run, and folders of such.
+
+    Raises:
+        ConfigError: see `prepare_run`.
+    """
+    started = world.on_main(lambda: int(prepare_run(folder, config, digests, make)))
+    try:
+        yield
+    except (DataError, ConfigError):
+        if started and world.main:
+            discard_run(folder, names)
+        raise
+
+
+def check_metric(config: RunConfig, offered: Sequence[str]) -> None:
+    """Refuse a `training.metric` that the task has not.
+
+    Args:
+        config: what is to be trained.
+        offered: the metrics of its task.
+
+    Raises:
+        ConfigError: the metric is another; names those there are.
+
+    Example:
+        >>> from regard.config import ClassificationConfig
+        >>> check_metric(ClassificationConfig(), ["loss", "accuracy"])
+    """
+    if config.training.metric not in offered:
+        raise ConfigError(f"training.metric: {config.training.metric}; the task {config.task} has {', '.join(offered)}")
+
+
+def silent(line: str) -> None:
+    """Tell nobody: what processes but the first do with their news."""
 
 
 def load_model(folder: Path, model: nn.Module, names: Sequence[str]) -> Path:

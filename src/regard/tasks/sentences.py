@@ -35,7 +35,7 @@ from regard.errors import CheckpointError, ConfigError, DataError
 from regard.metrics.classification import macro_f1
 from regard.models.labeller import Labeller, build_labeller
 from regard.ops import SequenceLoss
-from regard.tasks.run_folder import CONFIG, DATA, device_of, discard_run, load_model, prepare_run, read_config, run_task
+from regard.tasks.run_folder import CONFIG, DATA, begun, check_metric, device_of, load_model, read_config, run_task, silent
 from regard.training import Job, TrainResult, processes, train
 
 VOCABULARY, LABELS = "vocabulary.json", "labels.json"
@@ -152,18 +152,13 @@ def train_sentences(
     folder = Path(folder)
     _check_settings(config)
     with processes() as world:
-        tell = say if world.main else _nothing
+        tell = say if world.main else silent
         parts, digests = _read_data(config)
         kept = parts[0].examples
-        started = world.on_main(lambda: int(prepare_run(folder, config, digests, lambda: _own_files(config, kept))))
-        vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
-        try:
+        with begun(world, folder, config, digests, lambda: _own_files(config, kept), RUN_FILES):
+            vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
             corpus, held = (encode_labelled(part, config, vocabulary, labels) for part in parts)
             vectors = _read_vectors(config, vocabulary)
-        except (DataError, ConfigError):
-            if started and world.main:
-                discard_run(folder, RUN_FILES)
-            raise
         torch.manual_seed(config.training.seed)
         model = build_labeller(config.model, vocabulary_size=len(vocabulary), classes=len(labels), unknown=UNK)
         _report(tell, parts, (corpus, held), vocabulary, labels)
@@ -249,8 +244,7 @@ def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, l
 
 
 def _check_settings(config: SentenceConfig) -> None:
-    if config.training.metric not in METRICS:
-        raise ConfigError(f"training.metric: {config.training.metric}, expected one of {', '.join(METRICS)}")
+    check_metric(config, METRICS)
     if config.data.vectors is not None and config.vocabulary.kind != "word":
         raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
     if not config.vocabulary.shared:
@@ -354,7 +348,3 @@ def _report(
     known: list[Any] = [number for text in parts[1].ids for ids in text for number in ids]
     unknown = f"; unknown in validation text: {known.count(UNK) / len(known):.2%}" if vocabulary.kind in ("word", "character") else ""
     tell(f"vocabulary: {len(vocabulary)} entries{unknown}")
-
-
-def _nothing(line: str) -> None:
-    pass

@@ -17,14 +17,11 @@ from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.tasks.attended import with_hypotheses, with_layers
+from regard.tasks.chunks import in_chunks
 from regard.tasks.run import Run, open_ensemble
 from regard.tasks.run_folder import device_of
 from regard.tasks.workers import map_batches
 from regard.viewer import AttentionRecord
-
-# What is read before any of it is translated: enough to sort by length, little enough to hold.
-CHUNK_LINES = 4096
-CHUNK_CHARACTERS = 4_000_000
 
 
 class Translation(NamedTuple):
@@ -145,7 +142,7 @@ class Translator:
         self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
     ) -> Iterator[Translation]:
         """Translate any number of lines in constant memory, a chunk at a time; in order, one result a line."""
-        for chunk in _chunks(lines):
+        for chunk in in_chunks(lines, len):
             yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
     def align(self, line: str, target: str) -> AttentionRecord | None:
@@ -277,19 +274,6 @@ def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, atten
         raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
     if decoding.coverage_penalty and not attends:
         raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
-
-
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    characters = 0
-    for line in lines:
-        chunk.append(line)
-        characters += len(line)
-        if len(chunk) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
 
 
 def _record(

@@ -20,9 +20,12 @@ from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
 from regard.ops import SequenceLoss
 from regard.tasks.run import Run, Vocabularies, load_vocabularies, make_vocabularies, run_files
-from regard.tasks.run_folder import device_of, discard_run, prepare_run
+from regard.tasks.run_folder import begun, check_metric, device_of, silent
 from regard.tasks.translate import Translator, check_decoding
 from regard.training import Job, TrainResult, processes, train
+
+METRICS = ("loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match")
+"""What `training.metric` can be."""
 
 
 class Corpus(NamedTuple):
@@ -110,19 +113,14 @@ def train_translation(
     folder = Path(folder)
     check_settings(config)
     with processes() as world:
-        tell = say if world.main else _nothing
+        tell = say if world.main else silent
         pairs, valid, digests = _read_data(config)
-        started = world.on_main(lambda: int(prepare_run(folder, config, digests, lambda: make_vocabularies(config, pairs))))
-        vocabularies = load_vocabularies(folder, config)
-        try:
+        with begun(world, folder, config, digests, lambda: make_vocabularies(config, pairs), run_files(config)):
+            vocabularies = load_vocabularies(folder, config)
             corpus, held = (
                 encode_corpus(part, vocabularies, max_length=config.data.max_length, name=name)
                 for part, name in ((pairs, "training data"), (valid, "validation data"))
             )
-        except DataError:
-            if started and world.main:
-                discard_run(folder, run_files(config))
-            raise
         torch.manual_seed(config.training.seed)
         model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
         _report(tell, config, corpus, held, vocabularies, model)
@@ -144,6 +142,7 @@ def check_settings(config: TranslationConfig) -> None:
     if config.model.share_embeddings and not config.vocabulary.shared:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
     check_decoding(config, config.decoding)
+    check_metric(config, METRICS)
     with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
         build(config.model, source_size=8, target_size=8)
 
@@ -231,7 +230,3 @@ def _report(
         else:
             tell(f"{side} vocabulary: {len(vocabulary)} entries")
     tell(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-
-
-def _nothing(line: str) -> None:
-    pass
