@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from regard.decoding import SearchOptions, beam, beam_search, greedy_search
+from regard.decoding import SearchOptions, beam_search, greedy_search, selection
 from regard.errors import ConfigError, RegardError, ShapeError
 from tests.decoding.history import BOS, EOS, HistoryStep, Read, exhaustive, read_alone, same, score_of
 
@@ -111,7 +111,8 @@ def test_stopping_early_loses_nothing_in_hundreds_of_searches(monkeypatch: pytes
         step, patient = (HistoryStep(seed=7, vocabulary=5, source_lengths=SOURCES, end_bonus=1.0) for _ in range(2))
         early = searched(step, options, many)
         with monkeypatch.context() as patch:
-            patch.setattr(beam, "cannot_improve", lambda worst, best_total, ceiling: best_total == -torch.inf)
+            patch.setattr(selection.beam_cpu, "supports", lambda log_probs: False)
+            patch.setattr(selection, "cannot_improve", lambda worst, best_total, ceiling: best_total == -torch.inf)
             late = searched(patient, options, many)
         assert early == late
         assert sum(rows for rows, _ in step.shapes) < sum(rows for rows, _ in patient.shapes)

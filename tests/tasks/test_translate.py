@@ -13,8 +13,7 @@ from regard.config import DecodingConfig
 from regard.data import BOS, EOS, PAD, UNK, collate
 from regard.decoding import SamplingOptions, SearchOptions, beam_search
 from regard.errors import ConfigError
-from regard.tasks import Translation, Translator, open_run
-from regard.tasks import chunks
+from regard.tasks import Translation, Translator, chunks, open_run
 from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
 
 # Each breaks some reader's idea of a line. The rest of them is tested through the command line.

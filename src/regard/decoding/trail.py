@@ -30,13 +30,20 @@ class Layer(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Hypotheses that may end in a step, all (B, C): `ended` says which do, `nodes` are flat places of their parents."""
+    """Hypotheses that end in a step, all (E,), in order of sentence and place."""
 
-    ended: Tensor
+    rows: Tensor  # which sentence of the whole batch
+    places: Tensor  # which of its sentence's candidates each is
     scores: Tensor
-    nodes: Tensor
+    nodes: Tensor  # flat places of their parents
     tokens: Tensor
     log_probs: Tensor
+
+
+def ending(ended: Tensor, rows: Tensor, *columns: Tensor) -> Ends:
+    """Return those that `ended` (B, C) says of sentences `rows` (B,); `columns` (B, C) are the other fields of `Ends`."""
+    row, place = ended.nonzero(as_tuple=True)
+    return Ends(rows[row], place, *(column[row, place] for column in columns))
 
 
 class Trail:
@@ -61,14 +68,11 @@ class Trail:
         """Keep what goes on, all (B, K); `parents` are flat places among the hypotheses given to this step."""
         self._layers.append(Layer(tokens.flatten(), log_probs.flatten(), parents.flatten()))
 
-    def finish(self, ends: Ends, rows: Tensor, length: int) -> None:
-        """Keep the hypotheses that end with `length` tokens; `rows` (B,) are their sentences."""
-        row, place = ends.ended.nonzero(as_tuple=True)
-        if not len(row):
-            return
-        columns = [column[row, place].tolist() for column in ends[1:]]
-        for sentence, at, score, node, token, log_prob in zip(rows[row].tolist(), place.tolist(), *columns, strict=True):
-            self._leaves[sentence].append(Leaf(score, length, at, node, token, log_prob))
+    def finish(self, ends: Ends, length: int) -> None:
+        """Keep the hypotheses that end with `length` tokens."""
+        if len(ends.rows):
+            for row, place, score, node, token, log_prob in zip(*(column.tolist() for column in ends), strict=True):
+                self._leaves[row].append(Leaf(score, length, place, node, token, log_prob))
 
     def best(self, count: int) -> list[list[Hypothesis]]:
         """Return the `count` best of each sentence by score; a tie goes to the one that ended first, then to the better place."""

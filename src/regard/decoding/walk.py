@@ -8,7 +8,7 @@ from regard.decoding.candidates import Candidates, Pick, check_step, propose
 from regard.decoding.live import Extended, Live, add_coverage, advance, begin, follow, nodes, refuse_nan, score
 from regard.decoding.options import Rules
 from regard.decoding.protocol import AnyState, Hypothesis, Step
-from regard.decoding.trail import Ends, Trail
+from regard.decoding.trail import Trail, ending
 
 
 def walk(step: Step[AnyState], state: AnyState, pick: int | Pick, *, rules: Rules, width: int = 1) -> list[list[Hypothesis]]:
@@ -28,12 +28,13 @@ def walk(step: Step[AnyState], state: AnyState, pick: int | Pick, *, rules: Rule
         refuse_nan(longer.totals.masked_fill(done, 0.0), live)
         at_limit = rules.max_length[live.rows] == live.length + 1
         ended = ((longer.tokens == options.eos) | at_limit[:, None]) & ~done
-        ends = Ends(ended, score(longer, live, coverage, rules), nodes(longer.beams, live), longer.tokens, longer.log_probs)
+        parents = nodes(longer.beams, live)
+        ends = ending(ended, live.rows, score(longer, live, coverage, rules), parents, longer.tokens, longer.log_probs)
         trail.attend(attention if options.need_attention else None)
-        trail.finish(ends, live.rows, live.length + 1)
+        trail.finish(ends, live.length + 1)
         done = done | ended
         rows = (~done.all(1)).nonzero().squeeze(1)
-        trail.extend(longer.tokens[rows], longer.log_probs[rows], ends.nodes[rows])
+        trail.extend(longer.tokens[rows], longer.log_probs[rows], parents[rows])
         going = longer._replace(tokens=longer.tokens.masked_fill(done, options.pad)).take(rows)
         done = done[rows]
         state = follow(state, rows, going.beams, live)

@@ -1,0 +1,96 @@
+/* A step of a beam search after the model's: few numbers, much to decide, so one plain loop for every processor. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "beam.h"
+#include "native.h"
+
+/* A hypothesis one token longer: its sum of log-probabilities, and which of its sentence's candidates it is. */
+typedef struct {
+    float total;
+    int64_t place;
+} Longer;
+
+/* The `most` best candidates of a sentence, best first, a tie in their order; returns how many, or -1 for NaN. */
+static int64_t beam_rank(const BeamCall *call, int64_t sentence, Longer *best, int64_t most) {
+    const float *totals = call->totals + sentence * call->hypotheses;
+    const float *log_probs = call->log_probs + sentence * call->hypotheses * call->width;
+    int64_t found = 0;
+    for (int64_t place = 0; place < call->hypotheses * call->width; place++) {
+        const float total = totals[place / call->width] + log_probs[place];
+        if (isnan(total)) return -1;
+        if (total == -INFINITY || (found == most && !(total > best[found - 1].total))) continue;
+        int64_t at = found < most ? found++ : most - 1;
+        for (; at > 0 && total > best[at - 1].total; at--) best[at] = best[at - 1];
+        best[at] = (Longer){total, place};
+    }
+    return found;
+}
+
+/* Note a hypothesis that ends, and its score among the best of its sentence. */
+static void beam_end(BeamCall *call, int64_t sentence, int64_t place, Longer one, float *scores) {
+    const int64_t at = call->ended++, candidate = sentence * call->hypotheses * call->width + one.place;
+    float score = one.total / (float)call->penalty;
+    call->end_rows[at] = call->rows[sentence];
+    call->end_places[at] = place;
+    call->end_nodes[at] = candidate / call->width;
+    call->end_tokens[at] = call->tokens[candidate];
+    call->end_log_probs[at] = call->log_probs[candidate];
+    call->end_scores[at] = score;
+    for (int64_t i = 0; i < call->best; i++)
+        if (score > scores[i]) {
+            const float other = scores[i];
+            scores[i] = score;
+            score = other;
+        }
+}
+
+/* Note a hypothesis that goes on in a place of the sentence kept next; NULL: nobody does. */
+static void beam_go(const BeamCall *call, int64_t sentence, int64_t place, const Longer *one) {
+    const int64_t at = call->left * call->going + place, nodes = sentence * call->hypotheses;
+    const int64_t candidate = one ? nodes * call->width + one->place : 0, beam = one ? one->place / call->width : 0;
+    call->going_totals[at] = one ? one->total : -INFINITY;
+    call->going_log_probs[at] = one ? call->log_probs[candidate] : -INFINITY;
+    call->going_tokens[at] = one ? call->tokens[candidate] : call->eos;
+    call->going_beams[at] = beam;
+    call->going_nodes[at] = nodes + beam;
+}
+
+/* Returns whether the sentence is searched on; what belongs to it then lies at `left`. */
+static int beam_sentence(BeamCall *call, int64_t sentence, const Longer *best, int64_t found) {
+    const int64_t row = call->rows[sentence], before = call->ended;
+    const int at_limit = call->max_length[row] == call->length;
+    float *scores = call->kept_scores + call->left * call->best;
+    int64_t going = 0;
+    for (int64_t i = 0; i < call->best; i++) scores[i] = call->scores[sentence * call->best + i];
+    for (int64_t i = 0; i < found; i++) {
+        const int64_t candidate = sentence * call->hypotheses * call->width + best[i].place;
+        if (call->tokens[candidate] == call->eos) {
+            if (i < call->beam) beam_end(call, sentence, i, best[i], scores);
+        } else if (going < call->beam) {
+            if (at_limit) beam_end(call, sentence, i, best[i], scores);
+            beam_go(call, sentence, going++, &best[i]);
+        }
+    }
+    for (int64_t i = going; i < call->going; i++) beam_go(call, sentence, i, NULL);
+    call->kept[call->left] = sentence;
+    call->kept_count[call->left] = call->count[sentence] + (call->ended - before);
+    const float hope = call->going_totals[call->left * call->going] / call->ceiling[row];
+    return !(at_limit || (double)call->kept_count[call->left] >= call->enough || hope <= scores[call->best - 1]);
+}
+
+EXPORT int regard_beam(BeamCall *call) {
+    Longer *best = malloc((size_t)(2 * call->beam) * sizeof(Longer));
+    if (!best) return 1;
+    call->ended = call->left = 0;
+    call->bad = -1;
+    for (int64_t sentence = 0; sentence < call->sentences && call->bad < 0; sentence++) {
+        const int64_t found = beam_rank(call, sentence, best, 2 * call->beam);
+        if (found < 0)
+            call->bad = sentence;
+        else
+            call->left += beam_sentence(call, sentence, best, found);
+    }
+    free(best);
+    return 0;
+}
