@@ -8,13 +8,13 @@ Each console block says on the line above it how it is held to its word:
 
 from __future__ import annotations
 
-import functools
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -28,7 +28,7 @@ from regard.config import AttentionConfig
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-# One process for many blocks: nearly all the time of a block goes into importing torch.
+# One process for many blocks and commands: nearly all the time of one goes into importing torch.
 RUN_SCRIPTS = """
 import json, os, runpy, sys, traceback
 
@@ -41,6 +41,25 @@ for script in sys.argv[2:]:
         failed[script] = traceback.format_exc()
 with open(sys.argv[1], "w", encoding="utf-8") as file:
     json.dump(failed, file)
+"""
+RUN_COMMANDS = """
+import json, os, sys
+from regard.cli import main
+
+for number, (words, given, kept) in enumerate(json.load(open(sys.argv[1], encoding="utf-8"))):
+    # As a process begins: descriptors of its own, and streams over them.
+    for descriptor, path, flags in ((0, given, os.O_RDONLY), (1, kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+        opened = os.open(path, flags, 0o666)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), open(1, "w", encoding="utf-8", closefd=False)
+    sys.argv = words
+    try:
+        main()
+    except SystemExit as leaving:
+        if leaving.code:
+            sys.exit(f"command {number + 1} ended with {leaving.code}: {' '.join(words)}")
+    sys.stdout.flush()
 """
 # Programs of the reader's own machine: nothing of ours to check.
 READERS_OWN = {"git", "cd", "pip", "python3", "source", "export"}
@@ -127,40 +146,39 @@ def without_redirections(words: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, redirected
 
 
-def run(words: list[str], folder: Path) -> None:
-    """Run one `regard` command in `folder`; its output goes where the command says."""
-    words, redirected = without_redirections(words)
-    given = (folder / redirected["<"]).read_bytes() if "<" in redirected else b""
-    done = subprocess.run([sys.executable, "-m", *words], cwd=folder, input=given, capture_output=True, check=False)
-    assert done.returncode == 0, f"{shlex.join(words)} ended with {done.returncode}:\n{done.stderr.decode()}"
-    if ">" in redirected:
-        (folder / redirected[">"]).write_bytes(done.stdout)
+def run(commands: list[list[str]], folder: Path) -> None:
+    """Run `regard` commands in `folder`, one after the other; their output goes where they say."""
+    plan = []
+    for number, command in enumerate(commands):
+        words, redirected = without_redirections(command)
+        plan.append((words, redirected.get("<", os.devnull), redirected.get(">", f".{number}.out")))
+    (folder / ".commands.json").write_text(json.dumps(plan), encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", RUN_COMMANDS, ".commands.json"], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
-def python_failures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], dict[str, str]]:
-    """Run all Python blocks of a document in one process, each in a folder and a namespace of its own: what went wrong, by block."""
-
-    @functools.cache
-    def run_document(document: Path) -> dict[str, str]:
-        result = tmp_path_factory.mktemp("python") / "failures.json"
-        scripts = {}
-        for block in PYTHON:
-            if block.document == document:
-                folder = tmp_path_factory.mktemp("block")
-                sample_files(folder)
-                scripts[str(folder / "block.py")] = block.name
-                (folder / "block.py").write_text(block.body, encoding="utf-8")
-        done = subprocess.run([sys.executable, "-c", RUN_SCRIPTS, str(result), *scripts], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return {scripts[script]: error for script, error in json.loads(result.read_text(encoding="utf-8")).items()}
-
-    return run_document
+def python_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run all Python blocks asked for in one process, each in a folder and a namespace of its own: what went wrong, by block."""
+    asked = {item.callspec.id for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")}
+    scripts = {}
+    for block in PYTHON:
+        if block.name in asked:
+            folder = tmp_path_factory.mktemp("block")
+            sample_files(folder)
+            scripts[str(folder / "block.py")] = block.name
+            (folder / "block.py").write_text(block.body, encoding="utf-8")
+    result = tmp_path_factory.mktemp("python") / "failures.json"
+    done = subprocess.run([sys.executable, "-c", RUN_SCRIPTS, str(result), *scripts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name: "" for name in scripts.values()} | {
+        scripts[script]: error for script, error in json.loads(result.read_text(encoding="utf-8")).items()
+    }
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
-def test_a_python_block_runs(block: Block, python_failures: Callable[[Path], dict[str, str]]) -> None:
-    assert python_failures(block.document).get(block.name, "") == ""
+def test_a_python_block_runs(block: Block, python_failures: dict[str, str]) -> None:
+    assert python_failures[block.name] == ""
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.name)
@@ -186,11 +204,12 @@ def documents_that_run() -> list[Path]:
 @pytest.mark.parametrize("document", documents_that_run(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_commands_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
     sample_files(tmp_path)
+    commands = []
     for block in CONSOLE:
         if block.document == document and block.marker == "runs":
-            for words in block.commands():
-                assert words[0] == "regard", f"{block.name}: only `regard` commands can be marked as run"
-                run(words, tmp_path)
+            commands += block.commands()
+            assert all(words[0] == "regard" for words in block.commands()), f"{block.name}: only `regard` commands can be marked as run"
+    run(commands, tmp_path)
 
 
 @pytest.mark.parametrize("line", ["regard nothing", "regard demo --no-such-option x", "regard demo too many", "regard translate"])

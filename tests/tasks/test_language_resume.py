@@ -142,7 +142,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str,
     return folder, [json.loads(line) for line in ended[0][0].splitlines()]
 
 
-@pytest.mark.xdist_group("two processes of a language model")  # they share a fixture of eight seconds
 @pytest.mark.parametrize("name", PAIR)
 def test_two_processes_resume_exactly(pair: tuple[Path, list[dict[str, Any]]], name: str) -> None:
     straight, killed, resumed = pair[1][3 * list(PAIR).index(name) :][:3]
@@ -150,7 +149,6 @@ def test_two_processes_resume_exactly(pair: tuple[Path, list[dict[str, Any]]], n
     assert resumed == straight
 
 
-@pytest.mark.xdist_group("two processes of a language model")  # they share a fixture of eight seconds
 @pytest.mark.parametrize("name", PAIR)
 def test_two_processes_train_as_one_that_accumulates(pair: tuple[Path, list[dict[str, Any]]], tmp_path: Path, name: str) -> None:
     run(tmp_path, **merged(PAIR[name], accumulation=2))
@@ -159,7 +157,6 @@ def test_two_processes_train_as_one_that_accumulates(pair: tuple[Path, list[dict
     assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], rel=1e-5)
 
 
-@pytest.mark.xdist_group("two processes of a language model")  # they share a fixture of eight seconds
 def test_a_checkpoint_holds_the_lanes_of_both_processes(pair: tuple[Path, list[dict[str, Any]]]) -> None:
     folder, _ = pair
     newest = sorted((folder / "fp32" / "run" / "checkpoints").iterdir())[-1]
@@ -169,7 +166,6 @@ def test_a_checkpoint_holds_the_lanes_of_both_processes(pair: tuple[Path, list[d
     assert all(bool(torch.any(part != 0)) for part in carried["hidden"])
 
 
-@pytest.mark.xdist_group("two processes of a language model")  # they share a fixture of eight seconds
 def test_lanes_that_two_processes_cannot_share_are_refused(pair: tuple[Path, list[dict[str, Any]]]) -> None:
     assert pair[1][-1] == {
         "error": "ConfigError: 2 processes cannot share 3 lanes of text; training.lanes must be a multiple of the processes"
