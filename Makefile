@@ -26,7 +26,7 @@ demo: $(VENV)/.installed
 	$(RUN) regard demo --out $(OUT)
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.installed-dev
 	$(RUN) ruff check .

@@ -2,6 +2,7 @@
 
     python benchmarks/view_pictures.py records.json [more.json ...] --out docs/screens
     python benchmarks/view_pictures.py records.json --views matrix heads --dark
+    python benchmarks/view_pictures.py records.json --views areas --at "map=9&head=2&row=5"
 
 For each view the first record that has it is taken, or the one that `--example` names (from 1, over all files). The files come from
 `regard view RUN -o records.json`, `write_records` or a server; needs selenium, chromium and chromedriver.
@@ -67,6 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("views"), help="the folder to write to")
     parser.add_argument("--views", nargs="+", help="only these; without, all there are")
     parser.add_argument("--example", type=int, help="only this example, from 1")
+    parser.add_argument("--at", default="", help="what the page shows first, as it is written behind the # of its address")
     parser.add_argument("--dark", action="store_true", help="the dark page")
     given = parser.parse_args()
     records = [record for path in given.files for record in read_records(path)]
@@ -80,7 +82,7 @@ def main() -> None:
             for view, example in places(page, address, examples).items():
                 if not given.views or view in given.views:
                     path = given.out / f"{view}{'-dark' if given.dark else ''}.png"
-                    take(page, f"{address}#example={example + 1}&view={view}", "dark" if given.dark else "light", path)
+                    take(page, f"{address}#example={example + 1}&view={view}&{given.at}", "dark" if given.dark else "light", path)
                     print(f"{path}: example {example + 1}, {path.stat().st_size:,} bytes")
     finally:
         page.quit()

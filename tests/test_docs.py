@@ -46,20 +46,28 @@ RUN_COMMANDS = """
 import json, os, sys
 from regard.cli import main
 
-for number, (words, given, kept) in enumerate(json.load(open(sys.argv[1], encoding="utf-8"))):
-    # As a process begins: descriptors of its own, and streams over them.
-    for descriptor, path, flags in ((0, given, os.O_RDONLY), (1, kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
-        opened = os.open(path, flags, 0o666)
-        os.dup2(opened, descriptor)
-        os.close(opened)
-    sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), open(1, "w", encoding="utf-8", closefd=False)
-    sys.argv = words
-    try:
-        main()
-    except SystemExit as leaving:
-        if leaving.code:
-            sys.exit(f"command {number + 1} ended with {leaving.code}: {' '.join(words)}")
-    sys.stdout.flush()
+failed, (result, plan) = {}, sys.argv[1:]
+for folder, commands in json.load(open(plan, encoding="utf-8")).items():
+    os.chdir(folder)
+    for words, given, kept in commands:
+        # As a process begins: descriptors of its own, and streams over them.
+        for descriptor, path, flags in ((0, given, os.O_RDONLY), (1, kept, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)):
+            opened = os.open(path, flags, 0o666)
+            os.dup2(opened, descriptor)
+            os.close(opened)
+        sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), open(1, "w", encoding="utf-8", closefd=False)
+        sys.argv = words
+        code = 0
+        try:
+            main()
+        except SystemExit as leaving:
+            code = leaving.code
+        sys.stdout.flush()
+        if code:
+            failed[folder] = f"{' '.join(words)} ended with {code}"
+            break
+with open(result, "w", encoding="utf-8") as file:
+    json.dump(failed, file)
 """
 # Programs of the reader's own machine: nothing of ours to check.
 READERS_OWN = {"git", "cd", "pip", "python3", "source", "export"}
@@ -146,34 +154,49 @@ def without_redirections(words: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, redirected
 
 
-def run(commands: list[list[str]], folder: Path) -> None:
-    """Run `regard` commands in `folder`, one after the other; their output goes where they say."""
-    plan = []
-    for number, command in enumerate(commands):
-        words, redirected = without_redirections(command)
-        plan.append((words, redirected.get("<", os.devnull), redirected.get(">", f".{number}.out")))
-    (folder / ".commands.json").write_text(json.dumps(plan), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", RUN_COMMANDS, ".commands.json"], cwd=folder, capture_output=True, text=True, check=False)
+def outcomes(program: str, folder: Path, subjects: dict[str, str], *arguments: str) -> dict[str, str]:
+    """Run one of the programs above in a process of its own: what went wrong, "" for nothing, by subject; `subjects` are by its names."""
+    result = folder / "failures.json"
+    done = subprocess.run([sys.executable, "-c", program, str(result), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    failed = json.loads(result.read_text(encoding="utf-8"))
+    errors = f"\n{done.stderr}" if failed else ""
+    return {subject: failed[name] + errors if name in failed else "" for name, subject in subjects.items()}
+
+
+def asked_for(request: pytest.FixtureRequest) -> set[str]:
+    return {item.callspec.id for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")}
 
 
 @pytest.fixture(scope="module")
 def python_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run all Python blocks asked for in one process, each in a folder and a namespace of its own: what went wrong, by block."""
-    asked = {item.callspec.id for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")}
-    scripts = {}
+    """Run all Python blocks asked for, each in a folder and a namespace of its own: what went wrong, by block."""
+    scripts, asked = {}, asked_for(request)
     for block in PYTHON:
         if block.name in asked:
             folder = tmp_path_factory.mktemp("block")
             sample_files(folder)
             scripts[str(folder / "block.py")] = block.name
             (folder / "block.py").write_text(block.body, encoding="utf-8")
-    result = tmp_path_factory.mktemp("python") / "failures.json"
-    done = subprocess.run([sys.executable, "-c", RUN_SCRIPTS, str(result), *scripts], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return {name: "" for name in scripts.values()} | {
-        scripts[script]: error for script, error in json.loads(result.read_text(encoding="utf-8")).items()
-    }
+    return outcomes(RUN_SCRIPTS, tmp_path_factory.mktemp("python"), scripts, *scripts)
+
+
+@pytest.fixture(scope="module")
+def command_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run the commands of all documents asked for, each document's in a folder of its own, in order: what went wrong, by document."""
+    plan, documents, asked = {}, {}, asked_for(request)
+    for name in documents_that_run():
+        if name in asked:
+            folder = tmp_path_factory.mktemp("document")
+            sample_files(folder)
+            documents[str(folder)] = name
+            plan[str(folder)] = []
+            for number, command in enumerate(commands_that_run(name)):
+                words, redirected = without_redirections(command)
+                plan[str(folder)].append((words, redirected.get("<", os.devnull), redirected.get(">", f".{number}.out")))
+    folder = tmp_path_factory.mktemp("commands")
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    return outcomes(RUN_COMMANDS, folder, documents, str(folder / "plan.json"))
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
@@ -197,19 +220,18 @@ def test_a_console_block_names_only_what_exists(block: Block) -> None:
             assert words[0] in READERS_OWN, f"{block.name}: {words[0]!r} is not a command this test knows"
 
 
-def documents_that_run() -> list[Path]:
-    return sorted({block.document for block in CONSOLE if block.marker == "runs"})
+def documents_that_run() -> list[str]:
+    return sorted({str(block.document.relative_to(ROOT)) for block in CONSOLE if block.marker == "runs"})
 
 
-@pytest.mark.parametrize("document", documents_that_run(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_commands_of_a_document_run_in_order(document: Path, tmp_path: Path) -> None:
-    sample_files(tmp_path)
-    commands = []
-    for block in CONSOLE:
-        if block.document == document and block.marker == "runs":
-            commands += block.commands()
-            assert all(words[0] == "regard" for words in block.commands()), f"{block.name}: only `regard` commands can be marked as run"
-    run(commands, tmp_path)
+def commands_that_run(document: str) -> list[list[str]]:
+    return [words for block in CONSOLE if block.document == ROOT / document and block.marker == "runs" for words in block.commands()]
+
+
+@pytest.mark.parametrize("document", documents_that_run())
+def test_the_commands_of_a_document_run_in_order(document: str, command_failures: dict[str, str]) -> None:
+    assert [words for words in commands_that_run(document) if words[0] != "regard"] == [], "only `regard` commands can be marked as run"
+    assert command_failures[document] == ""
 
 
 @pytest.mark.parametrize("line", ["regard nothing", "regard demo --no-such-option x", "regard demo too many", "regard translate"])

@@ -49,7 +49,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "held_out": 13},
         "vocabulary": {"kind": "word"},
         "model": {"type": "transformer", "embed_dim": 26, "ff_dim": 53, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 1},
-        "training": {"max_updates": 250, "epochs": 100, "batch_tokens": 400, "learning_rate": 0.008, "evaluate_every": 250},
+        "training": {"max_updates": 120, "epochs": 100, "batch_tokens": 400, "learning_rate": 0.008, "evaluate_every": 120},
     }
     settings["model"] |= {"norm": request.param, "dropout": 0.0, **({"activation": "swish"} if request.param == "pre" else {})}
     train_translation(validate(settings, "test"), folder / "run", say=lambda line: None)

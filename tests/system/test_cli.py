@@ -27,7 +27,7 @@ from tests.tasks.tiny import FAMILIES
 
 SMALL = ["vocabulary.kind=character", "model.embed_dim=8", "model.encoder_dim=8", "model.decoder_dim=16", "model.readout_dim=8"]
 SMALL += ["model.attention.attention_dim=8", "training.batch_tokens=300"]
-TRAINING = ["training.max_updates=60", "training.epochs=99", "training.evaluate_every=30", "training.save_every=25"]
+TRAINING = ["training.max_updates=30", "training.epochs=99", "training.evaluate_every=15", "training.save_every=12"]
 TRAINING += ["training.log_every=1", "model.dropout=0.3"]
 PYTHON = [sys.executable, "-m", "regard"]
 
@@ -203,14 +203,14 @@ def interrupt_and_resume(
     assert not (run / "model").exists()
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert events[-1]["event"] == "stop"
-    assert 3 <= events[-1]["step"] < 60
+    assert 3 <= events[-1]["step"] < 30
     resumed, out, err = call(*words)
     assert (resumed, digest(out).decode().strip()) == (0, undisturbed)
     assert f"step {events[-1]['step']}  resume" in err
     finished, out, err = call(*words)  # once more: nothing is left to do, and it says so
     assert (finished, digest(out).decode().strip()) == (0, undisturbed)
     assert "train" not in err
-    assert b"60 updates (max_updates)" in out
+    assert b"30 updates (max_updates)" in out
 
 
 @pytest.mark.parametrize(

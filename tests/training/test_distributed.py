@@ -20,11 +20,9 @@ ROOT = Path(__file__).parents[2]
 TRIALS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp bf16": {"precision": "bf16"},
-    "ddp fp16": {"precision": "fp16"},
-    "ddp accumulated": {"accumulation": 2, "epochs": 5},
-    "fsdp accumulated": {"distributed": "fsdp", "accumulation": 2, "epochs": 5},
+    "ddp fp16 accumulated": {"precision": "fp16", "accumulation": 2, "epochs": 5},
     "fsdp": {"distributed": "fsdp", "ema": 0.9},
-    "fsdp fp16": {"distributed": "fsdp", "precision": "fp16"},
+    "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "accumulation": 2, "epochs": 5},
 }
 
 

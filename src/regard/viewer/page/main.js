@@ -239,11 +239,12 @@ function begin() {
   state.view = viewOf(asked.get("view")) ? asked.get("view") : firstView(r, r.maps[r.main]);
   choose(index);
   const map = r.maps[Number(asked.get("map")) - 1];
-  if (!map) return;
-  chooseMap(r.maps.indexOf(map));
-  const head = Number(asked.get("head")) - 1;
-  if (head >= 0 && head < map.shape[0]) state.head = head;
-  startAt(0);
+  if (map) {
+    chooseMap(r.maps.indexOf(map));
+    const head = Number(asked.get("head")) - 1;
+    if (head >= 0 && head < map.shape[0]) state.head = head;
+  }
+  startAt(Number(asked.get("row")) - 1 || 0);
   state.view = viewOf(asked.get("view")) ? asked.get("view") : state.view;
   show();
 }
