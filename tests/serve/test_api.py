@@ -131,7 +131,7 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
         ({"text": ["a"] * 8}, "text: expected 1 to 7 items, found 8"),
         ({"text": "a", "model": 2}, "model: expected a whole number from 0 to 1, found 2"),
         ({"text": "a", "beam": 11}, "beam: expected a whole number from 1 to 10, found 11"),
-        ({"text": "a", "max_length": 0}, "max_length: expected a whole number from 1 to 1000, found 0"),
+        ({"text": "a", "max_length": 0}, "max_length: expected a whole number from 1 to 256, found 0"),
         ({"text": "a", "texts": "a"}, "texts: unknown field; known ones: text, model, beam, length_penalty, max_length"),
         ("text", "body: expected an object, found text"),
     ],

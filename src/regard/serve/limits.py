@@ -24,7 +24,7 @@ class Limits(Frozen):
     max_text: int = Field(default=5_000, ge=1, description="characters of a line; more is answered 422")
     max_lines: int = Field(default=64, ge=1, description="lines of a request; more is answered 422")
     max_beam: int = Field(default=10, ge=1, description="the largest beam a request may ask for")
-    max_output: int = Field(default=1_000, ge=1, description="the largest max_length a request may ask for, in tokens")
+    max_output: int = Field(default=256, ge=1, description="the largest max_length a request may ask for, in tokens")
     max_image: int = Field(default=5_242_880, ge=1, description="bytes of an image; a body with a larger one is answered 413")
     max_pixels: int = Field(default=50_000_000, ge=1, description="pixels of an image; more is answered 422, before any is decoded")
     max_held: int = Field(default=67_108_864, ge=1, description="bytes of the bodies of all requests at work; more is answered 429")
