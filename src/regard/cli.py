@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.commands import captioning, evaluate, language, sentences, tables, translation, view
+from regard.commands import captioning, compare, evaluate, language, sentences, tables, translation, view
 from regard.commands.terminal import note
 from regard.commands.train import training
 from regard.errors import DataError, RegardError
@@ -32,6 +32,7 @@ for verbs in (
     sentences.commands,
     evaluate.commands,
     view.commands,
+    compare.commands,
     serve_commands,
     exchange_commands,
 ):

@@ -25,7 +25,7 @@ from regard.config.models import (
     TransformerConfig,
     TransformerSettings,
 )
-from regard.config.reading import TASKS, differences, dump_config, load_config, submodels, task_of, validate
+from regard.config.reading import TASKS, differences, dump_config, load_config, merged, submodels, task_of, validate
 from regard.config.sentences import (
     ClassificationConfig,
     ClassifierConfig,
@@ -79,6 +79,7 @@ __all__ = [
     "differences",
     "dump_config",
     "load_config",
+    "merged",
     "submodels",
     "task_of",
     "validate",

@@ -19,6 +19,7 @@ from regard.config.translation import TranslationConfig
 from regard.errors import ConfigError
 
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
 
 # What the reader raises: its own error, a date that is none, lists within lists without end.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
@@ -70,7 +71,7 @@ def load_config(
     if base:
         _merge(tree, base, "configuration")
     if path is not None:
-        _merge(tree, _read_yaml(Path(path)), str(path))
+        _merge(tree, read_yaml(Path(path)), str(path))
     for item in overrides:
         key, equals, text = item.partition("=")
         if not equals or not key:
@@ -98,7 +99,7 @@ def task_of(path: Path) -> str:
             ...
         regard.errors.ConfigError: no-such.yaml: no such configuration file
     """
-    task = _read_yaml(path).get("task", TranslationConfig.model_fields["task"].default)
+    task = read_yaml(path).get("task", TranslationConfig.model_fields["task"].default)
     if not isinstance(task, str) or task not in TASKS:
         raise ConfigError(f"{path}: task: expected one of {', '.join(TASKS)}, found {reprlib.repr(task)}")
     return task
@@ -107,8 +108,8 @@ def task_of(path: Path) -> str:
 @overload
 def validate(tree: Mapping[str, Any], where: str) -> TranslationConfig: ...
 @overload
-def validate(tree: Mapping[str, Any], where: str, *, kind: type[AnyConfig]) -> AnyConfig: ...
-def validate(tree: Mapping[str, Any], where: str, *, kind: type[RunConfig] = TranslationConfig) -> RunConfig:
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[AnyFrozen]) -> AnyFrozen: ...
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = TranslationConfig) -> Frozen:
     """Validate a nested mapping; `where` names it in the error, `kind` is the configuration of its task.
 
     Raises:
@@ -157,7 +158,18 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Return the keys and values of a YAML file.
+
+    Raises:
+        ConfigError: it is missing, not text, not YAML, or holds something else; names the line.
+
+    Example:
+        >>> read_yaml(Path("no-such.yaml"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: no-such.yaml: no such configuration file
+    """
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -175,6 +187,22 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     return tree
 
 
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings as one; later ones win, key by key.
+
+    Raises:
+        ConfigError: keys within keys, too deep.
+
+    Example:
+        >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+        {'a': {'b': 3, 'c': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for part in parts:
+        _merge(tree, part, "settings")
+    return tree
+
+
 def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: int = 1) -> None:
     if depth > MAX_DEPTH:
         raise ConfigError(f"{where}: keys within keys, more than {MAX_DEPTH} levels deep")
@@ -187,7 +215,7 @@ def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: in
             tree[key] = value
 
 
-def _explain(item: Mapping[str, Any], kind: type[RunConfig]) -> str:
+def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     model: Any = kind
     names, known = [], []
     for part in map(str, item["loc"]):

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import gzip
 import os
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -148,7 +149,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
                 continue
             place = path.resolve()
             place.parent.mkdir(parents=True, exist_ok=True)
-            temporary[place] = place.with_name(f".{place.name}.{os.getpid()}")
+            temporary[place] = place.with_name(f".{place.name}.{uuid.uuid4().hex[:12]}")
             with open(temporary[place], "wb") as stream:
                 stream.write(data)
                 stream.flush()

@@ -1,4 +1,4 @@
-"""Paired bootstrap resampling: is one system's score better than another's by more than the choice of test sentences?"""
+"""Is one system's score better than another's by more than chance: paired bootstrap resampling, approximate randomisation, Holm."""
 
 from __future__ import annotations
 
@@ -119,6 +119,124 @@ def paired_bootstrap(
         samples=samples,
         seed=seed,
     )
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """Two systems, each trained one or several times, on the same items.
+
+    Attributes:
+        difference: mean score of the system's runs minus that of the baseline's.
+        p_value: chance of so large a difference if it did not matter which of the two gave an item's output, above 0 and up to 1.
+        samples: how many exchanges were drawn.
+        seed: of the draw.
+    """
+
+    difference: float
+    p_value: float
+    samples: int
+    seed: int
+
+
+def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """Return what each line adds to the counts of which a corpus score is made: (N, D), see `score_of_counts`.
+
+    Raises:
+        DataError: empty lists, unequal lengths, an unknown metric.
+
+    Example:
+        >>> counts = item_counts("bleu", ["a b c d e"], ["a b c d e"])
+        >>> round(score_of_counts("bleu", counts.sum(0)), 6)
+        100.0
+    """
+    check_parallel(hypotheses, references)
+    return _statistics(_scorer(metric), hypotheses, references)
+
+
+def score_of_counts(metric: str, counts: np.ndarray) -> float:
+    """Return a score from counts (D,) summed over the items.
+
+    Args:
+        metric: "bleu" or "chrf", whose counts are those of `item_counts`; "mean", whose counts are a value and 1 (times 100, a percentage
+            where the values are 0 and 1); or "perplexity", whose counts are a negative log-likelihood in nats and a number of tokens.
+        counts: their sums.
+
+    Raises:
+        DataError: an unknown metric.
+
+    Example:
+        >>> score_of_counts("mean", np.array([3.0, 4.0])), score_of_counts("perplexity", np.array([0.0, 5.0]))
+        (75.0, 1.0)
+    """
+    if metric == "mean":
+        return 100.0 * float(counts[0] / counts[1])
+    if metric == "perplexity":
+        return float(np.exp(counts[0] / counts[1]))
+    return _score(_scorer(metric), counts)
+
+
+def approximate_randomisation(
+    metric: str, systems: Sequence[np.ndarray], baselines: Sequence[np.ndarray], *, samples: int = 1000, seed: int = 12345
+) -> Randomisation:
+    """Compare two systems by approximate randomisation (Noreen, 1989; Riezler and Maxwell, 2005).
+
+    In each sample the outputs of system and baseline change places, item by item and run by run, with a chance of one half. With d the
+    difference of the mean scores and d_i that of sample i,
+
+        p = (1 + #{i: |d_i| >= |d|}) / (1 + samples)
+
+    Args:
+        metric: see `score_of_counts`.
+        systems: for each run of the system the counts of its items, (N, D).
+        baselines: as many runs of the baseline, on the same N items.
+        samples: at least 1.
+        seed: of NumPy's default generator, 0 or more.
+
+    Raises:
+        DataError: no run, unequal numbers of runs or items, samples below 1.
+
+    Example:
+        >>> better, worse = np.array([[1.0, 1.0]] * 20), np.array([[0.0, 1.0]] * 20)
+        >>> found = approximate_randomisation("mean", [better], [worse], samples=99)
+        >>> found.difference, found.p_value
+        (100.0, 0.01)
+    """
+    if not systems or len(systems) != len(baselines):
+        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of each are expected, at least one")
+    shapes = {counts.shape for counts in (*systems, *baselines)}
+    if len(shapes) != 1:
+        raise DataError(f"runs on different items cannot be compared: counts of {sorted(shapes)}")
+    if samples < 1:
+        raise DataError(f"samples {samples}: expected 1 or more")
+    generator = np.random.default_rng(seed)
+    items = len(systems[0])
+
+    def difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
+        return float(np.mean([score_of_counts(metric, one) - score_of_counts(metric, other) for one, other in pairs]))
+
+    sums = [(one.sum(0), other.sum(0)) for one, other in zip(systems, baselines, strict=True)]
+    gaps = [other - one for one, other in zip(systems, baselines, strict=True)]
+    found, beyond = difference(sums), 0
+    for _ in range(samples):
+        moved = [generator.integers(0, 2, items) @ gap for gap in gaps]
+        drawn = difference([(one + change, other - change) for (one, other), change in zip(sums, moved, strict=True)])
+        # Sums in another order differ in their last bits: an exchange of equal outputs is as large a difference as none.
+        beyond += abs(drawn) >= abs(found) * (1 - 1e-9)
+    return Randomisation(found, (1 + beyond) / (1 + samples), samples, seed)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for how many there are (Holm, 1979): the chance that any of those up to it is a false alarm.
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    corrected, worst = [0.0] * len(p_values), 0.0
+    for rank, number in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[number]))
+        corrected[number] = worst
+    return corrected
 
 
 def _scorer(metric: str) -> Metric:

@@ -21,7 +21,6 @@ from regard.tasks.run_folder import device_of
 from regard.tasks.workers import map_batches
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
-# What is read before any of it is answered: enough to sort by length, little enough to hold.
 # Rows of logits alive at a time.
 ROWS = 512
 # Of a longer prompt only the last so many tokens are read: each takes a step.

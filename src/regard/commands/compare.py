@@ -1,0 +1,50 @@
+"""The verb `regard compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.commands.terminal import note, say
+from regard.config.study import load_study
+
+commands = typer.Typer()
+
+
+@commands.command()
+def compare(
+    study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="the study: data sets, variants, seeds, budget")],
+    out: Annotated[Path | None, typer.Option(help="folder of its runs and results; without, runs/NAME")] = None,
+    data: Annotated[
+        Path | None, typer.Option(envvar="REGARD_DATA", help="the folder of the data sets, where the study says {data}")
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="one of the study's scales")] = None,
+    report_only: Annotated[bool, typer.Option("--report", help="train nothing: write the report of what is there")] = False,
+) -> None:
+    """Train every variant on every data set with every seed, and compare them in one report.
+
+    The same command resumes; several of them, on machines that share the folder, do the runs together.
+    """
+    from regard.study.report import build_report, terminal, write_report
+    from regard.study.run import run_study
+
+    found = load_study(study, data=data)
+    folder = out if out is not None else Path("runs") / found.name
+
+    def report() -> None:
+        built = build_report(found, folder)
+        paths = write_report(built, folder)
+        for line in (*terminal(built), ", ".join(map(str, paths))):
+            say(line)
+
+    if report_only:
+        report()
+        return
+    ended = run_study(found, folder, beside=study.parent, scale=scale, say=say, on_result=report)
+    if ended > 0:
+        note(f"stopped by signal {ended}; the same command goes on")
+        raise typer.Exit(128 + ended)
+    if ended < 0:
+        note("others work on the runs that are left; --report writes the report again when they are done")

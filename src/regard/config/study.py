@@ -1,0 +1,186 @@
+"""What a study is: a grid of data sets, variants and seeds under one budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from regard.config.base import Frozen, RunConfig
+from regard.config.reading import TASKS, merged, read_yaml, validate
+from regard.errors import ConfigError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+PLACE = "{data}"
+TEST_FILES = {
+    "translation": ("source", "target", "links", "link_unit"),
+    "captioning": ("captions", "images", "split", "features"),
+    "classification": ("examples",),
+    "entailment": ("examples",),
+    "lm": ("text",),
+}
+"""What a test set is named by, for each task; the first is needed."""
+
+
+class StudyDataConfig(Frozen):
+    """A data set of a study."""
+
+    title: str | None = Field(default=None, description="in the report; absent: its name")
+    settings: dict[str, Any] = Field(default={}, description="settings of its runs: `data` at least")
+    test: dict[str, str] = Field(
+        description="the test set, named as `regard evaluate` takes it: source and target, captions, examples, text"
+    )
+    published: dict[str, float | str] = Field(default={}, description="figures to stand beside ours, by variant")
+
+
+class VariantConfig(Frozen):
+    """What a study compares on each data set."""
+
+    title: str | None = Field(default=None, description="in the report; absent: its name")
+    settings: dict[str, Any] = Field(default={}, description="what makes it differ")
+
+
+class BudgetConfig(Frozen):
+    """What every run of a study may use: one of the two."""
+
+    updates: int | None = Field(default=None, ge=1, description="updates")
+    seconds: float | None = Field(default=None, gt=0, description="of training; a timed trial of each variant decides how many updates")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.updates is None) == (self.seconds is None):
+            raise ValueError("give updates or seconds, one of them")
+        return self
+
+
+class StudyConfig(Frozen):
+    """A study: what `regard compare` reads.
+
+    Settings are merged in this order, later ones win: `config`, `settings`, the scale's, the data set's, the variant's, then the budget and
+    the seed.
+    """
+
+    name: str = Field(description="letters, digits, dots and underscores")
+    task: str = Field(default="translation", description="of all runs")
+    title: str | None = None
+    source: str | None = Field(default=None, description="what is studied here, such as a table of a paper")
+    config: str | None = Field(default=None, description="configuration to begin with; relative to the study's file")
+    settings: dict[str, Any] = Field(default={}, description="settings of all runs")
+    scales: dict[str, dict[str, Any]] = Field(default={}, description="more settings, by a name that --scale chooses")
+    data: dict[str, StudyDataConfig] = Field(min_length=1)
+    variants: dict[str, VariantConfig] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
+    budget: BudgetConfig | None = Field(default=None, description="absent: what the settings say")
+    baseline: str | None = Field(default=None, description="the variant that others are compared with; absent: the first")
+
+    @field_validator("data", "variants")
+    @classmethod
+    def _named(cls, named: dict[str, Any]) -> dict[str, Any]:
+        for name in named:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{name!r}: expected letters, digits, dots and underscores")
+        return named
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if not NAME.fullmatch(self.name):
+            raise ValueError(f"name: {self.name!r}, expected letters, digits, dots and underscores")
+        if self.task not in TASKS:
+            raise ValueError(f"task: {self.task!r}, expected one of {', '.join(TASKS)}")
+        if self.baseline is not None and self.baseline not in self.variants:
+            raise ValueError(f"baseline: {self.baseline!r}, expected one of {', '.join(self.variants)}")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: one of them comes twice")
+        known = TEST_FILES[self.task]
+        for name, data in self.data.items():
+            if known[0] not in data.test or set(data.test) - set(known):
+                raise ValueError(f"data.{name}.test: expected {known[0]}, and perhaps {', '.join(known[1:]) or 'nothing else'}")
+        return self
+
+    @property
+    def compared_with(self) -> str:
+        """The baseline."""
+        return self.baseline or next(iter(self.variants))
+
+
+class StudyCell(Frozen):
+    """One run of a study."""
+
+    data: str
+    variant: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return f"{self.data}-{self.variant}-{self.seed}"
+
+
+def load_study(path: str | Path, *, data: str | Path | None = None) -> StudyConfig:
+    """Read a study.
+
+    Args:
+        path: its file.
+        data: what `{data}` stands for in it, the folder of the data sets.
+
+    Raises:
+        ConfigError: the file is missing or no study; names the key. Or it speaks of `{data}`, and that is not said.
+
+    Example:
+        >>> load_study("no-such.yaml")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: no-such.yaml: no such configuration file
+    """
+    return validate(_placed(read_yaml(Path(path)), None if data is None else str(data), str(path)), str(path), kind=StudyConfig)
+
+
+def _placed(part: Any, data: str | None, where: str) -> Any:
+    if isinstance(part, Mapping):
+        return {key: _placed(value, data, where) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_placed(value, data, where) for value in part]
+    if not isinstance(part, str) or PLACE not in part:
+        return part
+    if data is None:
+        raise ConfigError(f"{where}: {part}: name the folder of the data sets, by --data FOLDER or as REGARD_DATA")
+    return part.replace(PLACE, data)
+
+
+def cells(study: StudyConfig) -> list[StudyCell]:
+    """Return the runs of a study: all of a seed before the next, so that whatever stops it, what is there can be compared.
+
+    Example:
+        >>> data = {"a": {"settings": {}, "test": {"text": "a.txt"}}}
+        >>> tree = {"name": "s", "task": "lm", "data": data, "variants": {"x": {}, "y": {}}, "seeds": [1, 2]}
+        >>> study = validate(tree, "here", kind=StudyConfig)
+        >>> [cell.name for cell in cells(study)]
+        ['a-x-1', 'a-y-1', 'a-x-2', 'a-y-2']
+    """
+    return [StudyCell(data=data, variant=variant, seed=seed) for seed in study.seeds for data in study.data for variant in study.variants]
+
+
+def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, scale: str | None = None, updates: int | None = None) -> RunConfig:
+    """Return the configuration of a run.
+
+    Args:
+        study: the study.
+        cell: which of its runs.
+        folder: where the study's file is.
+        scale: one of `study.scales`.
+        updates: train for so many; None takes those of the budget, or of the settings.
+
+    Raises:
+        ConfigError: there is no such scale, or the settings do not fit; names the run.
+    """
+    if scale is not None and scale not in study.scales:
+        raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
+    base: Mapping[str, Any] = {} if study.config is None else read_yaml(folder / study.config)
+    updates = updates if updates is not None else study.budget.updates if study.budget is not None else None
+    limit = {} if updates is None else {"max_updates": updates, "epochs": max(updates, 1)}
+    parts = [base, study.settings, study.scales.get(scale, {}) if scale else {}, study.data[cell.data].settings]
+    parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
+    return validate(merged(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])

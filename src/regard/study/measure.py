@@ -1,0 +1,179 @@
+"""What a finished run of a study reaches on its test set, and what its attention is like."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regard.choices import LinkUnit
+from regard.data.captions import read_captions
+from regard.data.features import FeatureFile
+from regard.data.lines import read_lines
+from regard.data.parallel import read_pairs
+from regard.errors import ConfigError
+from regard.metrics.significance import item_counts
+from regard.tasks.caption import Captioner
+from regard.tasks.caption_evaluate import evaluate_captioning
+from regard.tasks.evaluate import evaluate_translation, read_links
+from regard.tasks.label_scores import evaluate_labels
+from regard.tasks.language import open_language_run
+from regard.tasks.language_use import LanguageModel
+from regard.tasks.look import look_at
+from regard.tasks.sentences import open_sentences, read_labelled
+from regard.tasks.translate import Translator
+from regard.viewer import AttentionRecord
+
+# Test examples whose attention is looked at: the mean of a few hundred rows is near that of all.
+LOOKED_AT = 64
+
+
+class Measured(NamedTuple):
+    """What a run reaches.
+
+    Attributes:
+        scores: by name.
+        metric: how the main score is made of counts, see `regard.metrics.score_of_counts`.
+        main: the name of the main score.
+        counts: (N, D) what each test item adds to it.
+        seconds: that the outputs took.
+        lines: how many those are.
+    """
+
+    scores: dict[str, float]
+    metric: str
+    main: str
+    counts: np.ndarray
+    seconds: float
+    lines: int
+
+
+def measure_run(task: str, run: Path, test: Mapping[str, str]) -> Measured:
+    """Measure a run of any task on a test set.
+
+    Args:
+        task: of the run.
+        run: its folder.
+        test: the files, named as in `regard.config.study.TEST_FILES`.
+
+    Raises:
+        RegardError: a damaged run, bad data.
+
+    Example:
+        >>> measure_run("lm", Path("no-such-run"), {"text": "a.txt"})
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    measures: dict[str, Callable[[Path, Mapping[str, str]], Measured]] = {
+        "translation": _translation,
+        "captioning": _captioning,
+        "classification": _labels,
+        "entailment": _labels,
+        "lm": _language,
+    }
+    return measures[task](run, test)
+
+
+def _translation(run: Path, test: Mapping[str, str]) -> Measured:
+    translator = Translator.open(run)
+    pairs = read_pairs(test["source"], test.get("target"))
+    unit = LinkUnit(test.get("link_unit", "word")).value
+    links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
+    start = time.perf_counter()
+    translator.translate([pair[0] for pair in pairs])
+    seconds = time.perf_counter() - start
+    found = evaluate_translation(translator, pairs, links=links)
+    counts = item_counts("bleu", found.outputs, [pair[1] for pair in pairs])
+    return Measured({score.name: score.value for score in found.scores}, "bleu", "BLEU", counts, seconds, len(pairs))
+
+
+def _captioning(run: Path, test: Mapping[str, str]) -> Measured:
+    captioner = Captioner.open(run)
+    examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
+    features = FeatureFile(test["features"]) if "features" in test else None
+    start = time.perf_counter()
+    found = evaluate_captioning(captioner, examples, features=features)
+    seconds = time.perf_counter() - start
+    values = np.array(found.items["CIDEr-D"])
+    # In hundredths, as a mean of counts is.
+    counts = np.stack([values / 100, np.ones_like(values)], 1)
+    return Measured({score.name: score.value for score in found.scores}, "mean", "CIDEr-D", counts, seconds, len(examples))
+
+
+def _labels(run: Path, test: Mapping[str, str]) -> Measured:
+    opened = open_sentences(run)
+    file = read_labelled(opened.config, test["examples"])
+    start = time.perf_counter()
+    found = evaluate_labels(opened, file)
+    seconds = time.perf_counter() - start
+    right = [output == example.label for output, example in zip(found.outputs, file.examples, strict=True)]
+    counts = np.stack([np.array(right, float), np.ones(len(right))], 1)
+    return Measured({score.name: score.value for score in found.scores}, "mean", "accuracy", counts, seconds, len(right))
+
+
+def _language(run: Path, test: Mapping[str, str]) -> Measured:
+    model, lines = LanguageModel(open_language_run(run)), list(read_lines(test["text"]))
+    start = time.perf_counter()
+    scored = model.score(lines)
+    seconds = time.perf_counter() - start
+    counts = np.array([[-line.total, len(line.log_probs)] for line in scored])
+    scores = {"perplexity": math.exp(counts[:, 0].sum() / counts[:, 1].sum())}
+    return Measured(scores, "perplexity", "perplexity", counts, seconds, len(lines))
+
+
+def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any]:
+    """Return the mean entropy of a run's attention on the first test examples, in bits, and the mass on areas of each size.
+
+    Nothing for a model without attention, and for one that reads features, which cannot be looked at.
+    """
+    if task == "captioning":
+        if "features" in test:
+            return {}
+        captioner, examples = Captioner.open(run), read_captions(test["captions"], test.get("images"), split=test.get("split"))
+        return record_figures([captioner.record(example.image) for example in examples[:LOOKED_AT]])
+    match task:
+        case "translation":
+            seen = [pair[0] for pair in read_pairs(test["source"], test.get("target"))]
+        case "lm":
+            seen = list(read_lines(test["text"]))
+        case _:
+            file = read_labelled(open_sentences(run).config, test["examples"])
+            seen = ["\t".join(example.texts) for example in file.examples]
+    try:
+        return record_figures(look_at(run, seen[:LOOKED_AT]))
+    except ConfigError:  # a model without attention
+        return {}
+
+
+def record_figures(records: Sequence[AttentionRecord]) -> dict[str, Any]:
+    """Return `entropy`, in bits, mean over rows and heads of the first map, and `areas`, of all maps that have any the mass by size.
+
+    Example:
+        >>> from regard.viewer import AttentionMap
+        >>> record_figures([AttentionRecord({"s": ["a", "b"], "t": ["c"]}, [AttentionMap("m", "cross", "t", "s", [[0.5, 0.5]])])])
+        {'entropy': 1.0}
+    """
+    entropies: list[float] = []
+    mass: dict[str, float] = defaultdict(float)
+    for record in records:
+        if record.maps:
+            weights = np.asarray(record.maps[0].weights, dtype=np.float64)
+            total = weights.sum(-1, keepdims=True)
+            shares = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+            terms = np.where(shares > 0, shares * np.log2(np.where(shares > 0, shares, 1.0)), 0.0)
+            entropies += (-terms.sum(-1)).flatten().tolist()
+        for each in record.maps:
+            if each.areas is not None:
+                sizes = np.prod(np.asarray(each.areas.extents)[:, -(np.asarray(each.areas.extents).shape[1] // 2) :], axis=1)
+                for size, weight in zip(sizes, np.asarray(each.areas.weights).sum((0, 1)), strict=True):
+                    mass[str(int(size))] += float(weight)
+    found: dict[str, Any] = {"entropy": float(np.mean(entropies))} if entropies else {}
+    if whole := sum(mass.values()):
+        found["areas"] = {size: mass[size] / whole for size in sorted(mass, key=int)}
+    return found

@@ -1,0 +1,262 @@
+"""The runs of a study, one after the other, by one process or by many that share the study's folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+from regard.config import dump_config
+from regard.config.study import StudyCell, StudyConfig, cell_config, cells
+from regard.data.lines import write_files
+from regard.errors import ConfigError, TrainingError
+from regard.study.claims import claim, holders
+from regard.study.measure import attention_of, measure_run
+from regard.training import StopSignal
+
+RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS = "runs", "results", "claims", "configs", "trials"
+TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
+POLL = 0.2
+# What a file of weights holds beside parameters.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+Trainer = Callable[[Sequence[str], Path], tuple[int, float | None]]
+"""Does a training: the words of its command and the file of its log in, the signal that stopped it and its memory in MiB out."""
+
+
+def run_study(
+    study: StudyConfig,
+    folder: Path,
+    *,
+    beside: Path,
+    scale: str | None = None,
+    say: Callable[[str], None] = print,
+    on_result: Callable[[], None] | None = None,
+    train: Trainer | None = None,
+) -> int:
+    """Do the runs of a study that nobody has done and nobody is doing.
+
+    Every run is a `regard train` in a process of its own, which the same study resumes. Several processes, on one or many machines, may
+    work on one folder at a time: each takes the next run that is free.
+
+    Args:
+        study: the study.
+        folder: of its runs and results; made if it is not there.
+        beside: the folder of the study's file, for relative paths.
+        scale: one of `study.scales`.
+        say: takes one line of news at a time.
+        on_result: called after each run.
+        train: does a training; None does each in a process of its own, see `train_apart`.
+
+    Returns:
+        0 when all runs are done; the number of a signal that stopped it; -1 where others still work on some.
+
+    Raises:
+        ConfigError: the folder holds another study, or the settings of a run do not fit.
+        TrainingError: a run failed; names it and its log.
+
+    Example:
+        >>> from regard.config import validate
+        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
+        >>> study = validate(tree, "here", kind=StudyConfig)
+        >>> run_study(study, Path("runs/s"), beside=Path(), scale="huge")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: --scale huge: the study s has no scales
+    """
+    plan = cells(study)
+    train = train_apart if train is None else train
+    configs = {cell.name: cell_config(study, cell, folder=beside, scale=scale) for cell in plan}  # all of them, before anything is trained
+    _check_folder(folder, study, scale)
+    while waiting := [cell for cell in plan if not result_file(folder, cell).exists()]:
+        done = 0
+        for cell in waiting:
+            with claim(folder / CLAIMS, cell.name) as ours:
+                if not ours or result_file(folder, cell).exists():
+                    continue
+                updates = _updates(study, folder, cell, beside, scale, train) if study.budget is not None and study.budget.seconds else None
+                config = cell_config(study, cell, folder=beside, scale=scale, updates=updates) if updates else configs[cell.name]
+                say(f"{cell.name}: {len(plan) - len(waiting) + done + 1} of {len(plan)}")
+                if stopped := _do(study, folder, cell, dump_config(config), train):
+                    return stopped
+                done += 1
+            if on_result is not None:
+                on_result()
+        if not done:
+            for name, who in holders(folder / CLAIMS).items():
+                say(f"{name}: {who} works on it")
+            return -1
+    return 0
+
+
+def result_file(folder: Path, cell: StudyCell) -> Path:
+    """Return where the figures of a run are kept."""
+    return folder / RESULTS / f"{cell.name}.json"
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Return the figures of a run.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged result: {error}; remove it to measure the run again") from error
+    raise ConfigError(f"{path}: damaged result: expected an object; remove it to measure the run again")
+
+
+def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
+    """Return the words of the command that trains a run, without the Python before it."""
+    return ["regard", "train", study.task, "--config", str(config), "--out", str(run)]
+
+
+def _check_folder(folder: Path, study: StudyConfig, scale: str | None) -> None:
+    # Seeds may be added to a study that has begun: nothing of what is there becomes untrue.
+    kept = folder / "study.json"
+    mine = study.model_dump(mode="json", exclude={"seeds", "title", "source"}) | {"scale": scale}
+    _put_once(kept, json.dumps(mine, indent=1) + "\n")
+    if json.loads(kept.read_text(encoding="utf-8")) != mine:
+        raise ConfigError(f"{folder}: holds the runs of another study, or of this one with other settings; take another folder")
+
+
+def _put_once(path: Path, text: str) -> None:
+    # Whole or not at all, and never over what another has written.
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{uuid.uuid4().hex}")
+        draft.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+
+
+def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: Trainer) -> int:
+    path, run = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name
+    write_files({path: config.encode()})
+    (folder / RUNS).mkdir(exist_ok=True)
+    command = train_command(study, path, run)
+    stopped, megabytes = train(command, folder / RUNS / f"{cell.name}.log")
+    if stopped:
+        return stopped
+    measured = measure_run(study.task, run, study.data[cell.data].test)
+    figures = _training_figures(run) | {
+        "cell": cell.model_dump(),
+        "command": shlex.join(command),
+        "scores": measured.scores,
+        "metric": measured.metric,
+        "main": measured.main,
+        "counts": measured.counts.tolist(),
+        "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
+        "parameters": _parameters(run),
+        "megabytes": megabytes,
+        "attention": attention_of(study.task, run, study.data[cell.data].test),
+    }
+    write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
+    return 0
+
+
+def train_apart(command: Sequence[str], log: Path) -> tuple[int, float | None]:
+    """Train in a process of its own.
+
+    Args:
+        command: the words of the command, without the Python before it.
+        log: gets what it says.
+
+    Returns:
+        The signal that stopped us, 0 for none, and the most memory the process took in MiB, None where that cannot be known.
+
+    Raises:
+        TrainingError: it failed; names the command and its last word.
+    """
+    most = None
+    with StopSignal() as stop, log.open("ab") as file:
+        process = subprocess.Popen([sys.executable, "-m", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        told = False
+        while process.poll() is None:
+            most = _peak(process.pid) or most
+            if stop.received and not told:
+                process.send_signal(signal.SIGTERM)  # it saves; the terminal may have told it already, which does no harm
+                told = True
+            time.sleep(POLL)
+    if stop.received:
+        return stop.received, most
+    if process.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")
+    return 0, most
+
+
+def _peak(pid: int) -> float | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), None)
+
+
+def _events(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def _training_figures(run: Path) -> dict[str, Any]:
+    events = _events(run)
+    trained = [event for event in events if event["event"] == "train"]
+    curve = [{key: event[key] for key in event if key not in ("event", "best")} for event in events if event["event"] == "evaluate"]
+    updates = max((event["step"] for event in events), default=0)
+    figures: dict[str, Any] = {"updates": updates, "curve": curve}
+    if len(trained) > 1:
+        rates = sorted(event["tokens_per_second"] for event in trained)
+        steps = sorted(
+            (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
+            for before, after in itertools.pairwise(trained)
+            if after["step"] > before["step"] and after["seconds"] > before["seconds"]
+        )
+        figures["tokens_per_second"] = rates[len(rates) // 2]
+        figures["seconds_per_update"] = steps[len(steps) // 2] if steps else None
+    return figures
+
+
+def _parameters(run: Path) -> int:
+    with safe_open(run / "model" / "model.safetensors", framework="numpy") as file:
+        names = [name for name in file.keys() if not name.endswith(BUFFERS)]  # noqa: SIM118 - no mapping
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+
+
+def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int:
+    """Return how many updates the budget of seconds allows a variant on a data set, by a short training whose figure is kept."""
+    assert study.budget is not None
+    assert study.budget.seconds is not None
+    kept = folder / TRIALS / f"{cell.data}-{cell.variant}.json"
+    if not kept.exists():
+        config = cell_config(study, cell, folder=beside, scale=scale, updates=sum(TRIAL_UPDATES))
+        limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
+        config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as name:
+            path, run = Path(name) / "config.yaml", Path(name) / "run"
+            write_files({path: dump_config(config).encode()})
+            stopped, _ = train(train_command(study, path, run), Path(name) / "log")
+            if stopped:
+                raise KeyboardInterrupt
+            trained = [event for event in _events(run) if event["event"] == "train"]
+            seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
+        _put_once(kept, json.dumps({"seconds_per_update": seconds}) + "\n")  # of whoever is first: one figure for all seeds
+    return max(1, int(study.budget.seconds / json.loads(kept.read_text(encoding="utf-8"))["seconds_per_update"]))

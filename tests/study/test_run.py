@@ -1,0 +1,178 @@
+"""A study from its file to its report: stopped, resumed, shared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regard.config import load_config
+from regard.config.study import StudyConfig, load_study
+from regard.errors import ConfigError, DataError, TrainingError
+from regard.study import build_report, run_study, write_report
+from regard.study.run import train_apart
+from regard.tasks import generate, train_translation
+
+SMALL = {
+    "vocabulary": {"kind": "word"},
+    "model": {"embed_dim": 6, "encoder_dim": 5, "decoder_dim": 8, "readout_dim": 6},
+    "training": {"batch_tokens": 300, "learning_rate": 0.01, "evaluate_every": 5, "log_every": 2},
+    "decoding": {"beam": 1, "max_length": 12},
+}
+VARIANTS = {
+    "none": {"settings": {"model": {"attention": None}}},
+    "additive": {"settings": {"model": {"attention": {"attention_dim": 4}}}},
+}
+STUDY: dict[str, Any] = {"name": "reversing", "settings": SMALL, "variants": VARIANTS, "seeds": [1], "budget": {"updates": 10}}
+ALONE = {"variants": {"none": VARIANTS["none"]}}
+HERE = threading.Lock()
+
+
+def train_here(command: Sequence[str], log: Path) -> tuple[int, float | None]:
+    """Train in this process, which takes a second less than in one of its own."""
+    with HERE:  # torch has one source of chance
+        train_translation(load_config(Path(command[command.index("--config") + 1])), Path(command[-1]), say=lambda line: None)
+    return 0, 123.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    generate("reverse", folder, train=80, test=9, seed=2)
+    return folder
+
+
+def written(folder: Path, data: Path, **changes: Any) -> Path:
+    settings = {"data": {"source": f"{data}/train.source", "target": f"{data}/train.target", "held_out": 8}}
+    test = {"source": f"{data}/test.source", "target": f"{data}/test.target", "links": f"{data}/test.links", "link_unit": "character"}
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "data": {"letters": {"settings": settings, "test": test}}, **changes}, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[StudyConfig, Path]:
+    """Return a study that two workers have done together."""
+    folder = tmp_path_factory.mktemp("study")
+    study, told = load_study(written(folder, data, seeds=[1, 2])), list[str]()
+    workers = [
+        threading.Thread(target=run_study, args=(study, folder / "out"), kwargs={"beside": folder, "say": told.append, "train": train_here})
+        for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    begun = [line.split(":")[0] for line in told if " of 4" in line]
+    assert sorted(begun) == ["letters-additive-1", "letters-additive-2", "letters-none-1", "letters-none-2"], "each run is done once"
+    return study, folder / "out"
+
+
+def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
+    study, folder = finished
+    report = build_report(study, folder, samples=50)
+    none, additive = report.rows
+    assert (none.variant, none.runs, none.difference, none.p_value) == ("none", 2, None, None)
+    assert additive.difference == pytest.approx(additive.score - none.score)
+    assert additive.p_value == additive.corrected
+    assert additive.figures["updates"] == 10
+    assert (additive.figures["parameters"] or 0) > (none.figures["parameters"] or 0) > 0
+    assert additive.figures["megabytes"] == 123.0
+    for name in ("seconds_per_update", "tokens_per_second", "lines_per_second", "entropy"):
+        assert (additive.figures[name] or 0) > 0, name
+    assert none.figures["entropy"] is None
+    assert "AER" in additive.scores
+    assert "AER" not in none.scores
+    assert [point["step"] for point in report.runs[0]["curve"]] == [5, 10]
+    assert report.missing == []
+    paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, folder)}
+    assert set(paths) == {"report.md", "report.html", "report.csv", "report.json"}
+    rows = list(csv.reader(paths["report.csv"].splitlines()))
+    assert [row[1] for row in rows] == ["variant", "none", "additive"]
+    assert len(json.loads(paths["report.json"])["runs"]) == 4
+    for run in report.runs:
+        assert run["command"] in paths["report.html"]
+        assert (folder / "configs" / f"{run['cell']['data']}-{run['cell']['variant']}-{run['cell']['seed']}.yaml").is_file()
+    assert paths["report.html"].count("<path") > 4, "learning curves"
+    assert "http" not in paths["report.html"].replace("http://www.w3.org", ""), "names of XML and nothing else"
+
+
+def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_variant(
+    finished: tuple[StudyConfig, Path], tmp_path: Path
+) -> None:
+    study, folder = finished
+    told: list[str] = []
+    assert run_study(study, folder, beside=tmp_path, say=told.append) == 0
+    assert told == []
+    more = study.model_copy(update={"seeds": (1, 2, 3)})
+    assert build_report(more, folder, samples=1).missing == ["letters-none-3", "letters-additive-3"]
+
+
+def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    other = study.model_copy(update={"settings": {**study.settings, "vocabulary": {"kind": "character"}}})
+    with pytest.raises(ConfigError, match="holds the runs of another study"):
+        run_study(other, folder, beside=tmp_path)
+
+
+def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    with pytest.raises(DataError, match="no run of the study reversing is done"):
+        build_report(study, tmp_path)
+    (tmp_path / "results").mkdir()
+    whole = (folder / "results" / "letters-none-1.json").read_text()
+    (tmp_path / "results" / "letters-none-1.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"letters-none-1\.json: damaged result"):
+        build_report(study, tmp_path)
+
+
+def test_a_signal_saves_the_run_and_the_same_command_goes_on(
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    path, out = written(tmp_path, data, budget={"updates": 60}, **ALONE), tmp_path / "out"
+    words = ["compare", str(path), "--out", str(out)]
+    log = out / "runs" / "letters-none-1" / "log.jsonl"
+    with subprocess.Popen([sys.executable, "-m", "regard", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_bytes().count(b'"train"') >= 2) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "stopped by signal 15; the same command goes on" in err
+    assert not list((out / "results").glob("*"))
+    assert list((out / "claims").iterdir()) == []
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "stop"
+    code, told, err = call(*words)
+    assert code == 0, err
+    assert b"letters-none-1: 1 of 1" in told
+    assert b"report.html" in told
+    [row] = build_report(load_study(path), out, samples=1).rows
+    assert row.figures["updates"] == 60
+    assert (row.figures["megabytes"] or 0) > 50
+    assert '"event": "resume"' in log.read_text()
+    assert row.command in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"regard train poetry: ended with 2: .*poetry.*run\.log"):
+        train_apart(["regard", "train", "poetry"], tmp_path / "run.log")
+
+
+def test_a_budget_of_seconds_becomes_updates(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data, budget={"seconds": 0.5}, **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=train_here) == 0
+    [trial] = (tmp_path / "out" / "trials").iterdir()
+    expected = max(1, int(0.5 / json.loads(trial.read_text())["seconds_per_update"]))
+    [row] = build_report(study, tmp_path / "out", samples=1).rows
+    assert row.figures["updates"] == expected

@@ -1,0 +1,102 @@
+"""A study is read whole before anything is trained: a wrong key, name or setting is told with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regard.config import TranslationConfig, merged
+from regard.config.study import cell_config, cells, load_study
+from regard.errors import ConfigError
+
+STUDY: dict[str, Any] = {
+    "name": "letters",
+    "settings": {"training": {"batch_tokens": 100}, "model": {"embed_dim": 8}},
+    "data": {"copy": {"settings": {"data": {"source": "a", "target": "b"}}, "test": {"source": "c", "target": "d"}}},
+    "variants": {"plain": {}, "wide": {"settings": {"model": {"embed_dim": 16}}}},
+    "seeds": [1, 5],
+    "budget": {"updates": 7},
+    "scales": {"large": {"model": {"embed_dim": 32, "encoder_dim": 64}}},
+}
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(merged(STUDY, changes)))
+    return path
+
+
+def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("model: {embed_dim: 4, decoder_dim: 12}\ntraining: {learning_rate: 0.5}\n")
+    study = load_study(written(tmp_path, config="base.yaml"))
+    assert [cell.name for cell in cells(study)] == ["copy-plain-1", "copy-wide-1", "copy-plain-5", "copy-wide-5"]
+    plain, wide = (cell_config(study, cell, folder=tmp_path) for cell in cells(study)[2:])
+    assert isinstance(plain, TranslationConfig)
+    assert isinstance(wide, TranslationConfig)
+    assert (plain.model.embed_dim, wide.model.embed_dim, plain.data.source) == (8, 16, "a")
+    assert (plain.training.seed, plain.training.max_updates, plain.training.learning_rate) == (5, 7, 0.5)
+    large = cell_config(study, cells(study)[0], folder=tmp_path, scale="large")
+    assert isinstance(large, TranslationConfig)
+    assert large.model.embed_dim == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nam": "x"}, "nam: unknown key; did you mean name?"),
+        ({"name": "a/b"}, "name: 'a/b', expected letters"),
+        ({"task": "poetry"}, "task: 'poetry', expected one of translation, "),
+        ({"baseline": "narrow"}, "baseline: 'narrow', expected one of plain, wide"),
+        ({"variants": {"../x": {}}}, "'../x': expected letters"),
+        ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
+        ({"budget": {"seconds": 9}}, "give updates or seconds, one of them"),
+        ({"data": {"copy": {"test": {"text": "x"}}}}, "data.copy.test: expected source"),
+    ],
+)
+def test_a_study_that_does_not_fit_is_refused_by_the_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_study(written(tmp_path, **changes))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path, variants={"wide": {"settings": {"model": {"embed_dimm": 3}}}}))
+    with pytest.raises(ConfigError, match=r"letters, run copy-wide-1: model\.embed_dimm: unknown key"):
+        [cell_config(study, cell, folder=tmp_path) for cell in cells(study)]
+
+
+def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path))
+    with pytest.raises(ConfigError, match="--scale huge: the study letters has large"):
+        cell_config(study, cells(study)[0], folder=tmp_path, scale="huge")
+
+
+def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> None:
+    path = written(tmp_path, data={"copy": {"settings": {"data": {"source": "{data}/a.gz"}}, "test": {"source": "{data}/c"}}})
+    with pytest.raises(ConfigError, match=r"\{data\}/a\.gz: name the folder of the data sets, by --data FOLDER or as REGARD_DATA"):
+        load_study(path)
+    study = load_study(path, data="/sets")
+    assert study.data["copy"].test["source"] == "/sets/c"
+    assert study.data["copy"].settings["data"]["source"] == "/sets/a.gz"
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "studies").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_studies_that_come_with_the_project_are_whole(path: Path) -> None:
+    study = load_study(path, data="/sets")
+    for scale in (None, *study.scales):
+        for cell in cells(study):
+            cell_config(study, cell, folder=path.parent, scale=scale)
+
+
+def test_the_study_of_the_document_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    (tmp_path / "base.yaml").write_text("vocabulary: {kind: word}\n")
+    study = load_study(tmp_path / "mine.yaml")
+    configs = [cell_config(study, cell, folder=tmp_path, scale=scale) for cell in cells(study) for scale in (None, "small")]
+    assert {config.vocabulary.kind for config in configs} == {"word"}
+    assert {config.training.max_updates for config in configs} == {2000}
