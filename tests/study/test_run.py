@@ -107,6 +107,19 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
     assert "http" not in paths["report.html"].replace("http://www.w3.org", ""), "names of XML and nothing else"
 
 
+def test_the_command_line_tells_the_report(
+    finished: tuple[StudyConfig, Path], data: Path, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    _, folder = finished
+    path = written(folder, data, seeds=[1, 2, 7])
+    code, told, err = call("compare", path, "--out", folder, "--report")
+    assert code == 0, err
+    assert [line.split()[1] for line in told.decode().splitlines()[:3]] == ["variant", "none", "additive"]
+    assert "Not done yet: letters-none-7, letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    code, _, err = call("compare", folder / "no.yaml")
+    assert (code, err) == (2, f"regard: error: {folder}/no.yaml: no such configuration file\n")
+
+
 def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_variant(
     finished: tuple[StudyConfig, Path], tmp_path: Path
 ) -> None:
@@ -136,6 +149,7 @@ def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyCo
         build_report(study, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_signal_saves_the_run_and_the_same_command_goes_on(
     tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]]
 ) -> None:
