@@ -20,7 +20,8 @@ from regard.config import load_config
 from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.study import build_report, run_study, write_report
-from regard.study.run import train_apart
+from regard.study.report import markdown
+from regard.study.run import check_study, train_apart
 from regard.tasks import generate, train_translation
 
 SMALL = {
@@ -94,7 +95,7 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
     assert "AER" in additive.scores
     assert "AER" not in none.scores
     assert [point["step"] for point in report.runs[0]["curve"]] == [5, 10]
-    assert report.missing == []
+    assert report.missing == {}
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, folder)}
     assert set(paths) == {"report.md", "report.html", "report.csv", "report.json"}
     rows = list(csv.reader(paths["report.csv"].splitlines()))
@@ -115,7 +116,7 @@ def test_the_command_line_tells_the_report(
     code, told, err = call("compare", path, "--out", folder, "--report")
     assert code == 0, err
     assert [line.split()[1] for line in told.decode().splitlines()[:3]] == ["variant", "none", "additive"]
-    assert "Not done yet: letters-none-7, letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
     code, _, err = call("compare", folder / "no.yaml")
     assert (code, err) == (2, f"regard: error: {folder}/no.yaml: no such configuration file\n")
 
@@ -128,14 +129,35 @@ def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_varian
     assert run_study(study, folder, beside=tmp_path, say=told.append) == 0
     assert told == []
     more = study.model_copy(update={"seeds": (1, 2, 3)})
-    assert build_report(more, folder, samples=1).missing == ["letters-none-3", "letters-additive-3"]
+    assert build_report(more, folder, samples=1).missing == {"letters-none-3": "", "letters-additive-3": ""}
 
 
 def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
     study, folder = finished
-    other = study.model_copy(update={"settings": {**study.settings, "vocabulary": {"kind": "character"}}})
-    with pytest.raises(ConfigError, match="holds the runs of another study"):
+    other = study.model_copy(update={"settings": {**study.settings, "decoding": {"beam": 3}}})
+    with pytest.raises(
+        ConfigError, match=r"the run letters-none-1 was done with other settings: decoding\.beam: 1 -> 3; .*take another folder"
+    ):
         run_study(other, folder, beside=tmp_path)
+    more = study.model_copy(update={"variants": {**study.variants, "more": study.variants["none"]}})
+    check_study(more, folder, beside=tmp_path)
+
+
+def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path) -> None:
+    def often(command: Sequence[str], log: Path) -> tuple[int, float | None]:
+        if command[-1].endswith("none-1"):
+            raise TrainingError("no luck")
+        return train_here(command, log)
+
+    study, told = load_study(written(tmp_path, data)), list[str]()
+    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-none-1; the same command tries them again"):
+        run_study(study, tmp_path / "out", beside=tmp_path, say=told.append, train=often)
+    assert "letters-none-1: no luck" in told
+    report = build_report(study, tmp_path / "out", samples=1)
+    assert report.missing == {"letters-none-1": "no luck"}
+    assert "Not done: letters-none-1 (no luck)." in markdown(report)
+    assert run_study(study, tmp_path / "out", beside=tmp_path, say=told.append, train=train_here) == 0
+    assert build_report(study, tmp_path / "out", samples=1).missing == {}
 
 
 def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
@@ -186,7 +208,7 @@ def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
 def test_a_budget_of_seconds_becomes_updates(tmp_path: Path, data: Path) -> None:
     study = load_study(written(tmp_path, data, budget={"seconds": 0.5}, **ALONE))
     assert run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=train_here) == 0
-    [trial] = (tmp_path / "out" / "trials").iterdir()
+    [trial] = (tmp_path / "out" / "trials").glob("*.json")
     expected = max(1, int(0.5 / json.loads(trial.read_text())["seconds_per_update"]))
     [row] = build_report(study, tmp_path / "out", samples=1).rows
     assert row.figures["updates"] == expected

@@ -28,7 +28,7 @@ def compare(
     The same command resumes; several of them, on machines that share the folder, do the runs together.
     """
     from regard.study.report import build_report, terminal, write_report
-    from regard.study.run import run_study
+    from regard.study.run import check_study, run_study
 
     found = load_study(study, data=data)
     folder = out if out is not None else Path("runs") / found.name
@@ -40,6 +40,7 @@ def compare(
             say(line)
 
     if report_only:
+        check_study(found, folder, beside=study.parent, scale=scale)
         report()
         return
     ended = run_study(found, folder, beside=study.parent, scale=scale, say=say, on_result=report)

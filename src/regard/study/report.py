@@ -17,7 +17,7 @@ from regard.config.study import StudyConfig, cells
 from regard.data.lines import write_files
 from regard.errors import DataError
 from regard.metrics.significance import approximate_randomisation, holm
-from regard.study.run import read_result, result_file
+from regard.study.run import failure_file, read_result, result_file
 
 # Of these scores the lower is the better.
 LOWER = ("perplexity",)
@@ -67,14 +67,14 @@ class Report(NamedTuple):
         metric: the name of the main score.
         rows: a row for each data set and variant that has a run.
         runs: all results, as they were kept, without the counts of items.
-        missing: names of runs that are not done.
+        missing: names of runs that are not done, each with why it failed, or "".
     """
 
     study: StudyConfig
     metric: str
     rows: list[Row]
     runs: list[dict[str, Any]]
-    missing: list[str]
+    missing: dict[str, str]
 
 
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
@@ -105,13 +105,14 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
         regard.errors.DataError: no-such-folder: no run of the study s is done
     """
     found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-    missing = []
+    missing: dict[str, str] = {}
     for cell in cells(study):
         path = result_file(folder, cell)
         if path.exists():
             found.setdefault((cell.data, cell.variant), {})[cell.seed] = read_result(path)
         else:
-            missing.append(cell.name)
+            told = failure_file(folder, cell)
+            missing[cell.name] = told.read_text(encoding="utf-8").strip() if told.exists() else ""
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
@@ -234,7 +235,7 @@ def _notes(report: Report) -> list[str]:
         "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
     ]
     if report.missing:
-        notes += ["", f"Not done yet: {', '.join(report.missing)}."]
+        notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     return notes
 
 
@@ -250,7 +251,7 @@ def write_report(report: Report, folder: Path) -> list[Path]:
         >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
         >>> study = validate(tree, "here", kind=StudyConfig)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     [path.name for path in write_report(Report(study, "perplexity", [], [], ["a-x-1"]), Path(folder))]
+        ...     [path.name for path in write_report(Report(study, "perplexity", [], [], {"a-x-1": ""}), Path(folder))]
         ['report.md', 'report.html', 'report.csv', 'report.json']
     """
     columns, rows = table(report)

@@ -20,7 +20,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from regard.config import dump_config
+from regard.config import differences, dump_config, load_config
 from regard.config.study import StudyCell, StudyConfig, cell_config, cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, TrainingError
@@ -28,7 +28,7 @@ from regard.study.claims import claim, holders
 from regard.study.measure import attention_of, measure_run
 from regard.training import StopSignal
 
-RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS = "runs", "results", "claims", "configs", "trials"
+RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
 POLL = 0.2
 # What a file of weights holds beside parameters.
@@ -66,8 +66,8 @@ def run_study(
         0 when all runs are done; the number of a signal that stopped it; -1 where others still work on some.
 
     Raises:
-        ConfigError: the folder holds another study, or the settings of a run do not fit.
-        TrainingError: a run failed; names it and its log.
+        ConfigError: see `check_study`.
+        TrainingError: runs failed; names them. The others are done all the same.
 
     Example:
         >>> from regard.config import validate
@@ -78,29 +78,62 @@ def run_study(
             ...
         regard.errors.ConfigError: --scale huge: the study s has no scales
     """
-    plan = cells(study)
     train = train_apart if train is None else train
-    configs = {cell.name: cell_config(study, cell, folder=beside, scale=scale) for cell in plan}  # all of them, before anything is trained
-    _check_folder(folder, study, scale)
-    while waiting := [cell for cell in plan if not result_file(folder, cell).exists()]:
-        done = 0
+    plan, failed = cells(study), list[str]()
+    check_study(study, folder, beside=beside, scale=scale)
+    while waiting := [cell for cell in plan if not result_file(folder, cell).exists() and cell.name not in failed]:
+        tried = 0
         for cell in waiting:
             with claim(folder / CLAIMS, cell.name) as ours:
                 if not ours or result_file(folder, cell).exists():
                     continue
-                updates = _updates(study, folder, cell, beside, scale, train) if study.budget is not None and study.budget.seconds else None
-                config = cell_config(study, cell, folder=beside, scale=scale, updates=updates) if updates else configs[cell.name]
-                say(f"{cell.name}: {len(plan) - len(waiting) + done + 1} of {len(plan)}")
-                if stopped := _do(study, folder, cell, dump_config(config), train):
+                say(f"{cell.name}: {len(plan) - len(waiting) + tried + 1} of {len(plan)}")
+                tried += 1
+                try:
+                    config = cell_config(
+                        study, cell, folder=beside, scale=scale, updates=_updates(study, folder, cell, beside, scale, train)
+                    )
+                    stopped = _do(study, folder, cell, dump_config(config), train)
+                except TrainingError as error:
+                    failed.append(cell.name)
+                    write_files({failure_file(folder, cell): f"{error}\n".encode()})
+                    say(f"{cell.name}: {error}")
+                    continue
+                if stopped:
                     return stopped
-                done += 1
             if on_result is not None:
                 on_result()
-        if not done:
+        if not tried:
             for name, who in holders(folder / CLAIMS).items():
                 say(f"{name}: {who} works on it")
             return -1
+    if failed:
+        raise TrainingError(f"{len(failed)} of {len(plan)} runs failed: {', '.join(failed)}; the same command tries them again")
     return 0
+
+
+def check_study(study: StudyConfig, folder: Path, *, beside: Path, scale: str | None = None) -> None:
+    """Check that every run of a study has settings that fit, and those that are done have the study's.
+
+    Variants, data sets and seeds may be added to a study that has begun: nothing of what is there becomes untrue.
+
+    Raises:
+        ConfigError: names the run and the settings.
+    """
+    for cell in cells(study):
+        config = cell_config(study, cell, folder=beside, scale=scale, updates=_known_updates(study, folder, cell))
+        if result_file(folder, cell).exists():
+            done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
+            if changed := differences(done, config):
+                raise ConfigError(
+                    f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
+                    f"{result_file(folder, cell)} and {folder / RUNS / cell.name}"
+                )
+
+
+def failure_file(folder: Path, cell: StudyCell) -> Path:
+    """Return where it stands why a run failed; what it says is of the past once the run is done."""
+    return folder / FAILED / f"{cell.name}.txt"
 
 
 def result_file(folder: Path, cell: StudyCell) -> Path:
@@ -126,15 +159,6 @@ def read_result(path: Path) -> dict[str, Any]:
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
     """Return the words of the command that trains a run, without the Python before it."""
     return ["regard", "train", study.task, "--config", str(config), "--out", str(run)]
-
-
-def _check_folder(folder: Path, study: StudyConfig, scale: str | None) -> None:
-    # Seeds may be added to a study that has begun: nothing of what is there becomes untrue.
-    kept = folder / "study.json"
-    mine = study.model_dump(mode="json", exclude={"seeds", "title", "source"}) | {"scale": scale}
-    _put_once(kept, json.dumps(mine, indent=1) + "\n")
-    if json.loads(kept.read_text(encoding="utf-8")) != mine:
-        raise ConfigError(f"{folder}: holds the runs of another study, or of this one with other settings; take another folder")
 
 
 def _put_once(path: Path, text: str) -> None:
@@ -240,23 +264,36 @@ def _parameters(run: Path) -> int:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
 
 
-def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int:
-    """Return how many updates the budget of seconds allows a variant on a data set, by a short training whose figure is kept."""
-    assert study.budget is not None
-    assert study.budget.seconds is not None
-    kept = folder / TRIALS / f"{cell.data}-{cell.variant}.json"
-    if not kept.exists():
-        config = cell_config(study, cell, folder=beside, scale=scale, updates=sum(TRIAL_UPDATES))
-        limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
-        config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as name:
-            path, run = Path(name) / "config.yaml", Path(name) / "run"
-            write_files({path: dump_config(config).encode()})
-            stopped, _ = train(train_command(study, path, run), Path(name) / "log")
-            if stopped:
-                raise KeyboardInterrupt
-            trained = [event for event in _events(run) if event["event"] == "train"]
-            seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
-        _put_once(kept, json.dumps({"seconds_per_update": seconds}) + "\n")  # of whoever is first: one figure for all seeds
+def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | None:
+    # Of a budget of seconds, where the trial has been.
+    if study.budget is None or study.budget.seconds is None or not (kept := _trial_file(folder, cell)).exists():
+        return None
     return max(1, int(study.budget.seconds / json.loads(kept.read_text(encoding="utf-8"))["seconds_per_update"]))
+
+
+def _trial_file(folder: Path, cell: StudyCell) -> Path:
+    return folder / TRIALS / f"{cell.data}-{cell.variant}.json"
+
+
+def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int | None:
+    """Return how many updates a budget of seconds allows a variant on a data set, by a short training whose figure is kept; None: no such budget."""
+    if study.budget is None or study.budget.seconds is None:
+        return None
+    if (known := _known_updates(study, folder, cell)) is not None:
+        return known
+    config = cell_config(study, cell, folder=beside, scale=scale, updates=sum(TRIAL_UPDATES))
+    limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
+    config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
+    (folder / TRIALS).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder / TRIALS) as name:
+        path, run = Path(name) / "config.yaml", Path(name) / "run"
+        write_files({path: dump_config(config).encode()})
+        stopped, _ = train(train_command(study, path, run), Path(name) / "log")
+        if stopped:
+            raise KeyboardInterrupt
+        trained = [event for event in _events(run) if event["event"] == "train"]
+        seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
+    _put_once(
+        _trial_file(folder, cell), json.dumps({"seconds_per_update": seconds}) + "\n"
+    )  # of whoever is first: one figure for all seeds
+    return _known_updates(study, folder, cell)
