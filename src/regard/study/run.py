@@ -90,9 +90,8 @@ def run_study(
                 say(f"{cell.name}: {len(plan) - len(waiting) + tried + 1} of {len(plan)}")
                 tried += 1
                 try:
-                    config = cell_config(
-                        study, cell, folder=beside, scale=scale, updates=_updates(study, folder, cell, beside, scale, train)
-                    )
+                    updates = _updates(study, folder, cell, beside, scale, train)
+                    config = cell_config(study, cell, folder=beside, scale=scale, updates=updates)
                     stopped = _do(study, folder, cell, dump_config(config), train)
                 except TrainingError as error:
                     failed.append(cell.name)
@@ -276,7 +275,7 @@ def _trial_file(folder: Path, cell: StudyCell) -> Path:
 
 
 def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int | None:
-    """Return how many updates a budget of seconds allows a variant on a data set, by a short training whose figure is kept; None: no such budget."""
+    """Return how many updates a budget of seconds allows a variant on a data set, None without one: a short training tells, once."""
     if study.budget is None or study.budget.seconds is None:
         return None
     if (known := _known_updates(study, folder, cell)) is not None:
