@@ -124,7 +124,7 @@ def main() -> None:
     tokens = load_config(ROOT / "configs" / f"{arguments.models[0]}.yaml").training.batch_tokens
     note = (
         "`python benchmarks/multi30k_transformer.py`: Multi30k en-de, test_2016_flickr, raw text, beam 5, sacrebleu's defaults; every run "
-        f"that was started is here. An update: batches of {tokens:,} padded tokens in bfloat16, "
+        f"that was trained to its end is here. An update: batches of {tokens:,} padded tokens in bfloat16, "
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}; memory of the "
         "whole process."
     )
