@@ -146,7 +146,7 @@ def test_the_p_value_of_randomisation_is_that_of_all_exchanges() -> None:
     sums = [sum(sign * gap for sign, gap in zip(signs, gaps, strict=True)) for signs in itertools.product((1, -1), repeat=8)]
     exact = np.mean([abs(total) >= abs(gaps.sum()) for total in sums])
     found = significance.approximate_randomisation("mean", [counts[0]], [counts[1]], samples=20_000)
-    assert found.difference == pytest.approx(100 * gaps.sum() / 8)
+    assert found.difference == pytest.approx(gaps.sum() / 8)
     assert found.p_value == pytest.approx(exact, abs=0.01)
 
 

@@ -53,6 +53,10 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"variants": {"../x": {}}}, "'../x': expected letters"),
         ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
         ({"budget": {"seconds": 9}}, "give updates or seconds, one of them"),
+        (
+            {"data": {"copy": {"test": {"source": "x", "link_unit": "line"}}}},
+            "data.copy.test.link_unit: 'line', expected word or character",
+        ),
         ({"data": {"copy": {"test": {"text": "x"}}}}, "data.copy.test: expected source"),
     ],
 )

@@ -98,6 +98,8 @@ class StudyConfig(Frozen):
         for name, data in self.data.items():
             if known[0] not in data.test or set(data.test) - set(known):
                 raise ValueError(f"data.{name}.test: expected {known[0]}, and perhaps {', '.join(known[1:]) or 'nothing else'}")
+            if data.test.get("link_unit", "word") not in ("word", "character"):
+                raise ValueError(f"data.{name}.test.link_unit: {data.test['link_unit']!r}, expected word or character")
         return self
 
     @property
@@ -180,7 +182,7 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, scale: str
         raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
     base: Mapping[str, Any] = {} if study.config is None else read_yaml(folder / study.config)
     updates = updates if updates is not None else study.budget.updates if study.budget is not None else None
-    limit = {} if updates is None else {"max_updates": updates, "epochs": max(updates, 1)}
+    limit = {} if updates is None else {"max_updates": updates, "epochs": updates}
     parts = [base, study.settings, study.scales.get(scale, {}) if scale else {}, study.data[cell.data].settings]
     parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
     return validate(merged(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])

@@ -70,7 +70,7 @@ def _native(candidates: Candidates, live: Live, tally: Tally, rules: Rules) -> S
         penalty=length_penalty(length, options.length_penalty),
     )
     if kept.bad >= 0:
-        refuse_nan(candidates.log_probs.flatten(1), live)
+        refuse_nan((live.totals[..., None] + candidates.log_probs).flatten(1), live)
     rows, places, parents, tokens, scores, log_probs = kept.ends
     totals, last, going, beams, on = kept.going
     return Selected(

@@ -157,8 +157,8 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
     """Return a score from counts (D,) summed over the items.
 
     Args:
-        metric: "bleu" or "chrf", whose counts are those of `item_counts`; "mean", whose counts are a value and 1 (times 100, a percentage
-            where the values are 0 and 1); or "perplexity", whose counts are a negative log-likelihood in nats and a number of tokens.
+        metric: "bleu" or "chrf", whose counts are those of `item_counts`; "mean", whose counts are a value and 1; or "perplexity", whose
+            counts are a negative log-likelihood in nats and a number of tokens.
         counts: their sums.
 
     Raises:
@@ -166,10 +166,10 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
 
     Example:
         >>> score_of_counts("mean", np.array([3.0, 4.0])), score_of_counts("perplexity", np.array([0.0, 5.0]))
-        (75.0, 1.0)
+        (0.75, 1.0)
     """
     if metric == "mean":
-        return 100.0 * float(counts[0] / counts[1])
+        return float(counts[0] / counts[1])
     if metric == "perplexity":
         return float(np.exp(counts[0] / counts[1]))
     return _score(_scorer(metric), counts)
@@ -199,7 +199,7 @@ def approximate_randomisation(
         >>> better, worse = np.array([[1.0, 1.0]] * 20), np.array([[0.0, 1.0]] * 20)
         >>> found = approximate_randomisation("mean", [better], [worse], samples=99)
         >>> found.difference, found.p_value
-        (100.0, 0.01)
+        (1.0, 0.01)
     """
     if not systems or len(systems) != len(baselines):
         raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of each are expected, at least one")

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.choices import LinkUnit
 from regard.data.captions import read_captions
 from regard.data.features import FeatureFile
 from regard.data.lines import read_lines
@@ -20,7 +19,7 @@ from regard.errors import ConfigError
 from regard.metrics.significance import item_counts
 from regard.tasks.caption import Captioner
 from regard.tasks.caption_evaluate import evaluate_captioning
-from regard.tasks.evaluate import evaluate_translation, read_links
+from regard.tasks.evaluate import LinkUnit, evaluate_translation, read_links
 from regard.tasks.label_scores import evaluate_labels
 from regard.tasks.language import open_language_run
 from regard.tasks.language_use import LanguageModel
@@ -83,7 +82,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str]) -> Measured:
 def _translation(run: Path, test: Mapping[str, str]) -> Measured:
     translator = Translator.open(run)
     pairs = read_pairs(test["source"], test.get("target"))
-    unit = LinkUnit(test.get("link_unit", "word")).value
+    unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
     start = time.perf_counter()
     translator.translate([pair[0] for pair in pairs])
@@ -101,8 +100,7 @@ def _captioning(run: Path, test: Mapping[str, str]) -> Measured:
     found = evaluate_captioning(captioner, examples, features=features)
     seconds = time.perf_counter() - start
     values = np.array(found.items["CIDEr-D"])
-    # In hundredths, as a mean of counts is.
-    counts = np.stack([values / 100, np.ones_like(values)], 1)
+    counts = np.stack([values, np.ones_like(values)], 1)
     return Measured({score.name: score.value for score in found.scores}, "mean", "CIDEr-D", counts, seconds, len(examples))
 
 
@@ -112,8 +110,8 @@ def _labels(run: Path, test: Mapping[str, str]) -> Measured:
     start = time.perf_counter()
     found = evaluate_labels(opened, file)
     seconds = time.perf_counter() - start
-    right = [output == example.label for output, example in zip(found.outputs, file.examples, strict=True)]
-    counts = np.stack([np.array(right, float), np.ones(len(right))], 1)
+    right = [100.0 * (output == example.label) for output, example in zip(found.outputs, file.examples, strict=True)]
+    counts = np.stack([np.array(right), np.ones(len(right))], 1)
     return Measured({score.name: score.value for score in found.scores}, "mean", "accuracy", counts, seconds, len(right))
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from safetensors import safe_open
 from regard.config import differences, dump_config, load_config
 from regard.config.study import StudyCell, StudyConfig, cell_config, cells
 from regard.data.lines import write_files
-from regard.errors import ConfigError, TrainingError
+from regard.errors import ConfigError, RegardError, TrainingError
 from regard.study.claims import claim, holders
 from regard.study.measure import attention_of, measure_run
 from regard.training import StopSignal
@@ -34,8 +35,16 @@ POLL = 0.2
 # What a file of weights holds beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
-Trainer = Callable[[Sequence[str], Path], tuple[int, float | None]]
-"""Does a training: the words of its command and the file of its log in, the signal that stopped it and its memory in MiB out."""
+Trainer = Callable[[Sequence[str], Path], float | None]
+"""Does a training: the words of its command and the file of its log in, its memory in MiB out."""
+
+
+class StudyStopped(Exception):
+    """A signal stopped a training: `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def run_study(
@@ -92,14 +101,14 @@ def run_study(
                 try:
                     updates = _updates(study, folder, cell, beside, scale, train)
                     config = cell_config(study, cell, folder=beside, scale=scale, updates=updates)
-                    stopped = _do(study, folder, cell, dump_config(config), train)
-                except TrainingError as error:
+                    _do(study, folder, cell, dump_config(config), train)
+                except StudyStopped as stop:
+                    return stop.number
+                except RegardError as error:
                     failed.append(cell.name)
                     write_files({failure_file(folder, cell): f"{error}\n".encode()})
                     say(f"{cell.name}: {error}")
                     continue
-                if stopped:
-                    return stopped
             if on_result is not None:
                 on_result()
         if not tried:
@@ -171,14 +180,12 @@ def _put_once(path: Path, text: str) -> None:
         draft.unlink()
 
 
-def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: Trainer) -> int:
+def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: Trainer) -> None:
     path, run = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name
     write_files({path: config.encode()})
     (folder / RUNS).mkdir(exist_ok=True)
     command = train_command(study, path, run)
-    stopped, megabytes = train(command, folder / RUNS / f"{cell.name}.log")
-    if stopped:
-        return stopped
+    megabytes = train(command, folder / RUNS / f"{cell.name}.log")
     measured = measure_run(study.task, run, study.data[cell.data].test)
     figures = _training_figures(run) | {
         "cell": cell.model_dump(),
@@ -193,10 +200,9 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
         "attention": attention_of(study.task, run, study.data[cell.data].test),
     }
     write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
-    return 0
 
 
-def train_apart(command: Sequence[str], log: Path) -> tuple[int, float | None]:
+def train_apart(command: Sequence[str], log: Path) -> float | None:
     """Train in a process of its own.
 
     Args:
@@ -204,9 +210,10 @@ def train_apart(command: Sequence[str], log: Path) -> tuple[int, float | None]:
         log: gets what it says.
 
     Returns:
-        The signal that stopped us, 0 for none, and the most memory the process took in MiB, None where that cannot be known.
+        The most memory the process took in MiB, None where that cannot be known.
 
     Raises:
+        StudyStopped: a signal came; the training has been told, and has saved.
         TrainingError: it failed; names the command and its last word.
     """
     most = None
@@ -220,11 +227,11 @@ def train_apart(command: Sequence[str], log: Path) -> tuple[int, float | None]:
                 told = True
             time.sleep(POLL)
     if stop.received:
-        return stop.received, most
+        raise StudyStopped(stop.received)
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")
-    return 0, most
+    return most
 
 
 def _peak(pid: int) -> float | None:
@@ -246,14 +253,13 @@ def _training_figures(run: Path) -> dict[str, Any]:
     updates = max((event["step"] for event in events), default=0)
     figures: dict[str, Any] = {"updates": updates, "curve": curve}
     if len(trained) > 1:
-        rates = sorted(event["tokens_per_second"] for event in trained)
-        steps = sorted(
+        steps = [
             (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
             for before, after in itertools.pairwise(trained)
             if after["step"] > before["step"] and after["seconds"] > before["seconds"]
-        )
-        figures["tokens_per_second"] = rates[len(rates) // 2]
-        figures["seconds_per_update"] = steps[len(steps) // 2] if steps else None
+        ]
+        figures["tokens_per_second"] = statistics.median(event["tokens_per_second"] for event in trained)
+        figures["seconds_per_update"] = statistics.median(steps) if steps else None
     return figures
 
 
@@ -287,12 +293,9 @@ def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, sc
     with tempfile.TemporaryDirectory(dir=folder / TRIALS) as name:
         path, run = Path(name) / "config.yaml", Path(name) / "run"
         write_files({path: dump_config(config).encode()})
-        stopped, _ = train(train_command(study, path, run), Path(name) / "log")
-        if stopped:
-            raise KeyboardInterrupt
+        train(train_command(study, path, run), Path(name) / "log")
         trained = [event for event in _events(run) if event["event"] == "train"]
         seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
-    _put_once(
-        _trial_file(folder, cell), json.dumps({"seconds_per_update": seconds}) + "\n"
-    )  # of whoever is first: one figure for all seeds
+    # Whoever is first: one figure for all seeds.
+    _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds}) + "\n")
     return _known_updates(study, folder, cell)
