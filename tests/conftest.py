@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from collections.abc import Callable
@@ -21,15 +22,24 @@ from hypothesis import settings
 from regard import cli
 
 torch.set_num_threads(1)
+# Until all tests are collected: what collecting allocates stays, and looking through it again and again takes seconds.
+gc.disable()
 
 # The same examples on every machine, and no time limit on one of them: a shared machine may pause at any time.
 settings.register_profile("regard", deadline=None, derandomize=True)
 settings.load_profile("regard")
 
 
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    torch.manual_seed(0)
+    # torch.manual_seed would also note, with a stack trace, the seed of each device that is absent.
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
 
 
 class Answer(NamedTuple):

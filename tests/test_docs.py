@@ -28,26 +28,22 @@ from regard.config import AttentionConfig
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-# One process for many blocks and commands: nearly all the time of one goes into importing torch.
-RUN_SCRIPTS = """
+# One process for all blocks and commands: nearly all the time of one goes into importing torch.
+RUN_ALL = """
 import json, os, runpy, sys, traceback
+from regard.cli import main
 
-failed = {}
-for script in sys.argv[2:]:
+failed, (result, plan) = {}, sys.argv[1:]
+with open(plan, encoding="utf-8") as file:
+    scripts, documents = json.load(file)
+for script in scripts:
     os.chdir(os.path.dirname(script))
+    sys.argv = [script]
     try:
         runpy.run_path(script, run_name="__main__")
     except BaseException:
         failed[script] = traceback.format_exc()
-with open(sys.argv[1], "w", encoding="utf-8") as file:
-    json.dump(failed, file)
-"""
-RUN_COMMANDS = """
-import json, os, sys
-from regard.cli import main
-
-failed, (result, plan) = {}, sys.argv[1:]
-for folder, commands in json.load(open(plan, encoding="utf-8")).items():
+for folder, commands in documents.items():
     os.chdir(folder)
     for words, given, kept in commands:
         # As a process begins: descriptors of its own, and streams over them.
@@ -154,37 +150,23 @@ def without_redirections(words: list[str]) -> tuple[list[str], dict[str, str]]:
     return kept, redirected
 
 
-def outcomes(program: str, folder: Path, subjects: dict[str, str], *arguments: str) -> dict[str, str]:
-    """Run one of the programs above in a process of its own: what went wrong, "" for nothing, by subject; `subjects` are by its names."""
-    result = folder / "failures.json"
-    done = subprocess.run([sys.executable, "-c", program, str(result), *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    failed = json.loads(result.read_text(encoding="utf-8"))
-    errors = f"\n{done.stderr}" if failed else ""
-    return {subject: failed[name] + errors if name in failed else "" for name, subject in subjects.items()}
-
-
-def asked_for(request: pytest.FixtureRequest) -> set[str]:
-    return {item.callspec.id for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")}
-
-
 @pytest.fixture(scope="module")
-def python_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run all Python blocks asked for, each in a folder and a namespace of its own: what went wrong, by block."""
-    scripts, asked = {}, asked_for(request)
+def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Run what is asked for of all documents, in a process of its own: what went wrong, "" for nothing, by block or document.
+
+    A Python block has a folder and a namespace of its own; the commands of a document share a folder and run in order.
+    """
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    asked = {item.callspec.id for item in items if hasattr(item, "callspec")}
+    scripts: dict[str, str] = {}
+    documents: dict[str, str] = {}
+    plan: dict[str, list[tuple[list[str], str, str]]] = {}
     for block in PYTHON:
         if block.name in asked:
             folder = tmp_path_factory.mktemp("block")
             sample_files(folder)
             scripts[str(folder / "block.py")] = block.name
             (folder / "block.py").write_text(block.body, encoding="utf-8")
-    return outcomes(RUN_SCRIPTS, tmp_path_factory.mktemp("python"), scripts, *scripts)
-
-
-@pytest.fixture(scope="module")
-def command_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Run the commands of all documents asked for, each document's in a folder of its own, in order: what went wrong, by document."""
-    plan, documents, asked = {}, {}, asked_for(request)
     for name in documents_that_run():
         if name in asked:
             folder = tmp_path_factory.mktemp("document")
@@ -194,14 +176,20 @@ def command_failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
             for number, command in enumerate(commands_that_run(name)):
                 words, redirected = without_redirections(command)
                 plan[str(folder)].append((words, redirected.get("<", os.devnull), redirected.get(">", f".{number}.out")))
-    folder = tmp_path_factory.mktemp("commands")
-    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
-    return outcomes(RUN_COMMANDS, folder, documents, str(folder / "plan.json"))
+    folder = tmp_path_factory.mktemp("all")
+    result = folder / "failures.json"
+    (folder / "plan.json").write_text(json.dumps([list(scripts), plan]), encoding="utf-8")
+    arguments = [sys.executable, "-c", RUN_ALL, str(result), str(folder / "plan.json")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    failed = json.loads(result.read_text(encoding="utf-8"))
+    errors = f"\n{done.stderr}" if failed else ""
+    return {subject: failed[name] + errors if name in failed else "" for name, subject in (scripts | documents).items()}
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
-def test_a_python_block_runs(block: Block, python_failures: dict[str, str]) -> None:
-    assert python_failures[block.name] == ""
+def test_a_python_block_runs(block: Block, failures: dict[str, str]) -> None:
+    assert failures[block.name] == ""
 
 
 @pytest.mark.parametrize("block", CONSOLE, ids=lambda block: block.name)
@@ -229,9 +217,9 @@ def commands_that_run(document: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("document", documents_that_run())
-def test_the_commands_of_a_document_run_in_order(document: str, command_failures: dict[str, str]) -> None:
+def test_the_commands_of_a_document_run_in_order(document: str, failures: dict[str, str]) -> None:
     assert [words for words in commands_that_run(document) if words[0] != "regard"] == [], "only `regard` commands can be marked as run"
-    assert command_failures[document] == ""
+    assert failures[document] == ""
 
 
 @pytest.mark.parametrize("line", ["regard nothing", "regard demo --no-such-option x", "regard demo too many", "regard translate"])

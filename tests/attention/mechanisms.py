@@ -106,7 +106,7 @@ class Uniform(nn.Module):
 
 def build(mechanism: Mechanism, dtype: torch.dtype = torch.float64) -> Uniform:
     """Make a mechanism with no parameter at zero, the same at every call; ready to be used, not to be trained."""
-    torch.manual_seed(29)
+    torch.default_generator.manual_seed(29)
     module = mechanism.build()
     with torch.no_grad():
         for parameter in module.parameters():

@@ -42,7 +42,7 @@ EVERY = pytest.mark.parametrize(("score", "window"), [(s, w) for s in SCORES for
 
 
 def build(score, window, dtype=torch.float64):
-    torch.manual_seed(19)
+    torch.default_generator.manual_seed(19)
     return Attention(SCORES[score](), window=WINDOWS[window]()).to(dtype)
 
 
@@ -386,7 +386,7 @@ def test_dropout_drops_weights_in_training_and_shows_them_undropped():
     attention = Attention(DotScore(scaled=True), dropout=0.5).double()
     query, key, _ = separate()
     value = torch.eye(S, dtype=torch.float64).expand(B, S, S)
-    torch.manual_seed(37)
+    torch.default_generator.manual_seed(37)
     dropped, weights = attention(query, key, value, need_weights=True)
     still, same = attention.eval()(query, key, value, need_weights=True)
     assert torch.equal(weights, same)
@@ -404,7 +404,7 @@ AREA_SCORES = [score for score in SCORES if not score.endswith("location")]
 
 
 def build_areas(score, window, choice=None):
-    torch.manual_seed(19)
+    torch.default_generator.manual_seed(19)
     return Attention(SCORES[score](), window=WINDOWS[window](), areas=Areas(MAX_AREA), choice=choice).double()
 
 
@@ -456,7 +456,7 @@ def test_areas_of_one_item_are_the_items(score, window):
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
 @pytest.mark.parametrize("areas", [{}, {"key_mode": "features", "dim": D}, {"value_mode": "max"}], ids=str)
 def test_an_area_with_a_bad_item_is_seen_by_nobody_who_may_not_see_the_item(areas, poison):
-    torch.manual_seed(19)
+    torch.default_generator.manual_seed(19)
     attention = Attention(AdditiveScore(D, D, A), areas=Areas(MAX_AREA, **areas)).double()
     query, key, value = separate()
     mask = torch.ones(B, T, S, dtype=torch.bool)
@@ -566,7 +566,7 @@ def test_the_greedy_choice_takes_the_value_with_the_largest_weight(window, areas
 def test_in_training_places_are_sampled_but_for_soft_examples():
     attention = Attention(DotScore(scaled=True), choice=HardChoice())
     query, source, lengths = inputs(torch.float32)
-    torch.manual_seed(41)
+    torch.default_generator.manual_seed(41)
     found = read(attention, query, source, lengths, soft=torch.tensor([True, False]))
     soft = read(Attention(attention.score), query, source, lengths)
     torch.testing.assert_close(found.weights[0], soft.weights[0])

@@ -99,7 +99,7 @@ class Run(NamedTuple):
 def run(module: Uniform, tensors: tuple[Tensor, ...], mask: Tensor | None, need: bool, rows: Tensor | None = None) -> Run:
     """Call, and send a fixed gradient back into context and weights; into the context of `rows` (B, T) only, if these are given."""
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
-    torch.manual_seed(43)
+    torch.default_generator.manual_seed(43)
     context, weights = module(*leaves, mask, need)
     outputs, gradients = [], []
     for output in (context,) if rows is not None or weights is None else (context, weights):
@@ -244,9 +244,9 @@ def test_without_gradients_what_may_not_be_seen_changes_nothing_either(name, kin
     module, tensors = made(name, torch.float32)
     for need in (False, True):
         with torch.no_grad():
-            torch.manual_seed(43)
+            torch.default_generator.manual_seed(43)
             plain, _ = module(*tensors, mask, need)
-            torch.manual_seed(43)
+            torch.default_generator.manual_seed(43)
             context, weights = module(*poisoned(tensors, bad), mask, need)
         torch.testing.assert_close(plain, clean(name, kind, torch.float32, need).context, atol=1e-5, rtol=1e-5)
         assert torch.equal(context[blind], plain[blind])
@@ -367,7 +367,7 @@ def test_under_a_causal_mask_nobody_peeks_ahead(name):
     key[:, -2:] += 1
     value[:, -2:] += 1
     with torch.no_grad():
-        torch.manual_seed(43)
+        torch.default_generator.manual_seed(43)
         context = module(query, key, value, mask, False)[0]
     assert torch.equal(context[:, :-2], plain[:, :-2])
     assert name == "location" or not torch.equal(context[:, -1], plain[:, -1])  # it cannot reach so far
@@ -409,7 +409,7 @@ def test_layout_in_memory_changes_nothing_but_rounding(name):
     mask, _ = masked("padding" if mechanism.padding_only else "queries", mechanism)
     straight = run(module, (query, key[:1].expand_as(key).contiguous(), value), mask, True)
     crooked = [query.mT.contiguous().mT, key[:1].expand_as(key), torch.stack([value, value], -1)[..., 0]]
-    torch.manual_seed(43)
+    torch.default_generator.manual_seed(43)
     found = module(*crooked, mask.mT.contiguous().mT, True)
     torch.testing.assert_close(found, (straight.context, straight.weights))
 
@@ -421,7 +421,7 @@ def test_gradients_equal_finite_differences_under_a_mask_with_empty_rows(name):
     mask, _ = masked("padding" if mechanism.padding_only else "empty rows", mechanism)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        torch.manual_seed(43)
+        torch.default_generator.manual_seed(43)
         found = module(query, key, value, mask, True)
         return tuple(part for part in found if part.requires_grad)
 

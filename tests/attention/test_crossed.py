@@ -13,7 +13,7 @@ B, T1, T2, D, H = 2, 5, 7, 6, 2
 
 
 def build(dtype=torch.float64):
-    torch.manual_seed(67)
+    torch.default_generator.manual_seed(67)
     return CrossedAttention(MultiHeadAttention(D, H), MultiHeadAttention(D, H)).to(dtype).eval()
 
 

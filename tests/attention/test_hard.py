@@ -128,9 +128,9 @@ def test_the_same_seed_chooses_the_same_with_and_without_a_generator():
     state = torch.get_rng_state()
     choice(weights, torch.Generator().manual_seed(3))
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     first = choice(weights)
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     assert all(torch.equal(one, other) for one, other in zip(first, choice(weights), strict=True))
 
 
@@ -191,9 +191,9 @@ def test_empty_and_single_axes(shape, mode):
 def test_the_choice_compiles_in_one_graph_and_exports():
     weights = rows(B, T, N)
     choice = HardChoice()
-    torch.manual_seed(13)
+    torch.default_generator.manual_seed(13)
     expected = choice(weights)
-    torch.manual_seed(13)
+    torch.default_generator.manual_seed(13)
     found = torch.compile(choice, fullgraph=True, backend="eager")(weights)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     batch, steps = torch.export.Dim("batch"), torch.export.Dim("steps")

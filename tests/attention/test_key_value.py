@@ -14,7 +14,7 @@ PARTS = pytest.mark.parametrize("parts", [1, 2, 3])
 
 
 def build(parts, dtype=torch.float64, window=L):
-    torch.manual_seed(29)
+    torch.default_generator.manual_seed(29)
     return KeyValueAttention(parts * D, window, parts=parts).to(dtype)
 
 
@@ -237,7 +237,7 @@ def test_dropout_acts_in_training_only_and_not_on_the_weights_returned():
     attention = build(2)
     attention.dropout = 0.5
     states, _ = inputs(2)
-    torch.manual_seed(37)
+    torch.default_generator.manual_seed(37)
     trained = attention(states, need_weights=True)
     attention.eval()
     calm = attention(states, need_weights=True)

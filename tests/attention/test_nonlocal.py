@@ -19,7 +19,7 @@ LETTERS = {"theta": "query.weight", "phi": "key.weight", "g": "value.weight", "W
 
 
 def build(form, dtype=torch.float64, other_dim=None, residual=True):
-    torch.manual_seed(41)
+    torch.default_generator.manual_seed(41)
     block = NonLocal(D, C, form=form, other_dim=None if form == "gaussian" else other_dim, residual=residual)
     torch.nn.init.normal_(block.output.weight, std=0.5)
     return block.to(dtype)

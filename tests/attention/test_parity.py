@@ -250,7 +250,7 @@ SHOWN = [0, 1, 5]  # the sentences whose numbers are compared: two padded ones a
 def drawn(*layers):
     """Build JoeyNMT's layers (inputs, outputs), then draw queries and keys, from seed 42."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(42)
+        torch.default_generator.manual_seed(42)
         weights = [torch.nn.Linear(*sizes, bias=False).weight.detach() for sizes in layers]
         return weights, torch.rand(BATCH, TARGET, QUERY), torch.rand(BATCH, SOURCE, KEY)
 
@@ -258,7 +258,7 @@ def drawn(*layers):
 def drawn_keys(*layers):
     """Draw the keys of its tests of the projection alone, which come right after the layers."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(42)
+        torch.default_generator.manual_seed(42)
         weights = [torch.nn.Linear(*sizes, bias=False).weight.detach() for sizes in layers]
         return weights, torch.rand(BATCH, SOURCE, KEY)
 

@@ -18,7 +18,7 @@ MASK = ops.length_mask(LENGTHS, S)
 
 
 def build(dtype=torch.float64, bias=False):
-    torch.manual_seed(19)
+    torch.default_generator.manual_seed(19)
     return StructuredAttention(D, A, R, bias).to(dtype)
 
 

@@ -22,7 +22,7 @@ def prepared(name: str) -> tuple[Mechanism, Uniform, tuple[Tensor, ...], Tensor]
 
 def seeded(function, *arguments):
     """Call from the same random state, for what is drawn."""
-    torch.manual_seed(43)
+    torch.default_generator.manual_seed(43)
     return function(*arguments)
 
 

@@ -56,7 +56,7 @@ EVERY += [pytest.param("lstm", name, id=f"lstm {name}") for name in LATER]
 
 
 def model_of(cell, name, **changes):
-    torch.manual_seed(29)
+    torch.default_generator.manual_seed(29)
     attention = ATTENTIONS[name]
     decoder_dim = 14 if attention is None or attention.heads is None else 28  # heads need not be of the source's size, which is 14
     settings = {"embed_dim": 6, "encoder_dim": 7, "decoder_dim": decoder_dim, "readout_dim": 10, "dropout": 0.0, "decoder_layers": 2}
@@ -147,7 +147,7 @@ def test_the_recurrent_products_give_autograds_gradients(name, monkeypatch):
 
 @pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
 def test_a_cell_equals_torchs(cell):
-    torch.manual_seed(31)
+    torch.default_generator.manual_seed(31)
     ours, inputs = RecurrentCell(cell, 5), GateInput(3, cell, 5)
     theirs = {"gru": nn.GRUCell, "lstm": nn.LSTMCell, "tanh": nn.RNNCell}[cell](3, 5)
     with torch.no_grad():
@@ -166,7 +166,7 @@ def test_a_cell_equals_torchs(cell):
 
 
 def test_a_gru_step_equals_the_loops():
-    torch.manual_seed(37)
+    torch.default_generator.manual_seed(37)
     cell, inputs = RecurrentCell("gru", 5).double(), GateInput(3, "gru", 5).double()
     with torch.no_grad():
         cell.bias.uniform_(-1, 1)
@@ -180,7 +180,7 @@ def test_a_gru_step_equals_the_loops():
 @pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_the_encoder_equals_torchs_packed_one(cell, bidirectional):
-    torch.manual_seed(41)
+    torch.default_generator.manual_seed(41)
     ours = RecurrentEncoder(cell, 3, 5, num_layers=2, bidirectional=bidirectional, dropout=0.0)
     kind = {"gru": nn.GRU, "lstm": nn.LSTM, "tanh": nn.RNN}[cell]
     theirs = kind(3, 5, num_layers=2, bidirectional=bidirectional, batch_first=True)

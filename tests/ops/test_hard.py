@@ -74,9 +74,9 @@ def test_the_same_seed_draws_the_same_positions():
     state = torch.get_rng_state()
     ops.sample_positions(weights, torch.Generator().manual_seed(3))
     assert torch.equal(torch.get_rng_state(), state)  # a generator of one's own leaves the global state alone
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     first = ops.sample_positions(weights)
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     assert torch.equal(ops.sample_positions(weights), first)
     assert not torch.equal(torch.get_rng_state(), state)
 
@@ -239,9 +239,9 @@ def test_everything_compiles_in_one_graph():
         return position, ops.score_function_loss(torch.ones(B, 1), log_prob, entropy, position >= 0, entropy_weight=0.5)
 
     logits, mask = torch.randn(B, T, N), torch.rand(B, T, N) < 0.6
-    torch.manual_seed(11)
+    torch.default_generator.manual_seed(11)
     expected = all_of_it(logits, mask)
-    torch.manual_seed(11)
+    torch.default_generator.manual_seed(11)
     found = torch.compile(all_of_it, fullgraph=True, backend="eager")(logits, mask)
     assert torch.equal(found[0], expected[0])
     torch.testing.assert_close(found[1], expected[1])

@@ -199,10 +199,10 @@ def test_axes_of_length_0_and_1_work(causal, batch, target, size):
 def test_dropout_drops_whole_areas_and_shows_the_weights_before_it():
     query, key, value = inputs()
     plain = area_attention(query, key, value, max_area=3)
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     found = area_attention(query, key, value, max_area=3, dropout=0.5)
     assert torch.equal(found.area_weights, plain.area_weights)
-    torch.manual_seed(3)
+    torch.default_generator.manual_seed(3)
     torch.testing.assert_close(found.context, F.dropout(plain.area_weights, 0.5) @ ops.area_values(value, 3))
     assert area_attention(query, key, value, max_area=3, dropout=1.0).context.abs().max() == 0
 
@@ -315,7 +315,7 @@ def _float64():
 def oracle(key_mode, value_mode, max_area, grid, top_k=0):
     height, width = (1, max_area) if grid is None else max_area
     rows, columns = grid or (1, S)
-    torch.manual_seed(11)
+    torch.default_generator.manual_seed(11)
     module = AreaAttention(6, key_mode, value_mode, height, width, rows, columns, top_k_areas=top_k)
     if key_mode not in LEARNED_KEY_MODES:
         return module, None
@@ -333,9 +333,9 @@ def test_every_mode_equals_that_of_an_independent_package(key_mode, value_mode, 
     for top_k, training in ((0, False), (3, False), (0, True)):
         module, weights = oracle(key_mode, value_mode, max_area, grid, top_k)
         module.train(training)
-        torch.manual_seed(13)  # the noise of the sampling modes is drawn in the same order
+        torch.default_generator.manual_seed(13)  # the noise of the sampling modes is drawn in the same order
         expected = module(query, key, value)
-        torch.manual_seed(13)
+        torch.default_generator.manual_seed(13)
         found = area_attention(
             query.unsqueeze(1),
             key.unsqueeze(1),

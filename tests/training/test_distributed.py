@@ -62,7 +62,7 @@ def finish(started: list[subprocess.Popen[str]]) -> list[tuple[int, list[dict[st
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Run every trial in one pair of processes, for starting a process costs more than all of them: straight, interrupted, resumed."""
+    """Run every trial in one pair of processes, for starting one costs more than all of them: straight, interrupted, resumed; last, one dies."""
     folder = tmp_path_factory.mktemp("pair")
     trials, names = [], []
     for name, changes in TRIALS.items():
@@ -73,9 +73,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
             {"folder": str(folder / f"{name} resumed"), "changes": changes},
         ]
         names += [name, f"{name} killed", f"{name} interrupted", f"{name} resumed"]
-    ended = finish(start(trials))
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    return folder, dict(zip(names, ended[0][1], strict=True))
+    lost = {"folder": str(folder / "lost"), "kill": "save 6 optimizer.safetensors"}
+    (killed, answers, _), (code, errors, err) = finish(start([*trials, lost]))
+    assert (killed, code) == (-signal.SIGKILL, 1), err
+    return folder, {**dict(zip(names, answers, strict=True)), "lost": errors[-1]}
 
 
 @pytest.mark.parametrize("name", TRIALS)
@@ -108,11 +109,11 @@ def test_sharded_training_gives_the_weights_of_replicated_training(pair: tuple[P
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_a_lost_process_ends_the_others(tmp_path: Path) -> None:
-    (_, _, _), (code, answers, _) = finish(start([{"folder": str(tmp_path), "kill": "save 6 optimizer.safetensors"}]))
-    assert code == 1
-    assert "lost contact" in answers[0]["error"] or "gave up" in answers[0]["error"]
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [".tmp-step-00000006", "step-00000003", "step-00000004"]
+def test_a_lost_process_ends_the_others(pair: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+    folder, results = pair
+    assert "lost contact" in results["lost"]["error"] or "gave up" in results["lost"]["error"]
+    kept = sorted(path.name for path in (folder / "lost" / "checkpoints").iterdir())
+    assert kept == [".tmp-step-00000006", "step-00000003", "step-00000004"]
 
 
 @pytest.mark.slow
