@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from tests.tasks import tiny_language
 from tests.training import tiny
 from tests.training.test_resume import lines
 
@@ -23,6 +26,12 @@ TRIALS: dict[str, dict[str, Any]] = {
     "ddp fp16 accumulated": {"precision": "fp16", "accumulation": 2, "epochs": 5},
     "fsdp": {"distributed": "fsdp", "ema": 0.9},
     "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "accumulation": 2, "epochs": 5},
+}
+
+LANGUAGE: dict[str, Any] = {"epochs": 2, "save_every": 2, "evaluate_every": 11}
+LANGUAGE_TRIALS: dict[str, dict[str, Any]] = {
+    "language fp32": {"training": {**LANGUAGE, "lanes": 2}},
+    "language bf16": {"training": {**LANGUAGE, "lanes": 4, "precision": "bf16"}},
 }
 
 
@@ -62,7 +71,7 @@ def finish(started: list[subprocess.Popen[str]]) -> list[tuple[int, list[dict[st
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, Any]]]:
-    """Run every trial in one pair of processes, for starting one costs more than all of them: straight, interrupted, resumed; last, one dies."""
+    """Run every trial in one pair of processes, for starting one costs more than all of them; in the last, one dies."""
     folder = tmp_path_factory.mktemp("pair")
     trials, names = [], []
     for name, changes in TRIALS.items():
@@ -73,6 +82,16 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
             {"folder": str(folder / f"{name} resumed"), "changes": changes},
         ]
         names += [name, f"{name} killed", f"{name} interrupted", f"{name} resumed"]
+    for name, parts in LANGUAGE_TRIALS.items():
+        whole, resumed = ({"folder": str(folder / run), "language": parts} for run in (name, f"{name} resumed"))
+        trials += [whole, {**resumed, "raise": "update 6"}, resumed]
+        names += [name, f"{name} killed", f"{name} resumed"]
+    uneven = {"training": {**LANGUAGE, "lanes": 3}}
+    trials.append({"folder": str(folder / "uneven"), "language": uneven})
+    names.append("uneven")
+    for trial in trials:
+        if "language" in trial:
+            tiny_language.write_text(Path(trial["folder"]))
     lost = {"folder": str(folder / "lost"), "kill": "save 6 optimizer.safetensors"}
     (killed, answers, _), (code, errors, err) = finish(start([*trials, lost]))
     assert (killed, code) == (-signal.SIGKILL, 1), err
@@ -163,3 +182,39 @@ def test_a_second_interrupt_ends_the_process_at_once() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
     assert done.returncode == -signal.SIGINT
+
+
+@pytest.mark.parametrize("name", LANGUAGE_TRIALS)
+def test_two_processes_resume_a_text_exactly(pair: tuple[Path, dict[str, dict[str, Any]]], name: str) -> None:
+    _, results = pair
+    assert results[f"{name} killed"] == {"killed": True}
+    assert results[f"{name} resumed"] == results[name]
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in lines(folder / "run") if line["event"] == "train"]
+
+
+@pytest.mark.parametrize("name", LANGUAGE_TRIALS)
+def test_two_processes_share_a_text_as_one_that_accumulates(
+    pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str
+) -> None:
+    tiny_language.run(tmp_path, training={**LANGUAGE_TRIALS[name]["training"], "accumulation": 2})
+    found, expected = losses(pair[0] / name), losses(tmp_path)
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], rel=1e-5)
+
+
+def test_a_checkpoint_holds_the_lanes_of_both_processes(pair: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+    folder, _ = pair
+    newest = sorted((folder / "language fp32" / "run" / "checkpoints").iterdir())[-1]
+    carried = load_file(newest / "carried.safetensors")
+    assert set(carried) == {"hidden", "cell", "outputs", "mask"}
+    assert carried["hidden"].shape == (2, 2, 3, 12)
+    assert all(bool(torch.any(part != 0)) for part in carried["hidden"])
+
+
+def test_lanes_that_two_processes_cannot_share_are_refused(pair: tuple[Path, dict[str, dict[str, Any]]]) -> None:
+    assert pair[1]["uneven"] == {
+        "error": "ConfigError: 2 processes cannot share 3 lanes of text; training.lanes must be a multiple of the processes"
+    }

@@ -1,7 +1,7 @@
-"""A process that trains the tiny model: `python -m tests.training.worker '[{"folder": ..., "changes": {...}, "kill": EVENT}, ...]'`.
+"""A process that trains tiny models: `python -m tests.training.worker '[{"folder": ..., "changes": {...}, "kill": EVENT}, ...]'`.
 
-It runs the trials one after the other and prints a JSON line for each. A trial may be interrupted: `raise` leaves it at an event every
-process sees; `kill` ends this process for good (SIGKILL) at an event; `exit` leaves with the code the command line would leave with.
+It runs the trials one after the other and prints a JSON line for each; one with `language` (its configuration) trains the language model.
+A trial may be interrupted: `raise` leaves it at an event every process sees; `signal` and `kill` send SIGTERM and SIGKILL to one process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from regard.errors import RegardError
-from regard.training import processes
+from regard.training import TrainResult, processes
+from tests.tasks import tiny_language
 from tests.training import tiny
 
 
@@ -32,6 +33,12 @@ def act(trial: dict[str, Any], rank: int) -> tuple[str | None, Callable[[], None
     return None, None
 
 
+def run(trial: dict[str, Any], rank: int) -> TrainResult:
+    if "language" in trial:
+        return tiny_language.run(Path(trial["folder"]), trial.get("raise"), **trial["language"])
+    return tiny.run(Path(trial["folder"]), *act(trial, rank), **trial.get("changes", {}))
+
+
 def main() -> int:
     torch.set_num_threads(1)
     os.fsync = lambda fd: None  # a killed process loses nothing it wrote; only a machine that stops does
@@ -39,10 +46,10 @@ def main() -> int:
     with processes() as world:
         for trial in json.loads(sys.argv[1]):
             try:
-                result = tiny.run(Path(trial["folder"]), *act(trial, world.rank), **trial.get("changes", {}))
+                result = run(trial, world.rank)
                 answer = {"sha256": result.weights_sha256, "step": result.step, "interrupted": result.interrupted}
                 code = 128 + result.interrupted if result.interrupted else 0
-            except tiny.Killed:
+            except (tiny.Killed, tiny_language.Killed):
                 answer = {"killed": True}
             except RegardError as error:
                 answer, code = {"error": f"{type(error).__name__}: {error}"}, error.exit_code
