@@ -27,7 +27,7 @@ def ask(page: Any, text: str) -> None:
     else:  # key by key it would take long
         page.execute_script("arguments[0].value = arguments[1]", box, text)
     page.find_element(By.ID, "ask").click()
-    WebDriverWait(page, 60).until(lambda page: page.find_element(By.ID, "live").get_attribute("aria-busy") == "false")
+    WebDriverWait(page, 60, 0.05).until(lambda page: page.find_element(By.ID, "live").get_attribute("aria-busy") == "false")
 
 
 def test_a_typed_line_is_translated_and_shown_and_nothing_else_is_asked(driver: Any, server: Server) -> None:  # noqa: F811
