@@ -57,7 +57,7 @@ def test_a_trained_run_translates_and_shows_where_it_looked(tmp_path: Path, name
 @pytest.mark.parametrize(
     ("model", "epochs"),
     [
-        pytest.param({"type": "transformer"}, 8, id="regular", marks=pytest.mark.slow),
+        pytest.param({"type": "transformer"}, 8, id="regular"),
         pytest.param({"type": "transformer", "area": {"max_area": 3}}, 8, id="area"),
         pytest.param({"type": "crossed", "corruption": 0.05}, 12, id="crossed", marks=pytest.mark.slow),
     ],
