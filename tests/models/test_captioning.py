@@ -258,7 +258,7 @@ def test_evaluation_moves_no_baseline_and_adds_no_term() -> None:
 
 @pytest.mark.parametrize(("channels", "depth"), [((11,), 0), ((7, 11), 1), ((7, 11), (0, 1)), ((5, 7, 11), 0), ((5, 7, 11), 2)])
 def test_the_receptive_field_is_what_the_configuration_says(channels: tuple[int, ...], depth: int | tuple[int, ...]) -> None:
-    config = SmallCNNConfig(channels=channels, depth=depth, coordinates=False)
+    config = SmallCNNConfig(channels=channels, depth=depth, coordinates=0)
     size = config.receptive_field * 2 + 3 * config.stride
     torch.manual_seed(3)
     encoder = SmallCNN(config, size).double().eval()

@@ -177,3 +177,34 @@ def test_a_wrong_setting_is_named_by_its_key(call: Callable[..., Any]) -> None:
     answer = call("train", "captioning", "--captions", "c", "--out", "r", "model.encoder.chanels=[3]")
     assert answer.code == 2
     assert "model.encoder.chanels: unknown key; did you mean channels?" in answer.err
+
+
+def test_words_are_looked_for_where_they_are_and_cider_counts_where_it_is_told(call: Callable[..., Any], made: Path) -> None:
+    words = ["evaluate", made / "run", "--captions", made / "test.tsv"]
+    plain = call(*words, "--json", "plain.json")
+    assert plain.code == 0, plain.err
+    told = ["--regions", made / "test.regions.jsonl", "--frequencies", made / "train.tsv"]
+    found = call(*words, *told, "--json", "found.json")
+    assert found.code == 0, found.err
+    scores = {
+        name: {score["name"]: score for score in json.loads(Path(name).read_text())["scores"]} for name in ("plain.json", "found.json")
+    }
+    assert "|df:refs" in scores["plain.json"]["CIDEr-D"]["signature"]
+    assert "|df:given:12" in scores["found.json"]["CIDEr-D"]["signature"]
+    assert scores["plain.json"]["BLEU-1"] == scores["found.json"]["BLEU-1"]
+    (made / "one.txt").write_text((made / "train.tsv").read_text().split("\t")[0] + "\n")
+    part = call(*words, "--frequencies", made / "train.tsv", "--frequencies-split", made / "one.txt", "--json", "part.json")
+    assert part.code == 0, part.err
+    assert "df:given:1|" in Path("part.json").read_text() + "|"
+    alone = call(*words, "--frequencies-split", made / "one.txt")
+    assert (alone.code, alone.err.strip().splitlines()[-1]) == (2, "regard: error: --frequencies-split: only with --frequencies")
+
+
+def test_meteor_that_is_not_there_is_said_before_anything_is_done(
+    call: Callable[..., Any], made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["regard.metrics.meteor"], "find_spec", lambda name: None)
+    # `regard.metrics.meteor` is the function, too.
+    answer = call("evaluate", made / "run", "--captions", made / "test.tsv", "--meteor")
+    assert (answer.code, answer.out) == (2, b"")
+    assert "pip install 'regard[coco]'" in answer.err

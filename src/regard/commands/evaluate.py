@@ -21,7 +21,10 @@ commands = typer.Typer()
 SEARCH = ("--beam", "--length-penalty", "--max-length", "--batch-size")
 TAKES = {
     "translation": ("--source", "--target", "--with", "--against", "--links", "--link-unit", "--output", *SEARCH),
-    "captioning": ("--captions", "--images", "--split", "--features", "--output", *SEARCH),
+    "captioning": (
+        *("--captions", "--images", "--split", "--features", "--regions", "--frequencies", "--frequencies-split", "--meteor"),
+        *("--output", *SEARCH),
+    ),
     "classification": ("--examples", "--against", "--output"),
     "entailment": ("--examples", "--against", "--output"),
     "lm": ("--text",),
@@ -44,6 +47,14 @@ def evaluate(
     images: Annotated[str | None, typer.Option(help="captioning: folder or tar of the images")] = None,
     split: Annotated[str | None, typer.Option(help="captioning: a part of them")] = None,
     features: Annotated[str | None, typer.Option(help="captioning: features of the images, for a run that reads these")] = None,
+    regions: Annotated[
+        str | None, typer.Option(help="captioning: where in the images words are, as `regard generate scenes` writes")
+    ] = None,
+    frequencies: Annotated[
+        str | None, typer.Option(help="captioning: captions that CIDEr takes frequencies from; without, the test's")
+    ] = None,
+    frequencies_split: Annotated[str | None, typer.Option(help="captioning: a part of those")] = None,
+    meteor: Annotated[bool | None, typer.Option("--meteor", help="captioning: METEOR 1.5, too (the extra coco, and Java)")] = None,
     examples: Annotated[str | None, typer.Option(help="classification, entailment: labelled test examples")] = None,
     text: Annotated[str | None, typer.Option(help="lm: test text")] = None,
     beam: Beam = None,
@@ -63,6 +74,7 @@ def evaluate(
     search = {"--beam": beam, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
     given: dict[str, Any] = {"--source": source, "--target": target, "--with": others, "--against": against, "--links": links}
     given |= {"--link-unit": link_unit, "--captions": captions, "--images": images, "--split": split, "--features": features}
+    given |= {"--regions": regions, "--frequencies": frequencies, "--frequencies-split": frequencies_split, "--meteor": meteor}
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
     refuse({name: value for name, value in given.items() if name not in TAKES[task]}, f"not for a run of the task {task}")
     needed = TAKES[task][0]
@@ -119,17 +131,25 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
 
 
 def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.data.caption_formats import read_entries
     from regard.data.captions import read_captions
     from regard.data.features import FeatureFile
+    from regard.metrics.caption import document_frequencies
     from regard.tasks.caption import Captioner
     from regard.tasks.caption_evaluate import describe_captions, evaluate_captioning
 
+    counted, part = given["--frequencies"], given["--frequencies-split"]
+    if part is not None and counted is None:
+        raise ConfigError("--frequencies-split: only with --frequencies")
     captioner = Captioner.open(run)
     changes = {name: value for name, value in _changes(given).items() if value is not None}
     decoding = captioner.run.config.decoding.model_copy(update=changes)
     features = None if given["--features"] is None else FeatureFile(given["--features"])
-    examples = read_captions(given["--captions"], given["--images"], split=given["--split"])
-    evaluation = evaluate_captioning(captioner, examples, decoding=decoding, features=features)
+    examples = read_captions(given["--captions"], given["--images"], split=given["--split"], regions=given["--regions"])
+    counts = None if counted is None else document_frequencies([entry.captions for entry in read_entries(Path(counted), "auto", part)])
+    evaluation = evaluate_captioning(
+        captioner, examples, decoding=decoding, features=features, frequencies=counts, with_meteor=bool(given["--meteor"])
+    )
     describe_captions(evaluation, say)
     report = {"captions": given["--captions"], "decoding": decoding.model_dump(mode="json"), **evaluation.to_json()}
     return report, [item.text for item in evaluation.captions]

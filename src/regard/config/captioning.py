@@ -51,7 +51,9 @@ class SmallCNNConfig(Frozen):
     depth: int | tuple[int, ...] = Field(
         default=0, description="further convolutions in each stage, or one number a stage; each widens what a cell sees"
     )
-    coordinates: bool = Field(default=True, description="tell each cell where it is: row and column as two more channels")
+    coordinates: float = Field(
+        default=5.0, ge=0, description="row and column as two more channels, from minus this to this, beside features of a few; 0: none"
+    )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
 
     @model_validator(mode="after")

@@ -45,7 +45,7 @@ def meteor(
         raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: {expected}")
     if not all(references):
         raise DataError(f"references of image {next(i for i, item in enumerate(references, 1) if not item)}: none, expected at least one")
-    command, folder = _command()
+    command, folder = find_meteor()
     lines = [[_line(caption) for caption in (*item, guess)] for item, guess in zip(references, hypotheses, strict=True)]
     try:
         items = _scores(command, folder, lines)
@@ -56,7 +56,12 @@ def meteor(
     return Score("METEOR", items[-1], "0-1", signature), items[:-1]
 
 
-def _command() -> tuple[list[str], Path]:
+def find_meteor() -> tuple[list[str], Path]:
+    """Return the command that starts the program, and the folder it is started in.
+
+    Raises:
+        MissingExtraError: Java or pycocoevalcap is not installed; says how to install it.
+    """
     package = find_spec("pycocoevalcap")
     if package is None or not package.submodule_search_locations:
         raise MissingExtraError("METEOR needs pycocoevalcap: pip install 'regard[coco]'")

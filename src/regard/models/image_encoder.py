@@ -71,7 +71,7 @@ class SmallCNN(ImageEncoder):
             stages.append(nn.ModuleList(steps))
         self.stages = nn.ModuleList(stages)
         self.output_dim = before
-        self.cell = ops.Linear(before + 2 * config.coordinates, before)
+        self.cell = ops.Linear(before + 2 * bool(config.coordinates), before)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -96,8 +96,10 @@ class SmallCNN(ImageEncoder):
         return self.dropout(torch.relu(self.cell(cells)))
 
     def _places(self, like: Tensor) -> Tensor:
-        # (1, L, 2): row and column of each cell, from -1 to 1.
-        rows, columns = (torch.linspace(-1, 1, length, dtype=like.dtype, device=like.device) for length in self.grid)
+        # (1, L, 2): row and column of each cell. Where it is has to count beside what is there: with 1 as the farthest, features of rare
+        # things, which the norms make large, drown it.
+        end = self.coordinates
+        rows, columns = (torch.linspace(-end, end, length, dtype=like.dtype, device=like.device) for length in self.grid)
         return torch.cartesian_prod(rows, columns).unsqueeze(0)
 
 

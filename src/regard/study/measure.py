@@ -84,24 +84,19 @@ def _translation(run: Path, test: Mapping[str, str]) -> Measured:
     pairs = read_pairs(test["source"], test.get("target"))
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
-    start = time.perf_counter()
-    translator.translate([pair[0] for pair in pairs])
-    seconds = time.perf_counter() - start
     found = evaluate_translation(translator, pairs, links=links)
     counts = item_counts("bleu", found.outputs, [pair[1] for pair in pairs])
-    return Measured({score.name: score.value for score in found.scores}, "bleu", "BLEU", counts, seconds, len(pairs))
+    return Measured({score.name: score.value for score in found.scores}, "bleu", "BLEU", counts, found.seconds, len(pairs))
 
 
 def _captioning(run: Path, test: Mapping[str, str]) -> Measured:
     captioner = Captioner.open(run)
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
-    start = time.perf_counter()
     found = evaluate_captioning(captioner, examples, features=features)
-    seconds = time.perf_counter() - start
     values = np.array(found.items["CIDEr-D"])
     counts = np.stack([values, np.ones_like(values)], 1)
-    return Measured({score.name: score.value for score in found.scores}, "mean", "CIDEr-D", counts, seconds, len(examples))
+    return Measured({score.name: score.value for score in found.scores}, "mean", "CIDEr-D", counts, found.seconds, len(examples))
 
 
 def _labels(run: Path, test: Mapping[str, str]) -> Measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from regard.data.captions import CaptionSet
 from regard.data.features import FeatureFile
 from regard.errors import DataError
 from regard.metrics.caption import DocumentFrequencies, caption_scores
+from regard.metrics.meteor import find_meteor, meteor
 from regard.metrics.pointing import attention_correctness, attention_entropy, box_region, cell_coverage, cell_hits, pointing_accuracy
 from regard.metrics.score import Score
 from regard.tasks.caption import Caption, Captioner
@@ -29,11 +31,13 @@ class CaptionEvaluation(NamedTuple):
         scores: each with its signature.
         captions: one for each image.
         items: for each image its own scores, by name.
+        seconds: that the captions took.
     """
 
     scores: list[Score]
     captions: list[Caption]
     items: dict[str, tuple[float, ...]]
+    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures, ready for a JSON file."""
@@ -66,6 +70,7 @@ def evaluate_captioning(
     decoding: DecodingConfig | None = None,
     features: FeatureFile | None = None,
     frequencies: DocumentFrequencies | None = None,
+    with_meteor: bool = False,
 ) -> CaptionEvaluation:
     """Caption images and compare with all references; where regions of words are known, say how often attention points there.
 
@@ -75,6 +80,7 @@ def evaluate_captioning(
         decoding: how to search; None takes the run's own settings.
         features: the images' features, for a run that reads these.
         frequencies: document frequencies for CIDEr; None counts the references given.
+        with_meteor: METEOR, too (`regard.metrics.meteor`).
 
     Returns:
         BLEU-1 to 4, ROUGE-L, CIDEr-D, CIDEr, perplexity and token accuracy of the references; with regions pointing accuracy with its
@@ -82,7 +88,7 @@ def evaluate_captioning(
 
     Raises:
         DataError: an image cannot be read, or no reference can be used.
-        ConfigError: features are given to a run that reads images, or the other way round.
+        MissingExtraError: METEOR is wanted, but not installed.
 
     Example:
         >>> evaluate_captioning(Captioner.open("no-such-run"), CaptionSet(()))
@@ -90,11 +96,15 @@ def evaluate_captioning(
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
+    if with_meteor:
+        find_meteor()  # before the work, not after it
     config = captioner.run.config
     if isinstance(config.model.encoder, FeaturesConfig) != (features is not None):
         raise DataError(f"{captioner.run.folder}: features are given to a run that reads features, images to one that reads images")
     pictures: Pictures = FeatureRows(features, examples.ids) if features is not None else FilePictures(captioner, examples)
+    begun = time.perf_counter()
     captions = captioner.describe(pictures, decoding=decoding, need_attention=True)
+    seconds = time.perf_counter() - begun
     captions = [item._replace(source=each.image) for item, each in zip(captions, examples, strict=True)]
     found = caption_scores(examples.references, [item.text for item in captions], frequencies=frequencies)
     grid = captioner.run.model.grid
@@ -102,10 +112,11 @@ def evaluate_captioning(
     corpus = encode_captions(examples, pictures, captioner.run.vocabulary, straight, cells=grid[0] * grid[1], name="test data")
     with torch.inference_mode():
         figures = caption_likelihood(captioner.run.model, corpus)
+    extra = [meteor(examples.references, [item.text for item in captions])[0]] if with_meteor else []
     used = f"captions:{len(corpus.targets)}/{len(examples.pairs)}|eos:yes"
-    scores = [*found.corpus.values(), Score("perplexity", figures["perplexity"], "per word", f"{used}|smoothing:none")]
+    scores = [*found.corpus.values(), *extra, Score("perplexity", figures["perplexity"], "per word", f"{used}|smoothing:none")]
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
-    return CaptionEvaluation([*scores, *attention_scores(captions, examples, grid)], captions, dict(found.items))
+    return CaptionEvaluation([*scores, *attention_scores(captions, examples, grid)], captions, dict(found.items), seconds)
 
 
 def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tuple[int, int], *, resolution: int = 8) -> list[Score]:

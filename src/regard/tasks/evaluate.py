@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -43,11 +44,13 @@ class Evaluation(NamedTuple):
         scores: each with its signature.
         by_length: rows (words of the source, sentences, BLEU).
         outputs: the translations.
+        seconds: that they took.
     """
 
     scores: list[Score]
     by_length: list[tuple[str, int, float]]
     outputs: list[str]
+    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures, ready for a JSON file."""
@@ -83,7 +86,9 @@ def evaluate_translation(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    begun = time.perf_counter()
     outputs = [item.text for item in translator.translate(sources, decoding=decoding)]
+    seconds = time.perf_counter() - begun
     # What translation would cut off is left out here: a line of a million characters has no likelihood worth its memory.
     corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length, name="test data")
     figures = likelihood(translator.run.model, corpus)
@@ -94,7 +99,7 @@ def evaluate_translation(
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     rows = bleu_by_length(outputs, references, sources, edges=LENGTH_EDGES)
-    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs)
+    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
 
 
 def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:

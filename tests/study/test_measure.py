@@ -1,0 +1,61 @@
+"""What a study says of a finished run is what its task's own evaluation says, item by item, for every task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from regard.metrics.significance import score_of_counts
+from regard.study.measure import Measured, attention_of, measure_run
+from regard.tasks.generate import generate
+from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
+
+AREA = {"type": "show", "embed_dim": 7, "decoder_dim": 11, "attention_dim": 5, "feature_dim": 6, "area": {"height": 2, "width": 2}}
+
+
+def check(found: Measured, lines: int) -> None:
+    """The counts of the items make the main score, which is one of the scores."""
+    assert len(found.counts) == found.lines == lines
+    assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(found.scores[found.main], abs=1e-9)
+    assert found.seconds > 0
+
+
+def test_translation(tmp_path: Path) -> None:
+    run = tiny.trained(tmp_path / "one")
+    test = tiny.write_pairs(tmp_path, repeats=1)
+    found = measure_run("translation", run, test)
+    check(found, len(Path(test["source"]).read_text().splitlines()))
+    assert {"BLEU", "chrF2", "perplexity"} <= set(found.scores)
+    assert attention_of("translation", run, test)["entropy"] > 0
+
+
+def test_captioning_with_areas(tmp_path: Path) -> None:
+    run = tiny_captions.trained(tmp_path / "one", AREA)
+    generate("scenes", tmp_path / "scenes", train=1, test=5, seed=3)
+    test = {"captions": str(tmp_path / "scenes" / "test.tsv")}
+    check(measure_run("captioning", run, test), 5)
+    figures = attention_of("captioning", run, test)
+    assert figures["entropy"] > 0
+    assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares
+    assert sum(figures["areas"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", ["classification", "entailment"])
+def test_labels(tmp_path: Path, task: str) -> None:
+    config = tiny_sentences.configuration(tmp_path, task=task, training={"max_updates": 2})
+    tiny_sentences.train(config, tmp_path / "run")
+    assert config.data.valid is not None
+    test = {"examples": config.data.valid}
+    found = measure_run(task, tmp_path / "run", test)
+    check(found, found.lines)
+    assert attention_of(task, tmp_path / "run", test)["entropy"] > 0
+
+
+@pytest.mark.parametrize("attention", ["key_value", "none"])
+def test_language(tmp_path: Path, attention: str) -> None:
+    tiny_language.run(tmp_path, model={"attention": attention}, training={"max_updates": 2})
+    test = {"text": str(tmp_path / "valid_text")}
+    check(measure_run("lm", tmp_path / "run", test), 3)
+    figures = attention_of("lm", tmp_path / "run", test)
+    assert (figures == {}) == (attention == "none")
