@@ -52,7 +52,9 @@ class SmallCNNConfig(Frozen):
         default=0, description="further convolutions in each stage, or one number a stage; each widens what a cell sees"
     )
     coordinates: float = Field(
-        default=5.0, ge=0, description="row and column as two more channels, from minus this to this, beside features of a few; 0: none"
+        default=1.0,
+        ge=0,
+        description="row and column as two more channels, from minus this to this; more where little else is in the image; 0: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
 

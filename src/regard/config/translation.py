@@ -20,6 +20,10 @@ class DataConfig(Frozen):
     valid_target: str | None = Field(default=None, description="validation targets")
     held_out: int = Field(default=500, ge=1, description="pairs held out (at most a tenth) when there are no validation files")
     max_length: int = Field(default=200, ge=1, description="longer sequences, in tokens, are left out of training and counted")
+    sharded: bool = Field(default=False, description="for text larger than memory: `source` and `target` name files like train-*.en")
+    block: int = Field(default=65536, ge=1, description="sharded: pairs that are read, mixed and batched together")
+    workers: int = Field(default=1, ge=0, le=256, description="sharded: processes that make tokens of the next blocks; 0: none, it waits")
+    vocabulary_pairs: int = Field(default=1_000_000, ge=1, description="sharded: about so many pairs make the vocabulary")
 
 
 class TranslationConfig(RunConfig):

@@ -46,6 +46,7 @@ def plan_batches(
     batch_tokens: int,
     seed: int,
     epoch: int,
+    part: int = 0,
 ) -> list[PlannedBatch]:
     """Group pairs of similar length into batches, in random order: every pair once, the same for equal arguments.
 
@@ -64,6 +65,7 @@ def plan_batches(
         batch_tokens: padded tokens of the longer side of a batch, at most; a longer single pair is a batch of its own.
         seed: of the run.
         epoch: counted from 0 or 1; another epoch gives other batches in another order.
+        part: number of the pairs' part of a larger whole; 0 where they are all.
 
     Returns:
         The batches in training order; no pairs give an empty list.
@@ -82,7 +84,7 @@ def plan_batches(
         raise ConfigError(f"batch_tokens {batch_tokens}, seed {seed}, epoch {epoch}: expected at least 1, 0 and 0")
     # Only `random` and stable sorts: numpy promises their streams more firmly than those of `permutation`, and a
     # resumed run must find the same batches.
-    generator = np.random.default_rng([seed, epoch])
+    generator = np.random.default_rng([seed, epoch, part] if part else [seed, epoch])
     longest = np.maximum(source, target)
     lean = source - target + generator.random(len(longest)) * _JITTER
     # Back and forth, so that the pairs on either side of a step in length lean the same way.
@@ -93,6 +95,22 @@ def plan_batches(
         for rows in (order[start:stop] for start, stop in itertools.pairwise(bounds))
     ]
     return [batches[position] for position in np.argsort(generator.random(len(batches)), kind="stable")]
+
+
+def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, *, batch_tokens: int) -> int:
+    """Return how many batches `plan_batches` makes of such pairs: the same in every epoch, for noise moves pairs among equals only.
+
+    Args:
+        source_lengths: as for `plan_batches`.
+        target_lengths: as for `plan_batches`.
+        batch_tokens: as for `plan_batches`.
+
+    Example:
+        >>> count_batches([3, 9, 3, 9], [3, 9, 3, 9], batch_tokens=20)
+        2
+    """
+    source, target = _with_eos(source_lengths, target_lengths)
+    return len(_cut(np.sort(np.maximum(source, target)), batch_tokens)) - 1
 
 
 def padding_share(

@@ -96,8 +96,7 @@ class SmallCNN(ImageEncoder):
         return self.dropout(torch.relu(self.cell(cells)))
 
     def _places(self, like: Tensor) -> Tensor:
-        # (1, L, 2): row and column of each cell. Where it is has to count beside what is there: with 1 as the farthest, features of rare
-        # things, which the norms make large, drown it.
+        # (1, L, 2): row and column of each cell. Beside features of rare things, which the norms make large, 1 as the farthest is little.
         end = self.coordinates
         rows, columns = (torch.linspace(-end, end, length, dtype=like.dtype, device=like.device) for length in self.grid)
         return torch.cartesian_prod(rows, columns).unsqueeze(0)

@@ -194,7 +194,8 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     files = {**known, **digests}
     # The same data may lie elsewhere; its content is compared by digest.
     moved = tuple(f"data.{name}:" for name in files)
-    changed = [item for item in differences(old, config) if not item.startswith(("decoding.", *moved))]
+    # How a search goes, and how many processes make tokens, changes nothing of the training.
+    changed = [item for item in differences(old, config) if not item.startswith(("decoding.", "data.workers:", *moved))]
     changed += [f"the {name} file has other content" for name in files if known.get(name) != digests.get(name)]
     if changed:
         raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or remove it")

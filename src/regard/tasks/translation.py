@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +20,14 @@ from regard.errors import ConfigError, DataError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
 from regard.ops import SequenceLoss
-from regard.tasks.run import Run, Vocabularies, load_vocabularies, make_vocabularies, run_files
+from regard.tasks.run import SHARED, SOURCE, TARGET, Run, Vocabularies, load_vocabularies, make_vocabularies, run_files
 from regard.tasks.run_folder import begun, check_metric, device_of, silent
+from regard.tasks.sharded import MOST_TOKENS, ShardedCorpus, ShardedText
 from regard.tasks.translate import Translator, check_decoding
-from regard.training import Job, TrainResult, processes, train
+from regard.training import Job, TrainResult, World, processes, train
 
+SHARDS = "shards"
+"""Folder of a run for the index of a sharded text."""
 METRICS = ("loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match")
 """What `training.metric` can be."""
 
@@ -42,6 +46,11 @@ class Corpus(NamedTuple):
     source: list[list[int]]
     target: list[list[int]]
     left_out: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """How many pairs are taken."""
+        return len(self.pairs)
 
     def batch(self, planned: PlannedBatch) -> SequenceBatch:
         """Return the padded batch of the planned pairs."""
@@ -114,20 +123,28 @@ def train_translation(
     check_settings(config)
     with processes() as world:
         tell = say if world.main else silent
-        pairs, valid, digests = _read_data(config)
-        with begun(world, folder, config, digests, lambda: make_vocabularies(config, pairs), run_files(config)):
-            vocabularies = load_vocabularies(folder, config)
-            corpus, held = (
-                encode_corpus(part, vocabularies, max_length=config.data.max_length, name=name)
-                for part, name in ((pairs, "training data"), (valid, "validation data"))
-            )
-        torch.manual_seed(config.training.seed)
-        model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
-        _report(tell, config, corpus, held, vocabularies, model)
-        job = _job(config, folder, corpus, held, vocabularies)
-        if on_event is not None:
-            job = replace(job, on_event=on_event)
-        return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
+        text, valid, digests = _read_data(config)
+
+        def vocabulary_files() -> dict[str, bytes]:
+            return make_vocabularies(config, text.sample(config.data.vocabulary_pairs) if isinstance(text, ShardedText) else text)
+
+        with ExitStack() as leaving:
+            with begun(world, folder, config, digests, vocabulary_files, (*run_files(config), SHARDS)):
+                vocabularies = load_vocabularies(folder, config)
+                held = encode_corpus(valid, vocabularies, max_length=config.data.max_length, name="validation data")
+                if isinstance(text, ShardedText):
+                    corpus = _sharded(text, config, folder)
+                    leaving.callback(corpus.close)
+                    _count_tokens(corpus, world, tell)
+                else:
+                    corpus = encode_corpus(text, vocabularies, max_length=config.data.max_length, name="training data")
+            torch.manual_seed(config.training.seed)
+            model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
+            _report(tell, config, corpus, held, vocabularies, model)
+            job = _job(config, folder, corpus, held, vocabularies)
+            if on_event is not None:
+                job = replace(job, on_event=on_event)
+            return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
 
 
 def check_settings(config: TranslationConfig) -> None:
@@ -141,13 +158,38 @@ def check_settings(config: TranslationConfig) -> None:
     """
     if config.model.share_embeddings and not config.vocabulary.shared:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
+    data = config.data
+    if data.sharded and data.source is not None and (data.target is None or data.valid_source is None):
+        missing = "data.target" if data.target is None else "data.valid_source"
+        raise ConfigError(f"{missing}: needed with data.sharded, which reads two kinds of files and holds nothing out")
+    if data.sharded and data.max_length > MOST_TOKENS:
+        raise ConfigError(f"data.max_length: {data.max_length}; at most {MOST_TOKENS} with data.sharded")
     check_decoding(config, config.decoding)
     check_metric(config, METRICS)
     with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
         build(config.model, source_size=8, target_size=8)
 
 
-def _job(config: TranslationConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> Job:
+def _sharded(text: ShardedText, config: TranslationConfig, folder: Path) -> ShardedCorpus:
+    names = (SHARED, SHARED) if config.vocabulary.shared else (SOURCE, TARGET)
+    return ShardedCorpus(
+        text,
+        vocabularies=(folder / names[0], folder / names[1]),
+        max_length=config.data.max_length,
+        workers=config.data.workers,
+        folder=folder / SHARDS,
+    )
+
+
+def _count_tokens(corpus: ShardedCorpus, world: World, tell: Callable[[str], None]) -> None:
+    """Make the index in the first process; the others wait for a moment at a time, as long as a collective call may."""
+    while left := world.on_main(lambda: corpus.advance(seconds=20)):
+        tell(f"counting tokens: {left} of {len(corpus.blocks)} blocks left")
+    if not world.main:
+        corpus.open_index()
+
+
+def _job(config: TranslationConfig, folder: Path, corpus: Corpus | ShardedCorpus, held: Corpus, vocabularies: Vocabularies) -> Job:
     training = config.training
 
     def loss(model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
@@ -200,10 +242,17 @@ def likelihood(
     return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf, "token_accuracy": correct / tokens}
 
 
-def _read_data(config: TranslationConfig) -> tuple[list[Pair], list[Pair], dict[str, str]]:
+def _read_data(config: TranslationConfig) -> tuple[list[Pair] | ShardedText, list[Pair], dict[str, str]]:
     data = config.data
     if data.source is None:
         raise DataError("data.source: no training data given (--source FILE --target FILE)")
+    if data.sharded:
+        assert data.target is not None
+        assert data.valid_source is not None
+        text = ShardedText.scan(data.source, data.target, data.block)
+        files = {"valid_source": data.valid_source, "valid_target": data.valid_target}
+        digests = {name: file_digest(path) for name, path in files.items() if path is not None}
+        return text, read_pairs(data.valid_source, data.valid_target), {"source": text.digest, "target": text.digest, **digests}
     pairs = read_pairs(data.source, data.target)
     files = {"source": data.source, "target": data.target, "valid_source": data.valid_source, "valid_target": data.valid_target}
     digests = {name: file_digest(path) for name, path in files.items() if path is not None}
@@ -216,12 +265,17 @@ def _read_data(config: TranslationConfig) -> tuple[list[Pair], list[Pair], dict[
 
 
 def _report(
-    tell: Callable[[str], None], config: TranslationConfig, corpus: Corpus, held: Corpus, vocabularies: Vocabularies, model: nn.Module
+    tell: Callable[[str], None],
+    config: TranslationConfig,
+    corpus: Corpus | ShardedCorpus,
+    held: Corpus,
+    vocabularies: Vocabularies,
+    model: nn.Module,
 ) -> None:
     started = time.strftime("%H:%M:%S")
-    tell(f"{started} {len(corpus.pairs)} training pairs, {len(held.pairs)} validation pairs")
-    for part, name in ((corpus, "training"), (held, "validation")):
-        if left := ", ".join(f"{count} {reason}" for reason, count in part.left_out.items() if count):
+    tell(f"{started} {corpus.size} training pairs, {held.size} validation pairs")
+    for left_out, name in ((corpus.left_out, "training"), (held.left_out, "validation")):
+        if left := ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count):
             tell(f"{name} pairs left out: {left}")
     for side, vocabulary, index in zip(("source", "target"), vocabularies, (0, 1), strict=True):
         if config.vocabulary.kind in ("word", "character"):

@@ -1,0 +1,364 @@
+"""A parallel text that is never in memory as a whole: tokens are made block by block, by processes of their own, as training goes on."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cached_property
+from itertools import accumulate
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
+from regard.data.lines import unreadable, write_files
+from regard.data.parallel import Pair, file_digest
+from regard.data.shards import Block, Shard, find_shards, read_block, sample_pairs, scan_shards
+from regard.data.vocabulary import Vocabulary
+from regard.errors import DataError
+
+INDEX, LENGTHS = "index.json", "lengths.bin"
+MOST_TOKENS = 2**16 - 1
+"""Of either side of a pair: lengths are kept in two bytes."""
+
+
+class ShardedText(NamedTuple):
+    """A parallel text of many files, scanned.
+
+    Attributes:
+        shards: its files.
+        blocks: where blocks begin in them.
+        digest: sha256 of everything in them.
+    """
+
+    shards: list[Shard]
+    blocks: list[Block]
+    digest: str
+
+    @classmethod
+    def scan(cls, source: str, target: str, block: int) -> ShardedText:
+        """Find and read the files once; see `regard.data.shards`.
+
+        Raises:
+            DataError: see `find_shards` and `scan_shards`.
+        """
+        shards = find_shards(source, target)
+        return cls(shards, *scan_shards(shards, block))
+
+    def sample(self, count: int) -> list[Pair]:
+        """Read about `count` pairs from all over the text."""
+        return sample_pairs(self.shards, self.blocks, count)
+
+
+class EncodedBlock(NamedTuple):
+    """The tokens of a block's pairs.
+
+    Attributes:
+        first: number of its first pair in the whole text.
+        tokens: of sources and of targets, one pair after the other, int32.
+        starts: where each begins in these, and the end of the last.
+    """
+
+    first: int
+    tokens: tuple[np.ndarray, np.ndarray]
+    starts: tuple[np.ndarray, np.ndarray]
+
+
+class _Side:
+    """The ids of one side by the pair's number in the whole text."""
+
+    def __init__(self, block: EncodedBlock, side: int) -> None:
+        self.first, self.tokens, self.starts = block.first, block.tokens[side], block.starts[side]
+
+    def __getitem__(self, index: int) -> list[int]:
+        place = index - self.first
+        return self.tokens[self.starts[place] : self.starts[place + 1]].tolist()
+
+
+class ShardedPlan(Sequence[PlannedBatch]):
+    """The batches of an epoch: blocks in random order, within a block those of `plan_batches`; made when they are asked for.
+
+    Args:
+        corpus: the text.
+        batch_tokens: see `plan_batches`.
+        seed: of the run.
+        epoch: from 0.
+    """
+
+    def __init__(self, corpus: ShardedCorpus, *, batch_tokens: int, seed: int, epoch: int) -> None:
+        self.corpus, self.batch_tokens, self.seed, self.epoch = corpus, batch_tokens, seed, epoch
+        drawn = np.random.default_rng([seed, epoch]).random(len(corpus.blocks))
+        counts = corpus.batches_of_blocks(batch_tokens)
+        self.order = [number for number in np.argsort(drawn, kind="stable").tolist() if counts[number]]
+        self.ends = list(accumulate(counts[number] for number in self.order))
+        self._made: OrderedDict[int, list[PlannedBatch]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PlannedBatch]: ...
+    def __getitem__(self, index: int | slice) -> PlannedBatch | list[PlannedBatch]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        place = bisect.bisect_right(self.ends, index)
+        return self._block(self.order[place])[index - (self.ends[place - 1] if place else 0)]
+
+    def _block(self, number: int) -> list[PlannedBatch]:
+        if number not in self._made:
+            kept, lengths = self.corpus.usable(number)
+            rows = plan_batches(*lengths.T, batch_tokens=self.batch_tokens, seed=self.seed, epoch=self.epoch, part=number + 1)
+            self._made[number] = [PlannedBatch(tuple(kept[list(row.indices)].tolist()), row.tokens) for row in rows]
+            if len(self._made) > 2:  # the processes of a run may stand on both sides of a border
+                self._made.popitem(last=False)
+        return self._made[number]
+
+
+class ShardedCorpus:
+    """Pairs of shards as `regard.tasks.translation.Corpus` gives them, with a few blocks of them in memory.
+
+    Before it can be used its index is made: the tokens of every pair are counted once, `advance` by `advance`; what has been counted is
+    kept on disk, so that an interruption loses a few seconds, and another start nothing.
+
+    Args:
+        text: the files; an index of another text is not used.
+        vocabularies: the files of both sides' vocabularies; the same twice where they are shared.
+        max_length: tokens of either side at most; longer pairs are left out.
+        workers: processes that make tokens, as many blocks ahead of training.
+        folder: of the index.
+
+    Attributes:
+        left_out: pairs that are not taken, by reason.
+
+    Raises:
+        DataError: see `regard.data.shards.read_block`; or a process that made tokens has died.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     files = [str(Path(name, side)) for side in ("a.en", "a.de", "words.json")]
+        ...     for file in files[:2]:
+        ...         _ = Path(file).write_text("a b\\nb\\n\\n")
+        ...     Vocabulary.train(["a b"], kind="word", size=9).save(files[2])
+        ...     settings = {"max_length": 5, "workers": 0, "folder": Path(name, "index")}
+        ...     corpus = ShardedCorpus(ShardedText.scan(*files[:2], 2), vocabularies=(Path(files[2]), Path(files[2])), **settings)
+        ...     while corpus.advance(seconds=1):
+        ...         pass
+        ...     corpus.left_out, len(corpus.plan(batch_tokens=8, seed=1, epoch=0))
+        ({'empty': 1, 'too long': 0}, 1)
+    """
+
+    def __init__(
+        self,
+        text: ShardedText,
+        *,
+        vocabularies: tuple[Path, Path],
+        max_length: int,
+        workers: int,
+        folder: Path,
+    ) -> None:
+        self.shards, self.blocks, self.folder, self.workers = text.shards, text.blocks, folder, workers
+        self.pairs = sum(block.pairs for block in text.blocks)
+        self.left_out = {"empty": 0, "too long": 0}
+        self._firsts = [block.first for block in self.blocks]
+        self._opened = (vocabularies, min(max_length, MOST_TOKENS))
+        contents = [file_digest(path) for path in vocabularies]
+        self._about = {"text": text.digest, "blocks": len(self.blocks), "max_length": max_length, "vocabularies": contents}
+        self._counts: dict[int, list[int]] = {}
+        self._encoded: OrderedDict[int, Future[EncodedBlock] | EncodedBlock] = OrderedDict()
+        self._order: list[int] = []
+
+    @property
+    def size(self) -> int:
+        """How many pairs are taken."""
+        return self.pairs - sum(self.left_out.values())
+
+    def close(self) -> None:
+        """End the processes that make tokens."""
+        if "_pool" in self.__dict__ and self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def advance(self, *, seconds: float) -> int:
+        """Count tokens for about so long; return how many blocks are left to count.
+
+        Raises:
+            DataError: the index cannot be written, or no pair of the whole text can be used.
+        """
+        done = self._begin_index()
+        begun = time.monotonic()
+        try:
+            with open(self.folder / LENGTHS, "r+b") as file:
+                file.truncate(done["bytes"])
+                file.seek(done["bytes"])
+                left = self.blocks[done["done"] :]
+                for found, reasons in self._lengths(left):
+                    file.write(found.tobytes())
+                    done["done"] += 1
+                    done["bytes"] += found.nbytes
+                    done["left_out"] = dict(Counter(done["left_out"]) + Counter(reasons))
+                    if time.monotonic() - begun > seconds:
+                        break
+        except OSError as error:
+            raise unreadable(self.folder / LENGTHS, error) from error
+        self._write_index(done)
+        self.left_out = {reason: done["left_out"].get(reason, 0) for reason in self.left_out}
+        if done["done"] == len(self.blocks) and sum(self.left_out.values()) == self.pairs:
+            reasons = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
+            raise DataError(f"{self.shards[0][0]}: no sentence pair of any shard can be used ({reasons})")
+        return len(self.blocks) - done["done"]
+
+    def open_index(self) -> None:
+        """Read what another process has counted, in this one."""
+        found = self._begin_index()
+        self.left_out = {reason: found["left_out"].get(reason, 0) for reason in self.left_out}
+
+    def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> ShardedPlan:
+        """Return an epoch's batches."""
+        plan = ShardedPlan(self, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+        self._order = plan.order
+        return plan
+
+    def batch(self, planned: PlannedBatch) -> SequenceBatch:
+        """Return the padded batch of the planned pairs; blocks that come next are begun meanwhile."""
+        block = self._take(bisect.bisect_right(self._firsts, planned.indices[0]) - 1)
+        return collate(_Side(block, 0), _Side(block, 1), planned.indices)  # type: ignore[arg-type]
+
+    def usable(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the numbers (N,) of a block's pairs that are taken, and their lengths (N, 2)."""
+        block = self.blocks[number]
+        lengths = self._all_lengths[block.first : block.first + block.pairs]
+        kept = np.flatnonzero(lengths[:, 0])
+        return kept + block.first, lengths[kept].astype(np.int64)
+
+    def batches_of_blocks(self, batch_tokens: int) -> list[int]:
+        """Return how many batches each block makes, in any epoch."""
+        if batch_tokens not in self._counts:
+            sizes = (self.usable(number)[1] for number in range(len(self.blocks)))
+            self._counts[batch_tokens] = [count_batches(*lengths.T, batch_tokens=batch_tokens) for lengths in sizes]
+        return self._counts[batch_tokens]
+
+    @cached_property
+    def _all_lengths(self) -> np.ndarray:
+        return np.memmap(self.folder / LENGTHS, dtype=np.uint16, mode="r", shape=(self.pairs, 2))
+
+    @cached_property
+    def _pool(self) -> ProcessPoolExecutor | None:
+        if not self.workers:
+            return None
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(self.workers, mp_context=context, initializer=_begin_worker)
+
+    def _take(self, number: int) -> EncodedBlock:
+        if number not in self._encoded:
+            self._begin(number)
+        found = self._encoded[number]
+        if isinstance(found, Future):
+            try:
+                found = found.result()
+            except BrokenProcessPool as error:
+                raise DataError("a process that makes tokens has died (of too little memory?); fewer data.workers need less") from error
+            self._encoded[number] = found
+            place = self._order.index(number) if number in self._order else len(self._order)
+            for following in self._order[place + 1 : place + 1 + self.workers]:
+                if following not in self._encoded:
+                    self._begin(following)
+            while len(self._encoded) > self.workers + 2:
+                self._encoded.popitem(last=False)
+        return found
+
+    def _begin(self, number: int) -> None:
+        work = (self._opened[0], self.shards, self.blocks[number])
+        if self._pool is not None:
+            self._encoded[number] = self._pool.submit(_encode, *work)
+        else:
+            done: Future[EncodedBlock] = Future()
+            done.set_result(_encode(*work))
+            self._encoded[number] = done
+
+    def _lengths(self, blocks: Sequence[Block]) -> Iterator[tuple[np.ndarray, dict[str, int]]]:
+        if self._pool is None:
+            yield from (_count(*self._opened, self.shards, block) for block in blocks)
+            return
+        ahead: OrderedDict[int, Future[Any]] = OrderedDict()
+        for number in range(len(blocks)):
+            for following in range(number, min(len(blocks), number + 2 * self.workers)):
+                if following not in ahead:
+                    ahead[following] = self._pool.submit(_count, *self._opened, self.shards, blocks[following])
+            try:
+                yield ahead.pop(number).result()
+            except BrokenProcessPool as error:
+                raise DataError("a process that counts tokens has died (of too little memory?); fewer data.workers need less") from error
+
+    def _begin_index(self) -> dict[str, Any]:
+        """Return what is counted already: of this text, with these vocabularies."""
+        path = self.folder / INDEX
+        try:
+            found = json.loads(path.read_bytes())
+            if found["about"] == self._about and (self.folder / LENGTHS).stat().st_size >= found["bytes"]:
+                return found
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # none, or a damaged one: it is made anew
+        write_files({self.folder / LENGTHS: b""})
+        return {"about": self._about, "done": 0, "bytes": 0, "left_out": {}}
+
+    def _write_index(self, done: dict[str, Any]) -> None:
+        write_files({self.folder / INDEX: (json.dumps(done, indent=1) + "\n").encode()})
+
+
+def _begin_worker() -> None:
+    """Leave signals to the process that trains, and leave with it, however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+_vocabularies: dict[Path, Vocabulary] = {}
+
+
+def _ids(paths: tuple[Path, Path], shards: Sequence[Shard], block: Block) -> tuple[list[list[int]], list[list[int]], list[bool]]:
+    for path in paths:
+        if path not in _vocabularies:
+            _vocabularies[path] = Vocabulary.load(path)
+    pairs = read_block(shards, block)
+    source, target = (_vocabularies[path].encode_ids([pair[side] for pair in pairs]) for side, path in enumerate(paths))
+    return source, target, [all(map(str.strip, pair)) for pair in pairs]
+
+
+def _count(paths: tuple[Path, Path], max_length: int, shards: Sequence[Shard], block: Block) -> tuple[np.ndarray, dict[str, int]]:
+    """Return the lengths (pairs, 2) of a block, 0 for what is left out, and how much that is by reason."""
+    source, target, filled = _ids(paths, shards, block)
+    lengths = np.array([[len(ids) for ids in side] for side in (source, target)], dtype=np.int64).T.reshape(-1, 2)
+    empty = ~np.array(filled, dtype=bool) | (lengths == 0).any(1)
+    long = ~empty & (lengths.max(1, initial=0) > max_length)
+    lengths[empty | long] = 0
+    return lengths.astype(np.uint16), {"empty": int(empty.sum()), "too long": int(long.sum())}
+
+
+def _encode(paths: tuple[Path, Path], shards: Sequence[Shard], block: Block) -> EncodedBlock:
+    sides = _ids(paths, shards, block)[:2]
+    starts = [np.concatenate([[0], np.cumsum([len(ids) for ids in side])]).astype(np.int64) for side in sides]
+    tokens = [
+        np.fromiter((token for ids in side for token in ids), np.int32, int(ends[-1])) for side, ends in zip(sides, starts, strict=True)
+    ]
+    return EncodedBlock(block.first, (tokens[0], tokens[1]), (starts[0], starts[1]))
