@@ -5,15 +5,17 @@
 Trains a soft, a hard and two area captioners on scenes of three objects (a run that is there already is resumed, or measured if it is
 finished), captions new scenes greedily, and writes scenes.json: how many captions are true, by program, and how often the cell looked at
 most lies on the object that a colour or shape word speaks of, beside three baselines: a random cell, a random object, uniform attention.
+The order of captions is a convention that the image decides, as the order of words in a language is: the colours' own order, and of two
+relations the one along the longer distance.
 
-`--order free` trains on captions that may speak of any two objects, first of any of them; without it the order is a convention that the
-image decides, as the order of words in a language is: the colours' own order, and of two relations the one along the longer distance.
+`--why` trains the soft captioner with one thing changed at a time instead, and writes scenes_why.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -39,6 +41,7 @@ COMMON = [
     "image.std=[0.3, 0.3, 0.3]",
     "model.encoder.channels=[24, 48]",
     "model.encoder.depth=[0, 1]",
+    "model.encoder.coordinates=20",
     "data.held_out=200",
     "decoding.max_length=16",
     "decoding.beam=1",
@@ -50,6 +53,7 @@ COMMON = [
 ]
 SHOW = [
     "model.type=show",
+    "model.query_state=current",
     "model.embed_dim=64",
     "model.decoder_dim=128",
     "model.attention_dim=64",
@@ -67,11 +71,22 @@ TRANSFORMER = [
 ]
 AREA = ["model.area.height=2", "model.area.width=2"]
 HARD = ["model.attention=hard", "model.hard.reward=step", "model.hard.reward_weight=0.3", "model.hard.half_soft=0.8"]
-MODELS: dict[str, tuple[str, list[str]]] = {
-    "soft": ("Show, Attend and Tell, soft", SHOW),
-    "hard": ("Show, Attend and Tell, hard (best cell)", [*SHOW, *HARD]),
-    "area": ("Show, Attend and Tell, areas of 2 x 2", [*SHOW, *AREA]),
-    "transformer_area": ("Transformer, areas of 2 x 2", [*TRANSFORMER, *AREA]),
+# What each is trained with, and for how many updates.
+MODELS: dict[str, tuple[str, list[str], int]] = {
+    "soft": ("Show, Attend and Tell, soft", SHOW, 1500),
+    "hard": ("Show, Attend and Tell, hard (best cell)", [*SHOW, *HARD], 4500),
+    "area": ("Show, Attend and Tell, areas of 2 x 2", [*SHOW, *AREA], 1500),
+    "transformer_area": ("Transformer, areas of 2 x 2", [*TRANSFORMER, *AREA], 1500),
+}
+
+# The soft captioner with one thing changed: what makes attention point?
+WHY: dict[str, tuple[str, list[str], int]] = {
+    "soft": ("as in the table above", SHOW, 1500),
+    "previous": ("looks before the last word is read, as published", [*SHOW, "model.query_state=previous"], 1500),
+    "coordinates": ("coordinates of 1 at most", [*SHOW, "model.encoder.coordinates=1"], 1500),
+    "penalty": ("doubly stochastic penalty, weight 1", [*SHOW, "model.doubly_stochastic=1"], 1500),
+    "field": ("a cell sees 43 pixels, not 15", [*SHOW, "model.encoder.depth=[1, 4]"], 1500),
+    "free": ("captions speak of any two objects, of any first", SHOW, 1500),
 }
 
 
@@ -146,24 +161,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs/scenes"))
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
-    parser.add_argument("--order", choices=("convention", "free"), default="convention")
+    parser.add_argument("--why", action="store_true", help="the soft captioner with one thing changed at a time")
+    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *WHY}), help="only these")
     parser.add_argument("--train", type=int, default=20000, help="training scenes")
     parser.add_argument("--test", type=int, default=1000, help="test scenes")
-    parser.add_argument("--updates", type=int, default=3000)
-    parser.add_argument("--name", default="scenes", help="of the file written")
+    parser.add_argument("--updates", type=int, help="for all models; without, each its own")
     parser.add_argument("settings", nargs="*", help="key.sub=value, for all runs")
     arguments = parser.parse_args()
-    data = arguments.runs / f"data_{arguments.order}_{arguments.train}"
-    captions = write_set(data, "train", arguments.train, 0, arguments.order)
-    test = write_set(data, "test", arguments.test, 10_000_000, arguments.order)
-    scenes = read_scenes(data / "test.regions.jsonl")
-    pictures = [data / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+    models = WHY if arguments.why else MODELS
     rows = []
-    for name in arguments.models:
-        title, settings = MODELS[name]
-        run = arguments.runs / f"{arguments.name}_{name}"
-        train(run, captions, [*settings, *arguments.settings], arguments.updates)
+    for name in arguments.models or models:
+        title, settings, updates = models[name]
+        order = "free" if name == "free" else "convention"
+        data = arguments.runs / f"data_{order}_{arguments.train}"
+        captions = write_set(data, "train", arguments.train, 0, order)
+        test = write_set(data, "test", arguments.test, 10_000_000, order)
+        scenes = read_scenes(data / "test.regions.jsonl")
+        pictures = [data / line.partition("\t")[0] for line in test.read_text(encoding="utf-8").splitlines()]
+        run = arguments.runs / f"scenes_{name}"
+        train(run, captions, [*settings, *arguments.settings], arguments.updates or updates)
         captioner = Captioner.open(run)
         found = measure(captioner.caption(pictures, need_attention=True), scenes, captioner.run.model.grid)
         events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -171,19 +187,19 @@ def main() -> None:
         keys = ("true", "pointing all", "pointing colour", "pointing shape", "random cell", "random object")
         keys += ("attention correctness", "uniform attention")
         figures = [None if key not in found else round(found[key], 1) for key in keys]
-        rows.append([title, *figures, round(found.get("entropy", 0.0), 2), round(minutes, 1)])
+        rows.append([title, *figures, round(found.get("entropy", 0.0), 2), max(event["step"] for event in events), round(minutes, 1)])
         print(title, {key: round(value, 2) for key, value in found.items()}, flush=True)
     columns = ["model", "true captions", "pointing", "of colours", "of shapes", "random cell", "random object"]
-    columns += ["attention inside", "uniform attention", "entropy", "minutes"]
+    columns += ["attention inside", "uniform attention", "entropy", "updates", "minutes"]
+    command = "python benchmarks/scenes.py" + (" --why" if arguments.why else "")
     note = (
-        f"`python benchmarks/scenes.py`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels "
-        f"sees 15. Truth is checked by program; pointing: the cell looked at most, within half a cell of the object. {arguments.updates} "
-        f"updates; order of captions: {arguments.order}. Entropy in nats (uniform {np.log(256):.2f}). {platform.machine()}, "
-        f"torch {torch.__version__}, regard {regard.__version__}."
+        f"`{command}`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels sees 15. Truth is "
+        "checked by program; pointing: the cell looked at most, within half a cell of the object. Entropy in nats (uniform "
+        f"{np.log(256):.2f}). {os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
     )
     arguments.out.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1, ensure_ascii=False)
-    (arguments.out / f"{arguments.name}.json").write_text(text + "\n", encoding="utf-8")
+    (arguments.out / ("scenes_why.json" if arguments.why else "scenes.json")).write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,26 @@ def test_processes_make_the_same_tokens(tmp_path: Path) -> None:
         helped.close()
 
 
+def test_a_helper_that_dies_is_told_of_and_changes_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    alone, helped = corpus(tmp_path / "a"), corpus(tmp_path / "b", workers=1)
+    helped.tell = said.append
+    try:
+        for each in (alone, helped):
+            assert each.advance(seconds=60) == 0
+        plans = [each.plan(batch_tokens=150, seed=1, epoch=0) for each in (alone, helped)]
+        helped.batch(plans[1][0])
+        assert helped._pool is not None
+        for helper in list(helped._pool._processes):
+            os.kill(helper, signal.SIGKILL)
+        for planned in plans[0]:
+            assert bool((alone.batch(planned).source == helped.batch(planned).source).all())
+        assert len(said) == 1
+        assert "has died" in said[0]
+    finally:
+        helped.close()
+
+
 def test_what_is_counted_stays_counted_unless_it_is_of_something_else(tmp_path: Path) -> None:
     first = corpus(tmp_path)
     left = [first.advance(seconds=0)]
@@ -108,6 +128,11 @@ def test_what_is_counted_stays_counted_unless_it_is_of_something_else(tmp_path: 
     assert again.advance(seconds=60) == 0
     assert (tmp_path / "index" / LENGTHS).read_bytes() == whole
     assert again.left_out == {"empty": 2, "too long": 1}
+    with pytest.raises(DataError, match=r"index\.json: expected the whole index"):
+        corpus(tmp_path, max_length=50).open_index()
+    again = corpus(tmp_path)
+    again.open_index()
+    assert again.size == 80
 
 
 def settings(folder: Path, **data: Any) -> TranslationConfig:

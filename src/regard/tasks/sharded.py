@@ -10,14 +10,14 @@ import signal
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -27,7 +27,9 @@ from regard.data.parallel import Pair, file_digest
 from regard.data.shards import Block, Shard, find_shards, read_block, sample_pairs, scan_shards
 from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError
+from regard.tasks.run_folder import silent
 
+Result = TypeVar("Result")
 INDEX, LENGTHS = "index.json", "lengths.bin"
 MOST_TOKENS = 2**16 - 1
 """Of either side of a pair: lengths are kept in two bytes."""
@@ -140,12 +142,13 @@ class ShardedCorpus:
         max_length: tokens of either side at most; longer pairs are left out.
         workers: processes that make tokens, as many blocks ahead of training.
         folder: of the index.
+        tell: takes a line of news.
 
     Attributes:
         left_out: pairs that are not taken, by reason.
 
     Raises:
-        DataError: see `regard.data.shards.read_block`; or a process that made tokens has died.
+        DataError: see `regard.data.shards.read_block`.
 
     Example:
         >>> import tempfile
@@ -170,13 +173,16 @@ class ShardedCorpus:
         max_length: int,
         workers: int,
         folder: Path,
+        tell: Callable[[str], None] = silent,
     ) -> None:
         self.shards, self.blocks, self.folder, self.workers = text.shards, text.blocks, folder, workers
         self.pairs = sum(block.pairs for block in text.blocks)
         self.left_out = {"empty": 0, "too long": 0}
         self._firsts = [block.first for block in self.blocks]
-        self._opened = (vocabularies, min(max_length, MOST_TOKENS))
+        self.tell = tell
         contents = [file_digest(path) for path in vocabularies]
+        self._words = tuple(zip(vocabularies, contents, strict=True))
+        self._longest = min(max_length, MOST_TOKENS)
         self._about = {"text": text.digest, "blocks": len(self.blocks), "max_length": max_length, "vocabularies": contents}
         self._counts: dict[int, list[int]] = {}
         self._encoded: OrderedDict[int, Future[EncodedBlock] | EncodedBlock] = OrderedDict()
@@ -212,6 +218,8 @@ class ShardedCorpus:
                     done["left_out"] = dict(Counter(done["left_out"]) + Counter(reasons))
                     if time.monotonic() - begun > seconds:
                         break
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise unreadable(self.folder / LENGTHS, error) from error
         self._write_index(done)
@@ -222,8 +230,14 @@ class ShardedCorpus:
         return len(self.blocks) - done["done"]
 
     def open_index(self) -> None:
-        """Read what another process has counted, in this one."""
-        found = self._begin_index()
+        """Read what another process has counted, in this one.
+
+        Raises:
+            DataError: it is not in the folder.
+        """
+        found = self._read_index()
+        if found is None or found["done"] < len(self.blocks):
+            raise DataError(f"{self.folder / INDEX}: expected the whole index, which the first process has made; all need the same folder")
         self.left_out = {reason: found["left_out"].get(reason, 0) for reason in self.left_out}
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> ShardedPlan:
@@ -267,10 +281,7 @@ class ShardedCorpus:
             self._begin(number)
         found = self._encoded[number]
         if isinstance(found, Future):
-            try:
-                found = found.result()
-            except BrokenProcessPool as error:
-                raise DataError("a process that makes tokens has died (of too little memory?); fewer data.workers need less") from error
+            found = self._result(found, _encode, self._words, self.shards, self.blocks[number])
             self._encoded[number] = found
             place = self._order.index(number) if number in self._order else len(self._order)
             for following in self._order[place + 1 : place + 1 + self.workers]:
@@ -281,37 +292,54 @@ class ShardedCorpus:
         return found
 
     def _begin(self, number: int) -> None:
-        work = (self._opened[0], self.shards, self.blocks[number])
+        self._encoded[number] = self._submit(_encode, self._words, self.shards, self.blocks[number])
+
+    def _submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Begin a call in a helper, or, without any, make it now."""
         if self._pool is not None:
-            self._encoded[number] = self._pool.submit(_encode, *work)
-        else:
-            done: Future[EncodedBlock] = Future()
-            done.set_result(_encode(*work))
-            self._encoded[number] = done
+            try:
+                return self._pool.submit(function, *arguments)
+            except BrokenProcessPool:
+                self._lose_helpers()
+        done: Future[Result] = Future()
+        done.set_result(function(*arguments))
+        return done
+
+    def _result(self, begun: Future[Result], function: Callable[..., Result], *arguments: Any) -> Result:
+        """Return what a call gives; where its helper has died, make it in this process."""
+        try:
+            return begun.result()
+        except BrokenProcessPool:
+            self._lose_helpers()
+            return function(*arguments)
+
+    def _lose_helpers(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+            self.tell("a process that makes tokens has died (too little memory?): this one makes them now, and training is slower")
 
     def _lengths(self, blocks: Sequence[Block]) -> Iterator[tuple[np.ndarray, dict[str, int]]]:
-        if self._pool is None:
-            yield from (_count(*self._opened, self.shards, block) for block in blocks)
-            return
-        ahead: OrderedDict[int, Future[Any]] = OrderedDict()
-        for number in range(len(blocks)):
-            for following in range(number, min(len(blocks), number + 2 * self.workers)):
+        work = [(self._words, self._longest, self.shards, block) for block in blocks]
+        ahead: dict[int, Future[tuple[np.ndarray, dict[str, int]]]] = {}
+        for number, arguments in enumerate(work):
+            for following in range(number, min(len(work), number + max(1, 2 * self.workers))):
                 if following not in ahead:
-                    ahead[following] = self._pool.submit(_count, *self._opened, self.shards, blocks[following])
-            try:
-                yield ahead.pop(number).result()
-            except BrokenProcessPool as error:
-                raise DataError("a process that counts tokens has died (of too little memory?); fewer data.workers need less") from error
+                    ahead[following] = self._submit(_count, *work[following])
+            yield self._result(ahead.pop(number), _count, *arguments)
+
+    def _read_index(self) -> dict[str, Any] | None:
+        """Return what is counted already, of this text, with these vocabularies; None where there is none, or it is damaged."""
+        try:
+            found = json.loads((self.folder / INDEX).read_bytes())
+            whole = found["about"] == self._about and (self.folder / LENGTHS).stat().st_size >= found["bytes"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return found if whole else None
 
     def _begin_index(self) -> dict[str, Any]:
-        """Return what is counted already: of this text, with these vocabularies."""
-        path = self.folder / INDEX
-        try:
-            found = json.loads(path.read_bytes())
-            if found["about"] == self._about and (self.folder / LENGTHS).stat().st_size >= found["bytes"]:
-                return found
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # none, or a damaged one: it is made anew
+        if found := self._read_index():
+            return found
         write_files({self.folder / LENGTHS: b""})
         return {"about": self._about, "done": 0, "bytes": 0, "left_out": {}}
 
@@ -320,7 +348,7 @@ class ShardedCorpus:
 
 
 def _begin_worker() -> None:
-    """Leave signals to the process that trains, and leave with it, however it ends."""
+    """Leave Ctrl-C to the process that trains, and leave with it, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     parent = multiprocessing.parent_process()
@@ -333,30 +361,33 @@ def _begin_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-_vocabularies: dict[Path, Vocabulary] = {}
+# A file of words and its sha256, of both sides.
+Words = tuple[tuple[Path, str], ...]
 
 
-def _ids(paths: tuple[Path, Path], shards: Sequence[Shard], block: Block) -> tuple[list[list[int]], list[list[int]], list[bool]]:
-    for path in paths:
-        if path not in _vocabularies:
-            _vocabularies[path] = Vocabulary.load(path)
+@lru_cache(maxsize=2)
+def _vocabulary(path: Path, digest: str) -> Vocabulary:
+    return Vocabulary.load(path)
+
+
+def _ids(words: Words, shards: Sequence[Shard], block: Block) -> tuple[list[list[int]], list[list[int]], list[bool]]:
     pairs = read_block(shards, block)
-    source, target = (_vocabularies[path].encode_ids([pair[side] for pair in pairs]) for side, path in enumerate(paths))
+    source, target = (_vocabulary(*file).encode_ids([pair[side] for pair in pairs]) for side, file in enumerate(words))
     return source, target, [all(map(str.strip, pair)) for pair in pairs]
 
 
-def _count(paths: tuple[Path, Path], max_length: int, shards: Sequence[Shard], block: Block) -> tuple[np.ndarray, dict[str, int]]:
+def _count(words: Words, longest: int, shards: Sequence[Shard], block: Block) -> tuple[np.ndarray, dict[str, int]]:
     """Return the lengths (pairs, 2) of a block, 0 for what is left out, and how much that is by reason."""
-    source, target, filled = _ids(paths, shards, block)
+    source, target, filled = _ids(words, shards, block)
     lengths = np.array([[len(ids) for ids in side] for side in (source, target)], dtype=np.int64).T.reshape(-1, 2)
     empty = ~np.array(filled, dtype=bool) | (lengths == 0).any(1)
-    long = ~empty & (lengths.max(1, initial=0) > max_length)
+    long = ~empty & (lengths.max(1, initial=0) > longest)
     lengths[empty | long] = 0
     return lengths.astype(np.uint16), {"empty": int(empty.sum()), "too long": int(long.sum())}
 
 
-def _encode(paths: tuple[Path, Path], shards: Sequence[Shard], block: Block) -> EncodedBlock:
-    sides = _ids(paths, shards, block)[:2]
+def _encode(words: Words, shards: Sequence[Shard], block: Block) -> EncodedBlock:
+    sides = _ids(words, shards, block)[:2]
     starts = [np.concatenate([[0], np.cumsum([len(ids) for ids in side])]).astype(np.int64) for side in sides]
     tokens = [
         np.fromiter((token for ids in side for token in ids), np.int32, int(ends[-1])) for side, ends in zip(sides, starts, strict=True)

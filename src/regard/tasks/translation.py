@@ -133,7 +133,7 @@ def train_translation(
                 vocabularies = load_vocabularies(folder, config)
                 held = encode_corpus(valid, vocabularies, max_length=config.data.max_length, name="validation data")
                 if isinstance(text, ShardedText):
-                    corpus = _sharded(text, config, folder)
+                    corpus = _sharded(text, config, folder, tell)
                     leaving.callback(corpus.close)
                     _count_tokens(corpus, world, tell)
                 else:
@@ -170,7 +170,7 @@ def check_settings(config: TranslationConfig) -> None:
         build(config.model, source_size=8, target_size=8)
 
 
-def _sharded(text: ShardedText, config: TranslationConfig, folder: Path) -> ShardedCorpus:
+def _sharded(text: ShardedText, config: TranslationConfig, folder: Path, tell: Callable[[str], None]) -> ShardedCorpus:
     names = (SHARED, SHARED) if config.vocabulary.shared else (SOURCE, TARGET)
     return ShardedCorpus(
         text,
@@ -178,6 +178,7 @@ def _sharded(text: ShardedText, config: TranslationConfig, folder: Path) -> Shar
         max_length=config.data.max_length,
         workers=config.data.workers,
         folder=folder / SHARDS,
+        tell=tell,
     )
 
 
