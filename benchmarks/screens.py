@@ -47,7 +47,7 @@ SCREENS = {
     "table": Screen(("multi30k/multi30k_transformer_area-1",), ("--text", SENTENCE), "map=9&head=4&row=4"),
     "text": Screen(("sentences/sst2-structured-1",), ("--text", REVIEW)),
     "both": Screen(("sentences/sick_crossed-structured-1",), ("--text", PAIR)),
-    "image": Screen(("scenes/scenes_soft",), ("--image", SCENE)),
+    "image": Screen(("scenes/scenes_area",), ("--image", SCENE), "row=2"),
 }
 
 
@@ -68,9 +68,9 @@ def main() -> None:
                     print(f"{view}: left out, there is no {arguments.runs / missing[0]}", file=sys.stderr)
                     continue
                 records, html = Path(folder) / f"{view}.json", Path(folder) / f"{view}.html"
-                asked = str(arguments.runs / value) if option == "--image" else value
-                words = ["view", *(str(arguments.runs / run) for run in runs), option, asked, "-o", str(records)]
-                subprocess.run([sys.executable, "-m", "regard", *words], check=True)
+                # From there, so that a title holds no more of a path than it must.
+                words = ["view", *runs, option, value, "-o", str(records)]
+                subprocess.run([sys.executable, "-m", "regard", *words], check=True, cwd=arguments.runs)
                 save_page(read_records(records), html)
                 picture = arguments.out / f"{view}.png"
                 take(page, f"{html.as_uri()}#view={view}&{at}", "light", picture)
