@@ -21,7 +21,7 @@ from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.study import build_report, run_study, write_report
 from regard.study.report import markdown
-from regard.study.run import check_study, train_apart
+from regard.study.run import alone, check_study, train_apart
 from regard.tasks import generate, train_translation
 
 SMALL = {
@@ -203,6 +203,50 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
 def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match=r"regard train poetry: ended with 2: .*poetry.*run\.log"):
         train_apart(["regard", "train", "poetry"], tmp_path / "run.log")
+
+
+def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data))
+    (changed := dict(study.data["letters"].test))["links"] = str(tmp_path / "no.links")
+    study = study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": changed})}})
+    with pytest.raises(ConfigError, match=r"data\.letters\.test\.links: .*no\.links: no such file"):
+        run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=lambda command, log: pytest.fail("trained"))
+
+
+def test_a_training_is_no_part_of_the_group_that_shares_a_study() -> None:
+    group = {
+        "RANK": "5",
+        "LOCAL_RANK": "2",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "5",
+        "ROLE_NAME": "x",
+    }
+    group |= {"MASTER_ADDR": "here", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "7", "ROLE_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}
+    own = {"PATH": "/x", "OMP_NUM_THREADS": "3", "REGARD_DEVICE": "cpu", "SLURM_PROCID": "5"}
+    assert alone({**own, **group, "CUDA_VISIBLE_DEVICES": "a,b,c,d"}) == {**own, "CUDA_VISIBLE_DEVICES": "c"}
+    assert alone({**own, "CUDA_VISIBLE_DEVICES": "a,b"}) == {**own, "CUDA_VISIBLE_DEVICES": "a,b"}
+
+
+@pytest.mark.slow
+def test_torchrun_shares_a_study(tmp_path: Path, data: Path) -> None:
+    path, out = written(tmp_path, data), tmp_path / "out"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
+    done = subprocess.run([*command, "compare", str(path), "--out", str(out)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list((out / "results").iterdir())) == 2
+    assert "additive" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data, budget={"tokens": 2000}, **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=train_here) == 0
+    [trial] = (tmp_path / "out" / "trials").glob("*.json")
+    a_batch = json.loads(trial.read_text())["tokens_per_update"]
+    assert 100 < a_batch <= 300  # batches of at most 300 padded tokens
+    [row] = build_report(study, tmp_path / "out", samples=1).rows
+    assert row.figures["updates"] == round(2000 / a_batch)
 
 
 def test_a_budget_of_seconds_becomes_updates(tmp_path: Path, data: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"baseline": "narrow"}, "baseline: 'narrow', expected one of plain, wide"),
         ({"variants": {"../x": {}}}, "'../x': expected letters"),
         ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
-        ({"budget": {"seconds": 9}}, "give updates or seconds, one of them"),
+        ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),
         (
             {"data": {"copy": {"test": {"source": "x", "link_unit": "line"}}}},
             "data.copy.test.link_unit: 'line', expected word or character",

@@ -44,15 +44,16 @@ class VariantConfig(Frozen):
 
 
 class BudgetConfig(Frozen):
-    """What every run of a study may use: one of the two."""
+    """What every run of a study may use: one of the three."""
 
     updates: int | None = Field(default=None, ge=1, description="updates")
+    tokens: int | None = Field(default=None, ge=1, description="target tokens, about; a trial of each variant decides how many updates")
     seconds: float | None = Field(default=None, gt=0, description="of training; a timed trial of each variant decides how many updates")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.updates is None) == (self.seconds is None):
-            raise ValueError("give updates or seconds, one of them")
+        if [self.updates, self.tokens, self.seconds].count(None) != 2:
+            raise ValueError("give updates, tokens or seconds, one of them")
         return self
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -14,11 +15,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 
 from regard.config import differences, dump_config, load_config
@@ -32,6 +34,8 @@ from regard.training import StopSignal
 RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
 POLL = 0.2
+# What torchrun tells a process of its group: a training inside has none.
+GROUP = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
 # What a file of weights holds beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -75,7 +79,7 @@ def run_study(
         0 when all runs are done; the number of a signal that stopped it; -1 where others still work on some.
 
     Raises:
-        ConfigError: see `check_study`.
+        ConfigError: see `check_study`; or a file of a test set is not there.
         TrainingError: runs failed; names them. The others are done all the same.
 
     Example:
@@ -90,6 +94,7 @@ def run_study(
     train = train_apart if train is None else train
     plan, failed = cells(study), list[str]()
     check_study(study, folder, beside=beside, scale=scale)
+    _check_test_files(study)
     while waiting := [cell for cell in plan if not result_file(folder, cell).exists() and cell.name not in failed]:
         tried = 0
         for cell in waiting:
@@ -137,6 +142,13 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path, scale: str | 
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
                     f"{result_file(folder, cell)} and {folder / RUNS / cell.name}"
                 )
+
+
+def _check_test_files(study: StudyConfig) -> None:
+    for name, data in study.data.items():
+        for key, value in data.test.items():
+            if key not in ("link_unit", "split") and not Path(value).exists():
+                raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
 
 
 def failure_file(folder: Path, cell: StudyCell) -> Path:
@@ -218,7 +230,8 @@ def train_apart(command: Sequence[str], log: Path) -> float | None:
     """
     most = None
     with StopSignal() as stop, log.open("ab") as file:
-        process = subprocess.Popen([sys.executable, "-m", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        words = [sys.executable, "-m", *command]
+        process = subprocess.Popen(words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=alone(os.environ))
         told = False
         while process.poll() is None:
             most = _peak(process.pid) or most
@@ -232,6 +245,25 @@ def train_apart(command: Sequence[str], log: Path) -> float | None:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")
     return most
+
+
+def alone(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a training that is no part of a group: where torchrun started several, each has a device of its own.
+
+    Args:
+        environment: of this process.
+
+    Example:
+        >>> alone({"HOME": "/x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"})
+        {'HOME': '/x', 'CUDA_VISIBLE_DEVICES': '6'}
+    """
+    kept = {name: value for name, value in environment.items() if not GROUP.fullmatch(name)}
+    if (rank := environment.get("LOCAL_RANK", "")).isdigit():
+        devices = [device for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+        devices = devices or [str(number) for number in range(torch.cuda.device_count())]
+        if devices:
+            kept["CUDA_VISIBLE_DEVICES"] = devices[int(rank) % len(devices)]
+    return kept
 
 
 def _peak(pid: int) -> float | None:
@@ -270,10 +302,14 @@ def _parameters(run: Path) -> int:
 
 
 def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | None:
-    # Of a budget of seconds, where the trial has been.
-    if study.budget is None or study.budget.seconds is None or not (kept := _trial_file(folder, cell)).exists():
+    # Of a budget of seconds or tokens, where the trial has been.
+    budget = study.budget
+    if budget is None or budget.updates is not None or not (kept := _trial_file(folder, cell)).exists():
         return None
-    return max(1, int(study.budget.seconds / json.loads(kept.read_text(encoding="utf-8"))["seconds_per_update"]))
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    if budget.tokens is not None:
+        return max(1, round(budget.tokens / found["tokens_per_update"]))
+    return max(1, int((budget.seconds or 0.0) / found["seconds_per_update"]))
 
 
 def _trial_file(folder: Path, cell: StudyCell) -> Path:
@@ -281,8 +317,8 @@ def _trial_file(folder: Path, cell: StudyCell) -> Path:
 
 
 def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int | None:
-    """Return how many updates a budget of seconds allows a variant on a data set, None without one: a short training tells, once."""
-    if study.budget is None or study.budget.seconds is None:
+    """Return how many updates a budget of seconds or tokens allows a variant on a data set, else None: a short training tells, once."""
+    if study.budget is None or study.budget.updates is not None:
         return None
     if (known := _known_updates(study, folder, cell)) is not None:
         return known
@@ -296,6 +332,7 @@ def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, sc
         train(train_command(study, path, run), Path(name) / "log")
         trained = [event for event in _events(run) if event["event"] == "train"]
         seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
+        tokens = seconds * statistics.mean(event["tokens_per_second"] for event in trained[1:])
     # Whoever is first: one figure for all seeds.
-    _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds}) + "\n")
+    _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds, "tokens_per_update": tokens}) + "\n")
     return _known_updates(study, folder, cell)
