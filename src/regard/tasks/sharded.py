@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -183,9 +183,11 @@ class ShardedCorpus:
         contents = [file_digest(path) for path in vocabularies]
         self._words = tuple(zip(vocabularies, contents, strict=True))
         self._longest = min(max_length, MOST_TOKENS)
-        self._about = {"text": text.digest, "blocks": len(self.blocks), "max_length": max_length, "vocabularies": contents}
+        cut = [len(self.blocks), self.blocks[0].pairs]
+        self._about = {"text": text.digest, "blocks": cut, "max_length": max_length, "vocabularies": contents}
         self._counts: dict[int, list[int]] = {}
         self._encoded: OrderedDict[int, Future[EncodedBlock] | EncodedBlock] = OrderedDict()
+        self._ahead: dict[int, Future[tuple[np.ndarray, dict[str, int]]]] = {}  # by the first pair of a block
         self._order: list[int] = []
 
     @property
@@ -309,7 +311,7 @@ class ShardedCorpus:
         """Return what a call gives; where its helper has died, make it in this process."""
         try:
             return begun.result()
-        except BrokenProcessPool:
+        except (BrokenProcessPool, CancelledError):
             self._lose_helpers()
             return function(*arguments)
 
@@ -320,13 +322,11 @@ class ShardedCorpus:
             self.tell("a process that makes tokens has died (too little memory?): this one makes them now, and training is slower")
 
     def _lengths(self, blocks: Sequence[Block]) -> Iterator[tuple[np.ndarray, dict[str, int]]]:
-        work = [(self._words, self._longest, self.shards, block) for block in blocks]
-        ahead: dict[int, Future[tuple[np.ndarray, dict[str, int]]]] = {}
-        for number, arguments in enumerate(work):
-            for following in range(number, min(len(work), number + max(1, 2 * self.workers))):
-                if following not in ahead:
-                    ahead[following] = self._submit(_count, *work[following])
-            yield self._result(ahead.pop(number), _count, *arguments)
+        for number, block in enumerate(blocks):
+            for following in blocks[number : number + max(1, 2 * self.workers)]:
+                if following.first not in self._ahead:
+                    self._ahead[following.first] = self._submit(_count, self._words, self._longest, self.shards, following)
+            yield self._result(self._ahead.pop(block.first), _count, self._words, self._longest, self.shards, block)
 
     def _read_index(self) -> dict[str, Any] | None:
         """Return what is counted already, of this text, with these vocabularies; None where there is none, or it is damaged."""
