@@ -64,9 +64,9 @@ TRANSFORMER = [
     "model.type=transformer",
     "model.embed_dim=64",
     "model.ff_dim=128",
-    "model.num_heads=1",
+    "model.num_heads=2",
     "model.encoder_layers=0",
-    "model.decoder_layers=2",
+    "model.decoder_layers=1",
     "model.dropout=0.0",
 ]
 AREA = ["model.area.height=2", "model.area.width=2"]
