@@ -28,7 +28,7 @@ from regard.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "Friday, 3 March 2017"
-COMMANDS = ("pip install .", "regard demo --out runs/demo", f'regard view runs/demo --text "{SENTENCE}" -o page.html')
+COMMANDS = ("pip install .", "regard demo --out runs/demo", f'regard view runs/demo/run --text "{SENTENCE}" -o page.html')
 READ = """const text = document.getElementById('main').innerText, tabs = document.querySelectorAll('[role=tab]').length;
           return {text, tabs, cells: document.querySelectorAll('#view rect, #view td, #view canvas').length}"""
 
