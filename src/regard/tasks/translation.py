@@ -131,13 +131,15 @@ def train_translation(
         with ExitStack() as leaving:
             with begun(world, folder, config, digests, vocabulary_files, (*run_files(config), SHARDS)):
                 vocabularies = load_vocabularies(folder, config)
-                held = encode_corpus(valid, vocabularies, max_length=config.data.max_length, name="validation data")
+                limit = config.data.max_length
                 if isinstance(text, ShardedText):
+                    held = encode_corpus(valid, vocabularies, max_length=limit, name="validation data")  # before hours of counting
                     corpus = _sharded(text, config, folder, tell)
                     leaving.callback(corpus.close)
                     _count_tokens(corpus, world, tell)
                 else:
-                    corpus = encode_corpus(text, vocabularies, max_length=config.data.max_length, name="training data")
+                    corpus = encode_corpus(text, vocabularies, max_length=limit, name="training data")
+                    held = encode_corpus(valid, vocabularies, max_length=limit, name="validation data")
             torch.manual_seed(config.training.seed)
             model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
             _report(tell, config, corpus, held, vocabularies, model)
