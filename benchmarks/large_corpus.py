@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -121,6 +122,15 @@ def measure(folder: Path, pairs: int, updates: int) -> dict[str, object]:
     }
 
 
+def describe(pairs: Sequence[int], updates: int) -> str:
+    """Say what was measured, where."""
+    command = f"python benchmarks/large_corpus.py --pairs {' '.join(map(str, pairs))} --updates {updates}"
+    return (
+        f"`{command}`: {SHARDS} shards a side, blocks of 65,536 pairs, a helper process, a small Transformer. {os.cpu_count()} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, regard {regard.__version__}."
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="for the text and the runs")
@@ -130,11 +140,7 @@ def main() -> None:
     arguments = parser.parse_args()
     columns = [measure(arguments.folder / str(pairs), pairs, arguments.updates) for pairs in arguments.pairs]
     rows = [[name, *(column[name] for column in columns)] for name in columns[0]]
-    note = (
-        f"`python benchmarks/large_corpus.py`: {SHARDS} shards a side, blocks of 65,536 pairs, a helper, {arguments.updates} updates "
-        f"of a small Transformer. {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, torch "
-        f"{torch.__version__}, regard {regard.__version__}."
-    )
+    note = describe(arguments.pairs, arguments.updates)
     text = json.dumps(
         {"columns": ["pairs", *(f"{pairs:,}" for pairs in arguments.pairs)], "rows": rows, "note": note}, indent=1, ensure_ascii=False
     )
