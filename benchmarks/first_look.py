@@ -2,8 +2,8 @@
 
     python benchmarks/first_look.py --out docs/results/first_look.json
 
-Makes an empty environment, types the commands of the table below into it, and opens the last one's page in a headless Chromium without a
-network, where it reads back the sentence and its cells. The time of the first command is that of this machine's package index, too.
+Makes an empty environment, types the commands of the table below into it, and opens the last one's page in a headless Chromium, where it
+reads back the sentence and finds cells. The time of the first command is that of this machine's package index, too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
         rows.append(["open `page.html` in a browser", round(on_screen(folder / "page.html"), 1)])
     rows.append(["all", round(sum(float(str(seconds)) for _, seconds in rows), 1)])
     note = (
-        f"`python benchmarks/first_look.py`: an empty environment, the text {SENTENCE!r}, no network for the page. {platform.machine()}, "
+        f"`python benchmarks/first_look.py`: an empty environment, the text {SENTENCE!r}. {platform.machine()}, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}."
     )
     text = json.dumps({"columns": ["command", "seconds"], "rows": rows, "note": note}, indent=1, ensure_ascii=False)

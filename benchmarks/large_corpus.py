@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ SETTINGS = [
     "data.vocabulary_pairs=200000",
     *("model.type=transformer", "model.embed_dim=64", "model.ff_dim=128", "model.num_heads=2"),
     *("model.encoder_layers=1", "model.decoder_layers=1"),
-    *("training.batch_tokens=4096", "training.evaluate_every=1000000", "training.log_every=50"),
+    *("training.batch_tokens=4096", "training.evaluate_every=1000000", "training.log_every=10"),
 ]
 
 
@@ -74,50 +75,59 @@ def memory(process: int) -> float:
     return total
 
 
-def train(folder: Path, run: Path, updates: int, kill_after: int | None = None) -> tuple[float, float, float]:
-    """Train, or resume; return seconds until the log says so, of all, and the most memory in megabytes."""
+def train(folder: Path, run: Path, updates: int, kill_after: int | None = None) -> tuple[float, float]:
+    """Train, or resume, and kill it behind an update if told so; return seconds until the log begins, and the most memory in megabytes."""
     words = ["train", "translation", "--source", f"{folder}/train-*.en", "--target", f"{folder}/train-*.xx", "--out", str(run)]
     words += ["--valid-source", f"{folder}/valid.en", "--valid-target", f"{folder}/valid.xx", *SETTINGS, f"training.max_updates={updates}"]
     words += [f"training.save_every={updates // 4}"]
     print("$ regard", *words, flush=True)
     begun, first, most = time.monotonic(), 0.0, 0.0
     log = run / "log.jsonl"
-    awaited = '"event": "resume"' if log.exists() else '"event": "train"'
+    awaited = "resume" if log.exists() else "train"
     with subprocess.Popen([sys.executable, "-m", "regard", *words]) as process:
         while process.poll() is None:
             most = max(most, memory(process.pid))
-            text = log.read_text(encoding="utf-8") if log.exists() else ""
-            if not first and awaited in text:
+            seen = events(run)
+            if not first and any(event["event"] == awaited for event in seen):
                 first = time.monotonic() - begun
-            if kill_after is not None and f'"train", "step": {kill_after},' in text:
+            if kill_after is not None and any(event["event"] == "train" and event["step"] >= kill_after for event in seen):
                 process.send_signal(signal.SIGKILL)
             time.sleep(0.2)
-    if process.returncode and kill_after is None:
+    if process.returncode != (0 if kill_after is None else -signal.SIGKILL):
         sys.exit(f"large_corpus: regard train left with {process.returncode}")
-    return first, time.monotonic() - begun, most
+    return first, most
+
+
+def events(run: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a run's log."""
+    log = run / "log.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines(keepends=True) if log.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def digest(run: Path) -> str:
     """Return the hash of a finished run's last weights."""
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return next(event["weights_sha256"] for event in events if event["event"] == "done")
+    return next(event["weights_sha256"] for event in events(run) if event["event"] == "done")
 
 
 def measure(folder: Path, pairs: int, updates: int) -> dict[str, object]:
     """Write a text, train on it, kill and resume; return what is told of it, by name."""
     size = write_text(folder, pairs)
     whole, stopped = (folder / f"{kind}-{os.getpid()}" for kind in ("whole", "stopped"))
-    first, _, most = train(folder, whole, updates)
-    train(folder, stopped, updates, kill_after=updates // 8 * 5)
-    again, _, _ = train(folder, stopped, updates)
-    events = [json.loads(line) for line in (whole / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    speed = sorted(event["tokens_per_second"] for event in events if event["event"] == "train")
+    first, most = train(folder, whole, updates)
+    train(folder, stopped, updates, kill_after=updates * 5 // 8)
+    again, _ = train(folder, stopped, updates)
+    resumed = next((event["step"] for event in events(stopped) if event["event"] == "resume"), updates)
+    if not 0 < resumed < updates:
+        sys.exit(f"large_corpus: the training was resumed at update {resumed} of {updates}: it was not killed in the middle")
+    speed = sorted(event["tokens_per_second"] for event in events(whole) if event["event"] == "train")
     return {
         "text, MB": round(size / 2**20),
         "until the first line of the log (scan, vocabulary, tokens counted), seconds": round(first),
         "the same for a resumed training (scan), seconds": round(again),
         "most memory, training and its helper together, MB": round(most),
         "target tokens a second": round(speed[len(speed) // 2]),
+        "resumed after the kill at update": resumed,
         "weights after a kill and a resume in mid-epoch": "the same" if digest(whole) == digest(stopped) else "other",
     }
 

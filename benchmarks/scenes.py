@@ -169,6 +169,8 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", help="key.sub=value, for all runs")
     arguments = parser.parse_args()
     models = WHY if arguments.why else MODELS
+    if unknown := sorted(set(arguments.models or ()) - set(models)):
+        parser.error(f"--models {', '.join(unknown)}: with{'' if arguments.why else 'out'} --why there are {', '.join(models)}")
     rows = []
     for name in arguments.models or models:
         title, settings, updates = models[name]

@@ -411,7 +411,7 @@ def test_layout_in_memory_changes_nothing():
 
 
 @EVERY
-@pytest.mark.parametrize("need_weights", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("need_weights", [False, True])
 def test_every_kind_traces_into_one_graph(kind, need_weights):
     attention = build(**KINDS[kind]()).eval()
     parts, mask = inputs(), mask_of((B, T, S))

@@ -548,7 +548,7 @@ def test_dropout_drops_in_training_only() -> None:
     assert not torch.equal(output(model, **given), output(model, **given))
 
 
-@pytest.mark.parametrize("name", ["llama", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bert", "vit"))])
+@pytest.mark.parametrize("name", ["bert", "vit", "llama"])
 def test_a_model_with_areas_compiles_in_one_piece(name: str) -> None:
     model, given = MODELS[name](), inputs(name)
     hf.enable_area(model, max_area=areas_for(name, 3))

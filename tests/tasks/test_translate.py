@@ -78,7 +78,7 @@ def test_neither_the_batch_nor_the_order_changes_a_translation(kind: str, way: s
     subject, generator = translator(kind, model=FAMILIES[family]), random.Random(5)
     alone = {line: outcome(subject.translate([line], **WAYS[way])[0]) for line in LINES}
     assert len({str(found) for found in alone.values()}) > 4  # else the comparison below says nothing
-    for _ in range(3):
+    for _ in range(5):
         lines = generator.choices(LINES, k=generator.randint(1, 11))
         decoding = WAYS[way].get("decoding", subject.run.config.decoding).model_copy(update={"batch_size": generator.randint(1, 7)})
         items = subject.translate(lines, **{**WAYS[way], "decoding": decoding})
