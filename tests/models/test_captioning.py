@@ -122,6 +122,37 @@ def test_step_by_step_equals_all_at_once(config: ShowConfig | CaptionTransformer
 
 
 @KIND
+def test_captions_of_one_image_may_share_it(config: ShowConfig | CaptionTransformerConfig) -> None:
+    model = model_of(config)
+    read = torch.tensor([[2, 9, 4, 16], [2, 3, 3, 5], [2, 7, 8, 9], [2, 5, 5, 5], [2, 6, 4, 2], [2, 9, 4, 16]])
+    goals, lengths = read.roll(-1, 1), torch.tensor([4, 2, 3, 1, 4, 4])
+    copies = images(2).repeat_interleave(3, 0)
+    together, apart = model.decode(images(2), cells(2), read), model.decode(copies, cells(6), read)
+    close(together.readout, apart.readout)
+    assert together.weights is not None
+    assert apart.weights is not None
+    close(together.weights, apart.weights)
+    with torch.no_grad():
+        loss = model(images(2), cells(2), read, goals, lengths)
+        expected = model(copies, cells(6), read, goals, lengths)
+    close(loss.loss, expected.loss)
+    assert loss.tokens == expected.tokens == 18
+    with pytest.raises(ShapeError, match="5 targets of 2 sources"):
+        model.decode(images(2), cells(2), read[:5])
+
+
+def test_the_coin_of_hard_attention_is_tossed_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(KINDS["hard"]).train()
+    assert isinstance(model, ShowAttendTell)
+    choice = model.decoder.attention.choice
+    assert choice is not None
+    monkeypatch.setattr(choice, "soft_rows", lambda size, device=None: torch.tensor([True, False])[:size])
+    _, look = model.decoder(torch.full((6, 3), 5), model.start(images(2), cells(2)), soft=choice.soft_rows(2))
+    assert look.sampled is not None
+    assert look.sampled.tolist() == [[False] * 3] * 3 + [[True] * 3] * 3
+
+
+@KIND
 def test_an_image_alone_gets_the_caption_it_gets_in_a_batch(config: ShowConfig | CaptionTransformerConfig) -> None:
     model = model_of(config)
     options = SearchOptions(bos=2, eos=3, beam=3, n_best=2, max_length=9, banned=(0, 2), need_attention=True)

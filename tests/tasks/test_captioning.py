@@ -18,13 +18,14 @@ from benchmarks.scenes import measure
 from regard.config import DecodingConfig
 from regard.data.captions import read_captions
 from regard.data.features import FeatureFile, write_features
+from regard.data.image_store import ImageStore
 from regard.data.scene_files import read_scenes, write_scenes
 from regard.data.scenes import SceneSettings, generate_scenes
-from regard.data.vocabulary import UNK
+from regard.data.vocabulary import UNK, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.tasks.caption import Caption, Captioner
-from regard.tasks.caption_data import others
+from regard.tasks.caption_data import encode_captions, others, preprocessing
 from regard.tasks.caption_evaluate import describe_captions, evaluate_captioning
 from regard.tasks.caption_run import open_caption_run
 from regard.tasks.captioning import check_settings, train_captioning
@@ -54,7 +55,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_killed_run_resumes_exactly(tmp_path: Path, name: str) -> None:
     captions, _ = write_set(tmp_path)
-    config = configuration(captions, FAMILIES[name], training={"max_updates": 5, "save_every": 1, "evaluate_every": 2, "metric": "cider"})
+    together = {"together": 2} if "hard" in name or "areas" in name else {}
+    limits = {"max_updates": 5, "save_every": 1, "evaluate_every": 2, "metric": "cider"}
+    config = configuration(captions, FAMILIES[name], training=limits, data=together)
     straight = train_captioning(config, tmp_path / "straight", say=quiet)
     for moment in ("update 3", "evaluate 4"):
         with pytest.raises(tiny.Killed):
@@ -196,6 +199,35 @@ def test_the_image_blind_control_gives_every_image_the_captions_of_another(tmp_p
         config = configuration(captions, data={"shuffle_images": shuffled})
         digests.add(train_captioning(config, tmp_path / f"run {shuffled}", say=quiet).weights_sha256)
     assert len(digests) == 2
+
+
+def test_captions_of_an_image_come_together_each_once_an_epoch(tmp_path: Path) -> None:
+    names, rows = [f"{number}.png" for number in range(9)], []
+    for number, name in enumerate(names):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / name)
+        rows += [f"{name}\t{'a ' * (1 + (number + place) % 5)}dog" for place in range((5, 5, 7, 4, 5, 1, 5, 6, 5)[number])]
+    captions = tmp_path / "captions.tsv"
+    captions.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    config = configuration(captions, data={"together": 3}, image={"size": 8, "mean": [0, 0, 0], "std": [1, 1, 1]})
+    examples = read_captions(captions)
+    vocabulary = Vocabulary.train([text for _, text in examples.pairs], kind="word", size=50)
+    store = ImageStore(examples.images, preprocessing(config.image), tmp_path / "cache")
+    corpus = encode_captions(examples, store, vocabulary, config, cells=4, name="test")
+    plans = [corpus.plan(batch_tokens=40, seed=1, epoch=epoch) for epoch in (1, 2)]
+    assert corpus.plan(batch_tokens=40, seed=1, epoch=1) == plans[0] != plans[1]
+    for plan in plans:
+        assert sorted(row for planned in plan for row in planned.indices) == list(range(43))
+        encoded = 0
+        for planned in plan:
+            batch = corpus.batch(planned)
+            each = len(planned.indices) // len(batch.source)
+            encoded += len(batch.source)
+            found = [round(float(value) * 255) for value in batch.source[:, 0, 0, 0]]
+            assert [number for number in found for _ in range(each)] == [corpus.picks[row] for row in planned.indices]
+            assert planned.tokens == int(batch.target_lengths.sum())
+            assert len(batch.source_lengths) == len(batch.source)
+            assert batch.target_input.numel() <= 40 or len(batch.source) == 1
+        assert encoded == 2 * 5 + 3 + 2 + 1 + 2, "43 captions, three at a time: 18 images to encode"
 
 
 def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -> None:

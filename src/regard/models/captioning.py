@@ -26,7 +26,8 @@ from regard.models.transformer_state import TransformerState
 class CaptionModel(EncoderDecoder[AnyState]):
     """A model from an image to a sentence: an `EncoderDecoder` whose sources are images (B, 3, H, W), or given features (B, L, D).
 
-    All images have the same number of cells, L; `source_lengths` holds it B times, and attention weights have L columns.
+    All images have the same number of cells, L; `source_lengths` holds it B times, and attention weights have L columns. In training and in
+    `decode` there may be G captions of every image, one image after another: B G rows of targets.
 
     Attributes:
         image_encoder: from images to features, with the `grid` of the cells.
@@ -126,7 +127,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         `regard.attention.ScoreFunctionEstimator`. The arguments are those of `EncoderDecoder.forward`.
         """
         choice = self.decoder.attention.choice
-        soft = choice.soft_rows(len(target_input), device=target_input.device) if choice is not None and self.training else None
+        soft = choice.soft_rows(len(source), device=target_input.device) if choice is not None and self.training else None
         penalised = self.training and self.doubly_stochastic > 0
         readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=penalised, soft=soft)
         real = ops.length_mask(target_lengths, target_output.shape[1])

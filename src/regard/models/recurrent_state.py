@@ -34,6 +34,15 @@ class DecoderState:
         """The output of the last layer, (B, K, H)."""
         return self.layers[-1][0]
 
+    def repeat(self, hypotheses: int) -> DecoderState:
+        """Let so many hypotheses go on from the only one of each sentence."""
+
+        def spread(part: Tensor) -> Tensor:
+            return part.expand(-1, hypotheses, -1)
+
+        layers = tuple(tuple(spread(part) for part in layer) for layer in self.layers)
+        return replace(self, layers=layers, feed=None if self.feed is None else spread(self.feed))
+
     def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
         """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
         same = rows.shape[0] == self.layers[0][0].shape[0]

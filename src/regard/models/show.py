@@ -13,6 +13,7 @@ from regard.attention import Attention, HardOutput, Memory
 from regard.models.cell import RecurrentStack
 from regard.models.decoder import shares
 from regard.models.recurrent_state import DecoderState
+from regard.models.source import shared
 
 
 class Look(NamedTuple):
@@ -96,12 +97,16 @@ class ShowDecoder(nn.Module):
     ) -> tuple[Tensor, Look]:
         """Run over whole targets (B, T), each word the one before that to predict: readouts (B, T, E), and what was looked at.
 
-        `soft` (B,) says which examples keep expected weights where attention is hard (`HardChoice.soft_rows`).
+        The state is of B images, or of B / G, each of which G targets that follow each other are of. `soft`, one for each image, says which
+        keep expected weights where attention is hard (`HardChoice.soft_rows`).
         """
         embedded = self.dropout(self.embedding(target))
-        steps = self.stack.project(embedded).unsqueeze(2).unbind(1)  # T times (B, 1, 4 H)
+        images = len(state.top)
+        # T times (images, G, 4 H): targets of one image are queries on it.
+        steps = self.stack.project(embedded).unflatten(0, (images, shared(len(target), images))).unbind(2)
         if not steps:
             return embedded, Look(None, None, None, None)
+        state = state.repeat(len(target) // images)
         tops, contexts, looks = [], [], []
         with ops.recurrent_steps():
             for gates in steps:
@@ -109,8 +114,9 @@ class ShowDecoder(nn.Module):
                 tops.append(state.top)
                 contexts.append(context)
                 looks.append(look)
-        joined = (None if parts[0] is None else torch.cat(parts, 1) for parts in zip(*looks, strict=True))
-        return self._read(torch.cat(tops, 1), embedded, torch.cat(contexts, 1)), Look(*joined)
+        joined = (None if parts[0] is None else torch.stack(parts, 2).flatten(0, 1) for parts in zip(*looks, strict=True))
+        top, context = (torch.stack(parts, 2).flatten(0, 1) for parts in (tops, contexts))
+        return self._read(top, embedded, context), Look(*joined)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read one word for each hypothesis (B, K): the readout (B, K, E), weights (B, K, L), and the new state."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
+from regard.errors import ShapeError
 
 SourceMemory = HeadMemory | ItemMemory
 """A source as an attention keeps it: for whole targets or with areas, and for the steps of a search."""
@@ -36,7 +37,10 @@ def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> S
 
 
 def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
-    """Attend with queries (B, T, E) to what `remember` made.
+    """Attend with queries (B, T, E) to what `remember` made of B sources, or of B / G, each for G rows that follow each other.
+
+    Raises:
+        ShapeError: B is no multiple of the sources.
 
     Example:
         >>> import torch
@@ -46,4 +50,31 @@ def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *
     """
     if isinstance(memory, ItemMemory):
         return attention.attend_items(query, memory, need_weights=need_weights)
+    sources = len(memory.key)
+    if len(query) != sources:
+        # Rows of one source are queries on it: neither its keys nor its values are copied.
+        each = shared(len(query), sources)
+        found = recall(attention, query.reshape(sources, -1, query.shape[-1]), memory, need_weights=need_weights)
+        context = found.context.view(*query.shape[:2], -1)
+        if found.weights is None:
+            return found._replace(context=context)
+        weights = found.weights.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
+        return found._replace(context=context, weights=weights)
     return attention.attend(query, memory, need_weights=need_weights)
+
+
+def shared(rows: int, sources: int) -> int:
+    """Return G, how many rows share a source, where they follow each other.
+
+    Raises:
+        ShapeError: not every source has as many; holds both numbers.
+
+    Example:
+        >>> shared(6, 2)
+        3
+    """
+    if not sources or rows % sources:
+        if rows == sources:
+            return 1
+        raise ShapeError(f"{rows} targets of {sources} sources: expected a multiple, the same number for each")
+    return rows // sources

@@ -74,6 +74,7 @@ class CaptionCorpus(NamedTuple):
         targets: token ids of each caption, without EOS.
         cells: L, cells of an image.
         left_out: captions that were not taken, for being too long.
+        together: captions of an image that come in one batch.
     """
 
     pictures: Pictures
@@ -81,18 +82,36 @@ class CaptionCorpus(NamedTuple):
     targets: list[list[int]]
     cells: int
     left_out: int
+    together: int
 
     def batch(self, planned: PlannedBatch) -> SequenceBatch:
-        """Return the batch of the planned captions; its source are the images."""
+        """Return the batch of the planned captions; its source are the images, each once for the captions of it that follow each other."""
         rows = planned.indices
         text = collate([()] * len(rows), [self.targets[row] for row in rows], range(len(rows)))
-        pictures = self.pictures[[self.picks[row] for row in rows]]
-        return text._replace(source=pictures, source_lengths=torch.full((len(rows),), self.cells), indices=tuple(rows))
+        picks = _once([self.picks[row] for row in rows], self.together)
+        return text._replace(source=self.pictures[picks], source_lengths=torch.full((len(picks),), self.cells), indices=tuple(rows))
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> list[PlannedBatch]:
-        """Return an epoch's batches; `batch_tokens` counts padded tokens of captions."""
+        """Return an epoch's batches, each with as many captions of every image; `batch_tokens` counts padded tokens of captions."""
         lengths = np.array([len(ids) for ids in self.targets])
-        return plan_batches(np.zeros_like(lengths), lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+        if self.together == 1:
+            return plan_batches(np.zeros_like(lengths), lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+        generator = random.Random(f"captions together {seed} {epoch}")
+        groups: dict[int, list[list[int]]] = {}
+        for own in _by_image(self.picks):
+            generator.shuffle(own)
+            for start in range(0, len(own), self.together):
+                group = own[start : start + self.together]
+                groups.setdefault(len(group), []).append(group)
+        batches = []
+        for size, found in sorted(groups.items()):
+            longest = np.array([max(lengths[group]) for group in found])
+            budget = max(1, batch_tokens // size)
+            for planned in plan_batches(np.zeros_like(longest), longest, batch_tokens=budget, seed=seed, epoch=epoch, part=size):
+                rows = [row for group in planned.indices for row in found[group]]
+                batches.append(PlannedBatch(tuple(rows), int(lengths[rows].sum()) + len(rows)))
+        generator.shuffle(batches)
+        return batches
 
 
 def encode_captions(
@@ -118,7 +137,23 @@ def encode_captions(
         raise DataError(f"{name}: all {len(pairs)} captions are longer than data.max_length ({config.data.max_length} tokens)")
     image_of = others(len(examples), config.training.seed) if config.data.shuffle_images else range(len(examples))
     picks = [image_of[pairs[number][0]] for number in kept]
-    return CaptionCorpus(pictures, picks, [targets[number] for number in kept], cells, len(pairs) - len(kept))
+    return CaptionCorpus(pictures, picks, [targets[number] for number in kept], cells, len(pairs) - len(kept), config.data.together)
+
+
+def _once(picks: list[int], together: int) -> list[int]:
+    # The most captions, up to `together`, that all images of a batch have in common, one group after another.
+    for size in range(min(together, len(picks)), 1, -1):
+        heads = picks[::size]
+        if len(picks) % size == 0 and picks == [pick for pick in heads for _ in range(size)]:
+            return heads
+    return picks
+
+
+def _by_image(picks: Sequence[int]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for row, pick in enumerate(picks):
+        found.setdefault(pick, []).append(row)
+    return list(found.values())
 
 
 def as_learned(caption: str, data: CaptionDataConfig) -> str:
