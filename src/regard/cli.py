@@ -12,7 +12,7 @@ from regard import __version__
 from regard.commands import captioning, compare, evaluate, language, sentences, tables, translation, view
 from regard.commands.terminal import note
 from regard.commands.train import training
-from regard.errors import DataError, RegardError
+from regard.errors import DataError, RegardError, out_of_memory
 from regard.integrations.command import commands as exchange_commands
 from regard.serve.command import commands as serve_commands
 
@@ -76,7 +76,7 @@ def _run() -> int:
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
             return _fail(" ".join(explain().replace("Value error, ", "").split()) or "no command given; see regard --help", code)
-        if isinstance(error, MemoryError) or "not enough memory" in str(error) or "allocate memory" in str(error):
+        if out_of_memory(error):
             return _fail("not enough memory; a smaller model, --batch-size, --beam or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
             return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2)

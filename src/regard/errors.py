@@ -35,3 +35,14 @@ class TrainingError(RegardError):
 
 class MissingExtraError(RegardError, ImportError):
     """Raised when an optional dependency is needed but absent; the message holds the install command."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error says that memory ran out: Python's own, or one of torch's, which differ in type and wording by device.
+
+    Example:
+        >>> out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")), out_of_memory(RuntimeError("no such file"))
+        (True, False)
+    """
+    signs = ("out of memory", "not enough memory", "allocate memory", "alloc_failed")
+    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in signs)

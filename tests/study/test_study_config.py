@@ -19,7 +19,7 @@ STUDY: dict[str, Any] = {
     "variants": {"plain": {}, "wide": {"settings": {"model": {"embed_dim": 16}}}},
     "seeds": [1, 5],
     "budget": {"updates": 7},
-    "scales": {"large": {"model": {"embed_dim": 32, "encoder_dim": 64}}},
+    "scales": {"large": {"settings": {"model": {"embed_dim": 32, "encoder_dim": 64}}, "variants": {"deep": {}}, "seeds": [7]}},
 }
 
 
@@ -38,9 +38,11 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
     assert isinstance(wide, TranslationConfig)
     assert (plain.model.embed_dim, wide.model.embed_dim, plain.data.source) == (8, 16, "a")
     assert (plain.training.seed, plain.training.max_updates, plain.training.learning_rate) == (5, 7, 0.5)
-    large = cell_config(study, cells(study)[0], folder=tmp_path, scale="large")
+    scaled = load_study(tmp_path / "study.yaml", scale="large")
+    assert [cell.name for cell in cells(scaled)] == ["copy-deep-7"]
+    large = cell_config(scaled, cells(scaled)[0], folder=tmp_path)
     assert isinstance(large, TranslationConfig)
-    assert large.model.embed_dim == 32
+    assert (large.model.embed_dim, large.model.decoder_dim, large.training.batch_tokens) == (32, 12, 100)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,8 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"task": "poetry"}, "task: 'poetry', expected one of translation, "),
         ({"baseline": "narrow"}, "baseline: 'narrow', expected one of plain, wide"),
         ({"variants": {"../x": {}}}, "'../x': expected letters"),
+        ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2"),
+        ({"scales": {"small": {"model": {}}}}, "scales.small: 'model', expected some of title, "),
         ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
         ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),
         (
@@ -74,9 +78,8 @@ def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
 
 
 def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:
-    study = load_study(written(tmp_path))
     with pytest.raises(ConfigError, match="--scale huge: the study letters has large"):
-        cell_config(study, cells(study)[0], folder=tmp_path, scale="huge")
+        load_study(written(tmp_path), scale="huge")
 
 
 def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> None:
@@ -90,17 +93,18 @@ def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "studies").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_studies_that_come_with_the_project_are_whole(path: Path) -> None:
-    study = load_study(path, data="/sets")
-    for scale in (None, *study.scales):
+    for scale in (None, *load_study(path, data="/sets").scales):
+        study = load_study(path, data="/sets", scale=scale)
         for cell in cells(study):
-            cell_config(study, cell, folder=path.parent, scale=scale)
+            cell_config(study, cell, folder=path.parent)
 
 
 def test_the_study_of_the_document_is_one(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
     (tmp_path / "base.yaml").write_text("vocabulary: {kind: word}\n")
-    study = load_study(tmp_path / "mine.yaml")
-    configs = [cell_config(study, cell, folder=tmp_path, scale=scale) for cell in cells(study) for scale in (None, "small")]
-    assert {config.vocabulary.kind for config in configs} == {"word"}
-    assert {config.training.max_updates for config in configs} == {2000}
+    for scale, updates in ((None, 2000), ("small", 100)):
+        study = load_study(tmp_path / "mine.yaml", scale=scale)
+        configs = [cell_config(study, cell, folder=tmp_path) for cell in cells(study)]
+        assert {config.vocabulary.kind for config in configs} == {"word"}
+        assert {config.training.max_updates for config in configs} == {updates}

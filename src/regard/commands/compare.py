@@ -16,7 +16,7 @@ commands = typer.Typer()
 @commands.command()
 def compare(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="the study: data sets, variants, seeds, budget")],
-    out: Annotated[Path | None, typer.Option(help="folder of its runs and results; without, runs/NAME")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of its runs and results; without, runs/NAME or runs/NAME_SCALE")] = None,
     data: Annotated[
         Path | None, typer.Option(envvar="REGARD_DATA", help="the folder of the data sets, where the study says {data}")
     ] = None,
@@ -30,8 +30,8 @@ def compare(
     from regard.study.report import build_report, terminal, write_report
     from regard.study.run import check_study, run_study
 
-    found = load_study(study, data=data)
-    folder = out if out is not None else Path("runs") / found.name
+    found = load_study(study, data=data, scale=scale)
+    folder = out if out is not None else Path("runs") / (found.name if scale is None else f"{found.name}_{scale}")
 
     def report() -> None:
         built = build_report(found, folder)
@@ -40,10 +40,10 @@ def compare(
             say(line)
 
     if report_only:
-        check_study(found, folder, beside=study.parent, scale=scale)
+        check_study(found, folder, beside=study.parent)
         report()
         return
-    ended = run_study(found, folder, beside=study.parent, scale=scale, say=say, on_result=report)
+    ended = run_study(found, folder, beside=study.parent, say=say, on_result=report)
     if ended > 0:
         note(f"stopped by signal {ended}; the same command goes on")
         raise typer.Exit(128 + ended)

@@ -23,6 +23,16 @@ TEST_FILES = {
     "lm": ("text",),
 }
 """What a test set is named by, for each task; the first is needed."""
+METRICS = {
+    "translation": ("BLEU", "chrF2"),
+    "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L"),
+    "classification": ("accuracy",),
+    "entailment": ("accuracy",),
+    "lm": ("perplexity",),
+}
+"""What the runs of each task can be compared by; the first unless said otherwise."""
+OF_SCALE = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline")
+"""What a scale may replace; its settings are merged into the study's."""
 
 
 class StudyDataConfig(Frozen):
@@ -60,8 +70,7 @@ class BudgetConfig(Frozen):
 class StudyConfig(Frozen):
     """A study: what `regard compare` reads.
 
-    Settings are merged in this order, later ones win: `config`, `settings`, the scale's, the data set's, the variant's, then the budget and
-    the seed.
+    Settings are merged in this order, later ones win: `config`, `settings`, the data set's, the variant's, then the budget and the seed.
     """
 
     name: str = Field(description="letters, digits, dots and underscores")
@@ -70,7 +79,13 @@ class StudyConfig(Frozen):
     source: str | None = Field(default=None, description="what is studied here, such as a table of a paper")
     config: str | None = Field(default=None, description="configuration to begin with; relative to the study's file")
     settings: dict[str, Any] = Field(default={}, description="settings of all runs")
-    scales: dict[str, dict[str, Any]] = Field(default={}, description="more settings, by a name that --scale chooses")
+    metric: str | None = Field(default=None, description="what runs are compared by; absent: the first of the task's")
+    checkpoints: bool = Field(
+        default=False, description="translations: measure every kept checkpoint, too, and tell what rank on the test set validation chose"
+    )
+    scales: dict[str, dict[str, Any]] = Field(
+        default={}, description="other settings, data, variants, seeds, budget, by a name that --scale chooses"
+    )
     data: dict[str, StudyDataConfig] = Field(min_length=1)
     variants: dict[str, VariantConfig] = Field(min_length=1)
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
@@ -91,6 +106,13 @@ class StudyConfig(Frozen):
             raise ValueError(f"name: {self.name!r}, expected letters, digits, dots and underscores")
         if self.task not in TASKS:
             raise ValueError(f"task: {self.task!r}, expected one of {', '.join(TASKS)}")
+        if self.metric is not None and self.metric not in METRICS[self.task]:
+            raise ValueError(f"metric: {self.metric!r}, expected one of {', '.join(METRICS[self.task])}")
+        if self.checkpoints and self.task != "translation":
+            raise ValueError(f"checkpoints: these are measured for translation, not for {self.task}")
+        for name, scale in self.scales.items():
+            if unknown := sorted(set(scale) - set(OF_SCALE)):
+                raise ValueError(f"scales.{name}: {unknown[0]!r}, expected some of {', '.join(OF_SCALE)}")
         if self.baseline is not None and self.baseline not in self.variants:
             raise ValueError(f"baseline: {self.baseline!r}, expected one of {', '.join(self.variants)}")
         if len(set(self.seeds)) < len(self.seeds):
@@ -122,15 +144,16 @@ class StudyCell(Frozen):
         return f"{self.data}-{self.variant}-{self.seed}"
 
 
-def load_study(path: str | Path, *, data: str | Path | None = None) -> StudyConfig:
+def load_study(path: str | Path, *, data: str | Path | None = None, scale: str | None = None) -> StudyConfig:
     """Read a study.
 
     Args:
         path: its file.
         data: what `{data}` stands for in it, the folder of the data sets.
+        scale: one of its scales: the study as it is with what that replaces.
 
     Raises:
-        ConfigError: the file is missing or no study; names the key. Or it speaks of `{data}`, and that is not said.
+        ConfigError: the file is missing or no study; names the key. Or it speaks of `{data}`, and that is not said, or has no such scale.
 
     Example:
         >>> load_study("no-such.yaml")
@@ -138,10 +161,18 @@ def load_study(path: str | Path, *, data: str | Path | None = None) -> StudyConf
             ...
         regard.errors.ConfigError: no-such.yaml: no such configuration file
     """
-    return validate(_placed(read_yaml(Path(path)), None if data is None else str(data), str(path)), str(path), kind=StudyConfig)
+    tree = read_yaml(Path(path))
+    study = validate(tree, str(path), kind=StudyConfig)
+    if scale is None:
+        return validate({**_placed({**tree, "scales": {}}, data, str(path)), "scales": study.scales}, str(path), kind=StudyConfig)
+    if scale not in study.scales:
+        raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
+    chosen = study.scales[scale]
+    whole = {**tree, **chosen, "settings": merged(study.settings, chosen.get("settings") or {})}
+    return validate(_placed(whole, data, str(path)), f"{path}, scale {scale}", kind=StudyConfig)
 
 
-def _placed(part: Any, data: str | None, where: str) -> Any:
+def _placed(part: Any, data: str | Path | None, where: str) -> Any:
     if isinstance(part, Mapping):
         return {key: _placed(value, data, where) for key, value in part.items()}
     if isinstance(part, list):
@@ -150,7 +181,7 @@ def _placed(part: Any, data: str | None, where: str) -> Any:
         return part
     if data is None:
         raise ConfigError(f"{where}: {part}: name the folder of the data sets, by --data FOLDER or as REGARD_DATA")
-    return part.replace(PLACE, data)
+    return part.replace(PLACE, str(data))
 
 
 def cells(study: StudyConfig) -> list[StudyCell]:
@@ -166,24 +197,21 @@ def cells(study: StudyConfig) -> list[StudyCell]:
     return [StudyCell(data=data, variant=variant, seed=seed) for seed in study.seeds for data in study.data for variant in study.variants]
 
 
-def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, scale: str | None = None, updates: int | None = None) -> RunConfig:
+def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: int | None = None) -> RunConfig:
     """Return the configuration of a run.
 
     Args:
         study: the study.
         cell: which of its runs.
         folder: where the study's file is.
-        scale: one of `study.scales`.
         updates: train for so many; None takes those of the budget, or of the settings.
 
     Raises:
-        ConfigError: there is no such scale, or the settings do not fit; names the run.
+        ConfigError: the settings do not fit; names the run.
     """
-    if scale is not None and scale not in study.scales:
-        raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
     base: Mapping[str, Any] = {} if study.config is None else read_yaml(folder / study.config)
     updates = updates if updates is not None else study.budget.updates if study.budget is not None else None
     limit = {} if updates is None else {"max_updates": updates, "epochs": updates}
-    parts = [base, study.settings, study.scales.get(scale, {}) if scale else {}, study.data[cell.data].settings]
+    parts = [base, study.settings, study.data[cell.data].settings]
     parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
     return validate(merged(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])

@@ -18,7 +18,7 @@ from regard.errors import CheckpointError, ConfigError, MissingExtraError
 from regard.models import EncoderDecoder, build
 from regard.tasks.run import Run, open_run, run_files
 from regard.training.checkpoint import MODEL
-from regard.training.weights import named_tensors, read_weights, whole_tensors
+from regard.training.weights import check_fit, named_tensors, read_weights, whole_tensors
 
 try:
     from huggingface_hub import HfApi, PyTorchModelHubMixin, hf_hub_download, snapshot_download
@@ -94,6 +94,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         if not Path(model_id).is_dir():
             options: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "force_download": force_download}
             path = Path(hf_hub_download(model_id, MODEL, token=token, local_files_only=local_files_only, **options))
+        check_fit(path, lambda: cls(**model_kwargs).model)
         hub = cls(**model_kwargs)
         read_weights(path, hub.model)
         return hub.to(map_location).eval()

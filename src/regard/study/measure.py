@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard.config.study import METRICS
 from regard.data.captions import read_captions
 from regard.data.features import FeatureFile
 from regard.data.lines import read_lines
 from regard.data.parallel import read_pairs
 from regard.errors import ConfigError
+from regard.metrics import bleu, chrf
 from regard.metrics.significance import item_counts
 from regard.tasks.caption import Captioner
 from regard.tasks.caption_evaluate import evaluate_captioning
@@ -26,6 +28,7 @@ from regard.tasks.language_use import LanguageModel
 from regard.tasks.look import look_at
 from regard.tasks.sentences import open_sentences, read_labelled
 from regard.tasks.translate import Translator
+from regard.training.checkpoint import list_checkpoints, load_weights
 from regard.viewer import AttentionRecord
 
 # Test examples whose attention is looked at: the mean of a few hundred rows is near that of all.
@@ -42,6 +45,7 @@ class Measured(NamedTuple):
         counts: (N, D) what each test item adds to it.
         seconds: that the outputs took.
         lines: how many those are.
+        by_length: translations only: (words of the source, sentences, BLEU), see `regard.tasks.evaluate.Evaluation`.
     """
 
     scores: dict[str, float]
@@ -50,15 +54,17 @@ class Measured(NamedTuple):
     counts: np.ndarray
     seconds: float
     lines: int
+    by_length: list[tuple[str, int, float]] = []  # noqa: RUF012 - a named tuple's default, never changed
 
 
-def measure_run(task: str, run: Path, test: Mapping[str, str]) -> Measured:
+def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> Measured:
     """Measure a run of any task on a test set.
 
     Args:
         task: of the run.
         run: its folder.
         test: the files, named as in `regard.config.study.TEST_FILES`.
+        metric: the main score, one of `regard.config.study.METRICS`; None: the first of the task's.
 
     Raises:
         RegardError: a damaged run, bad data.
@@ -69,37 +75,39 @@ def measure_run(task: str, run: Path, test: Mapping[str, str]) -> Measured:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    measures: dict[str, Callable[[Path, Mapping[str, str]], Measured]] = {
+    measures: dict[str, Callable[[Path, Mapping[str, str], str], Measured]] = {
         "translation": _translation,
         "captioning": _captioning,
         "classification": _labels,
         "entailment": _labels,
         "lm": _language,
     }
-    return measures[task](run, test)
+    return measures[task](run, test, METRICS[task][0] if metric is None else metric)
 
 
-def _translation(run: Path, test: Mapping[str, str]) -> Measured:
+def _translation(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     translator = Translator.open(run)
     pairs = read_pairs(test["source"], test.get("target"))
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
-    counts = item_counts("bleu", found.outputs, [pair[1] for pair in pairs])
-    return Measured({score.name: score.value for score in found.scores}, "bleu", "BLEU", counts, found.seconds, len(pairs))
+    kind = "bleu" if metric == "BLEU" else "chrf"
+    counts = item_counts(kind, found.outputs, [pair[1] for pair in pairs])
+    scores = {score.name: score.value for score in found.scores}
+    return Measured(scores, kind, metric, counts, found.seconds, len(pairs), found.by_length)
 
 
-def _captioning(run: Path, test: Mapping[str, str]) -> Measured:
+def _captioning(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     captioner = Captioner.open(run)
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
     found = evaluate_captioning(captioner, examples, features=features)
-    values = np.array(found.items["CIDEr-D"])
+    values = np.array(found.items[metric])
     counts = np.stack([values, np.ones_like(values)], 1)
-    return Measured({score.name: score.value for score in found.scores}, "mean", "CIDEr-D", counts, found.seconds, len(examples))
+    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, found.seconds, len(examples))
 
 
-def _labels(run: Path, test: Mapping[str, str]) -> Measured:
+def _labels(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     opened = open_sentences(run)
     file = read_labelled(opened.config, test["examples"])
     start = time.perf_counter()
@@ -107,17 +115,79 @@ def _labels(run: Path, test: Mapping[str, str]) -> Measured:
     seconds = time.perf_counter() - start
     right = [100.0 * (output == example.label) for output, example in zip(found.outputs, file.examples, strict=True)]
     counts = np.stack([np.array(right), np.ones(len(right))], 1)
-    return Measured({score.name: score.value for score in found.scores}, "mean", "accuracy", counts, seconds, len(right))
+    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(right))
 
 
-def _language(run: Path, test: Mapping[str, str]) -> Measured:
+def _language(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     model, lines = LanguageModel(open_language_run(run)), list(read_lines(test["text"]))
     start = time.perf_counter()
     scored = model.score(lines)
     seconds = time.perf_counter() - start
     counts = np.array([[-line.total, len(line.log_probs)] for line in scored])
     scores = {"perplexity": math.exp(counts[:, 0].sum() / counts[:, 1].sum())}
-    return Measured(scores, "perplexity", "perplexity", counts, seconds, len(lines))
+    return Measured(scores, "perplexity", metric, counts, seconds, len(lines))
+
+
+class Selection(NamedTuple):
+    """How good on the test set the checkpoint is that validation would choose.
+
+    Attributes:
+        rank: of that one on the test set, 1 is the best.
+        of: how many checkpoints there are.
+        points: (update, score on the validation set, score on the test set).
+    """
+
+    rank: int
+    of: int
+    points: list[tuple[int, float, float]]
+
+
+def selection_of(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> Selection:
+    """Measure every checkpoint that a run of translation has kept. Li et al. 2019, Table 2.
+
+    Args:
+        run: its folder; `training.keep` says how many it has.
+        test: see `measure_run`.
+        metric: see `measure_run`.
+
+    Raises:
+        ConfigError: the run has no validation files of its own.
+        RegardError: a damaged run, bad data.
+
+    Example:
+        >>> selection_of(Path("no-such-run"), {"source": "a", "target": "b"})
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    translator, points = Translator.open(run), []
+    data = translator.run.config.data
+    if data.valid_source is None:
+        raise ConfigError(f"{run}: a study of checkpoints needs data.valid_source and data.valid_target")
+    sets = [read_pairs(source, target) for source, target in ((data.valid_source, data.valid_target), (test["source"], test.get("target")))]
+    score = chrf if metric == "chrF2" else bleu
+    for path in list_checkpoints(run):
+        load_weights(path, translator.run.model)
+        found = [
+            score([item.text for item in translator.translate([pair[0] for pair in pairs])], [pair[1] for pair in pairs]).value
+            for pairs in sets
+        ]
+        points.append((int(path.name.removeprefix("step-")), *found))
+    return selected(points)
+
+
+def selected(points: list[tuple[int, float, float]]) -> Selection:
+    """Return what validation chooses: the first of the best.
+
+    Args:
+        points: at least one of (update, score on the validation set, score on the test set), higher is better.
+
+    Example:
+        >>> selected([(1, 20.0, 19.0), (2, 22.0, 21.0), (3, 21.0, 23.0)])[:2]
+        (2, 3)
+    """
+    chosen = max(points, key=lambda point: point[1])
+    return Selection(1 + sum(point[2] > chosen[2] for point in points), len(points), points)
 
 
 def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ class Row(NamedTuple):
         figures: medians over the runs: parameters, seconds_per_update, tokens_per_second, megabytes, lines_per_second, updates; entropy.
         scores: means of all scores, by name.
         areas: share of the attention on areas of each size, mean over the runs.
+        ranks: for each run the test rank of the checkpoint that validation would choose, and of how many.
+        by_length: translations: mean BLEU by the words of the source.
         published: a figure to stand beside ours.
         command: that trains the first run.
     """
@@ -55,6 +57,8 @@ class Row(NamedTuple):
     figures: dict[str, float | None]
     scores: dict[str, float]
     areas: dict[str, float]
+    ranks: list[tuple[int, int]]
+    by_length: dict[str, float]
     published: float | str | None
     command: str
 
@@ -158,9 +162,17 @@ def _row(
             if all(name in run["scores"] for run in runs)
         },
         {size: statistics.mean(run["attention"].get("areas", {}).get(size, 0.0) for run in runs) for size in sorted(sizes, key=int)},
+        [(run["selection"]["rank"], run["selection"]["of"]) for run in runs if run.get("selection")],
+        {words: statistics.mean(dict(zip(*_lengths(run), strict=True))[words] for run in runs) for words in _lengths(runs[0])[0]},
         study.data[data].published.get(variant),
         runs[0]["command"],
     )
+
+
+def _lengths(run: dict[str, Any]) -> tuple[list[str], list[float]]:
+    # One test set for all runs of a row: the same lengths, the same sentences.
+    found = run.get("by_length") or []
+    return [words for words, _, _ in found], [score for _, _, score in found]
 
 
 def _median(values: Sequence[float | None]) -> float | None:
@@ -190,7 +202,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "parameters",
         "updates",
     ]
-    head += ["s an update", "tokens/s", "MiB", "lines/s", *ATTENTION_SCORES, "entropy, bits", "mass on areas by size"]
+    head += ["s an update", "tokens/s", "MiB", "lines/s", *ATTENTION_SCORES, "entropy, bits", "mass on areas by size", "chosen by validation"]
     rows = []
     for row in report.rows:
         spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
@@ -201,13 +213,33 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
         cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
         cells_ += [_number(row.scores.get(name), ".2f") for name in ATTENTION_SCORES]
-        rows.append([*cells_, _number(row.figures["entropy"], ".2f"), areas])
+        ranks = ", ".join(f"{rank} of {of}" for rank, of in row.ranks)
+        rows.append([*cells_, _number(row.figures["entropy"], ".2f"), areas, ranks])
     kept = [number for number in range(len(head)) if number < 4 or any(row[number] for row in rows)]
     return [head[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
+
+
+def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Return BLEU by the words of the source as columns and rows; None where nothing is known of it."""
+    ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
+    if not ranges:
+        return None
+    study = report.study
+    rows = [
+        [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant]
+        + [_number(row.by_length.get(words), ".1f") for words in ranges]
+        for row in report.rows
+    ]
+    return ["data", "variant", *ranges], rows
+
+
+def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def markdown(report: Report) -> str:
@@ -217,9 +249,10 @@ def markdown(report: Report) -> str:
     lines = [f"# {study.title or study.name}", ""]
     if study.source:
         lines += [study.source, ""]
-    lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    lines += ["", *_notes(report), "", "Each row's first run:", "", "```console"]
+    lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
+    if (lengths := by_length(report)) is not None:
+        lines += ["BLEU by the words of the source:", "", *_as_markdown(*lengths), ""]
+    lines += ["Each row's first run:", "", "```console"]
     lines += [row.command for row in report.rows]
     return "\n".join([*lines, "```", ""])
 
@@ -234,6 +267,8 @@ def _notes(report: Report) -> list[str]:
         "Medians over the runs: parameters, updates, seconds an update, training tokens a second, largest memory of the training process, "
         "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
     ]
+    if any(row.ranks for row in report.rows):
+        notes += ["", "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run."]
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     return notes
@@ -285,14 +320,20 @@ def page(report: Report) -> str:
     study = report.study
     columns, rows = table(report)
     escape = html.escape
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     parts = [f"<h1>{escape(study.title or study.name)}</h1>", f"<p>{escape(study.source or '')}</p>" if study.source else ""]
-    parts.append(f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>')
+    parts.append(_as_html(columns, rows))
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
+    if (lengths := by_length(report)) is not None:
+        parts += ["<h2>BLEU by the words of the source</h2>", _as_html(*lengths)]
     parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
     title = f"<title>{escape(study.title or study.name)}</title><style>{STYLE}</style>"
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def _as_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def curves(report: Report) -> str:

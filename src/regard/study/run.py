@@ -28,7 +28,7 @@ from regard.config.study import StudyCell, StudyConfig, cell_config, cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.study.claims import claim, holders
-from regard.study.measure import attention_of, measure_run
+from regard.study.measure import attention_of, measure_run, selection_of
 from regard.training import StopSignal
 
 RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
@@ -56,7 +56,6 @@ def run_study(
     folder: Path,
     *,
     beside: Path,
-    scale: str | None = None,
     say: Callable[[str], None] = print,
     on_result: Callable[[], None] | None = None,
     train: Trainer | None = None,
@@ -70,7 +69,6 @@ def run_study(
         study: the study.
         folder: of its runs and results; made if it is not there.
         beside: the folder of the study's file, for relative paths.
-        scale: one of `study.scales`.
         say: takes one line of news at a time.
         on_result: called after each run.
         train: does a training; None does each in a process of its own, see `train_apart`.
@@ -86,14 +84,14 @@ def run_study(
         >>> from regard.config import validate
         >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
         >>> study = validate(tree, "here", kind=StudyConfig)
-        >>> run_study(study, Path("runs/s"), beside=Path(), scale="huge")
+        >>> run_study(study, Path("runs/s"), beside=Path())
         Traceback (most recent call last):
             ...
-        regard.errors.ConfigError: --scale huge: the study s has no scales
+        regard.errors.ConfigError: s: data.a.test.text: a.txt: no such file; no run could be measured
     """
     train = train_apart if train is None else train
     plan, failed = cells(study), list[str]()
-    check_study(study, folder, beside=beside, scale=scale)
+    check_study(study, folder, beside=beside)
     _check_test_files(study)
     while waiting := [cell for cell in plan if not result_file(folder, cell).exists() and cell.name not in failed]:
         tried = 0
@@ -104,8 +102,8 @@ def run_study(
                 say(f"{cell.name}: {len(plan) - len(waiting) + tried + 1} of {len(plan)}")
                 tried += 1
                 try:
-                    updates = _updates(study, folder, cell, beside, scale, train)
-                    config = cell_config(study, cell, folder=beside, scale=scale, updates=updates)
+                    updates = _updates(study, folder, cell, beside, train)
+                    config = cell_config(study, cell, folder=beside, updates=updates)
                     _do(study, folder, cell, dump_config(config), train)
                 except StudyStopped as stop:
                     return stop.number
@@ -125,7 +123,7 @@ def run_study(
     return 0
 
 
-def check_study(study: StudyConfig, folder: Path, *, beside: Path, scale: str | None = None) -> None:
+def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
     """Check that every run of a study has settings that fit, and those that are done have the study's.
 
     Variants, data sets and seeds may be added to a study that has begun: nothing of what is there becomes untrue.
@@ -134,7 +132,7 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path, scale: str | 
         ConfigError: names the run and the settings.
     """
     for cell in cells(study):
-        config = cell_config(study, cell, folder=beside, scale=scale, updates=_known_updates(study, folder, cell))
+        config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
         if result_file(folder, cell).exists():
             done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
             if changed := differences(done, config):
@@ -197,19 +195,22 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
     write_files({path: config.encode()})
     (folder / RUNS).mkdir(exist_ok=True)
     command = train_command(study, path, run)
+    done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
     megabytes = train(command, folder / RUNS / f"{cell.name}.log")
-    measured = measure_run(study.task, run, study.data[cell.data].test)
+    measured = measure_run(study.task, run, study.data[cell.data].test, metric=study.metric)
     figures = _training_figures(run) | {
         "cell": cell.model_dump(),
         "command": shlex.join(command),
         "scores": measured.scores,
         "metric": measured.metric,
         "main": measured.main,
+        "by_length": measured.by_length,
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": megabytes,
+        "megabytes": None if done_before else megabytes,  # of a training that has ended, what is seen is not its memory
         "attention": attention_of(study.task, run, study.data[cell.data].test),
+        "selection": selection_of(run, study.data[cell.data].test, metric=study.metric)._asdict() if study.checkpoints else None,
     }
     write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
 
@@ -316,13 +317,13 @@ def _trial_file(folder: Path, cell: StudyCell) -> Path:
     return folder / TRIALS / f"{cell.data}-{cell.variant}.json"
 
 
-def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, scale: str | None, train: Trainer) -> int | None:
+def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, train: Trainer) -> int | None:
     """Return how many updates a budget of seconds or tokens allows a variant on a data set, else None: a short training tells, once."""
     if study.budget is None or study.budget.updates is not None:
         return None
     if (known := _known_updates(study, folder, cell)) is not None:
         return known
-    config = cell_config(study, cell, folder=beside, scale=scale, updates=sum(TRIAL_UPDATES))
+    config = cell_config(study, cell, folder=beside, updates=sum(TRIAL_UPDATES))
     limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
     config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
     (folder / TRIALS).mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from regard.config.captioning import CaptioningConfig
+from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.data.vocabulary import Vocabulary
 from regard.models.captioning import CaptionModel, build_captioner
 from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
@@ -51,5 +51,7 @@ def open_caption_run(folder: str | Path) -> CaptionRun:
     folder = Path(folder)
     config = read_config(folder, CaptioningConfig)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    model = build_captioner(config.model, image_size=config.image.size, vocabulary_size=len(vocabulary))
-    return CaptionRun(folder, config, vocabulary, model, load_model(folder, model, RUN_FILES))
+    sizes = {"image_size": config.image.size, "vocabulary_size": len(vocabulary)}
+    ours = isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig)
+    model, weights = load_model(folder, lambda: build_captioner(config.model, **sizes), RUN_FILES, sizes_first=ours)
+    return CaptionRun(folder, config, vocabulary, model, weights)

@@ -66,8 +66,7 @@ def open_language_run(folder: str | Path) -> LanguageRun:
     folder = Path(folder)
     config = read_config(folder, LanguageConfig)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    model = build_language_model(config.model, vocabulary_size=len(vocabulary))
-    weights = load_model(folder, model, RUN_FILES)
+    model, weights = load_model(folder, lambda: build_language_model(config.model, vocabulary_size=len(vocabulary)), RUN_FILES)
     return LanguageRun(folder, config, vocabulary, model, weights)
 
 

@@ -67,8 +67,9 @@ def open_run(folder: str | Path) -> Run:
     folder = Path(folder)
     config = read_config(folder, TranslationConfig)
     vocabularies = load_vocabularies(folder, config)
-    model = build(config.model, source_size=len(vocabularies.source), target_size=len(vocabularies.target))
-    return Run(folder, config, vocabularies, model, load_model(folder, model, run_files(config)))
+    sizes = {"source_size": len(vocabularies.source), "target_size": len(vocabularies.target)}
+    model, weights = load_model(folder, lambda: build(config.model, **sizes), run_files(config))
+    return Run(folder, config, vocabularies, model, weights)
 
 
 def open_ensemble(folders: Sequence[str | Path]) -> Run:

@@ -11,6 +11,7 @@ and the files of the task, such as vocabularies.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,12 +24,14 @@ from torch import nn
 from regard.config import RunConfig, differences, dump_config, load_config, task_of
 from regard.data.lines import write_files
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.training import World, load_weights
+from regard.training import World
 from regard.training.checkpoint import check_run_files, weights_file
-from regard.training.folder import verify_folder
+from regard.training.folder import STATE, verify_folder
+from regard.training.weights import check_fit, read_weights
 
 CONFIG, DATA = "config.yaml", "data.json"
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
 def run_task(folder: Path) -> str:
@@ -45,6 +48,7 @@ def run_task(folder: Path) -> str:
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such run folder")
+    check_inside(folder)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder}: not a run folder, it has no {CONFIG}")
     try:
@@ -162,27 +166,52 @@ def silent(line: str) -> None:
     """Tell nobody: what processes but the first do with their news."""
 
 
-def load_model(folder: Path, model: nn.Module, names: Sequence[str]) -> Path:
-    """Load a run's weights, after checking them and its files against what was noted when they were written.
+def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], *, sizes_first: bool = True) -> tuple[AnyModel, Path]:
+    """Build a run's model and load its weights, after checking them and its files against what was noted when they were written.
 
     Args:
         folder: a run folder as training leaves it, finished or not.
-        model: takes the weights; is set to evaluation mode.
+        build: makes the model of the run's configuration.
         names: the files that make up the run.
+        sizes_first: compare the sizes of the configuration with the weights before there is memory for the model; False for parts of
+            other libraries, which cannot be built without.
 
     Returns:
-        The file the weights came from.
+        The model, in evaluation mode, and the file the weights came from.
 
     Raises:
         CheckpointError: a file is missing, damaged or does not fit; names it.
     """
     # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other results.
     weights = weights_file(folder)
-    manifest = verify_folder(weights.parent, only=())
+    manifest = verify_folder(weights.parent, only=(weights.name, STATE))
     check_run_files(manifest, folder, [name for name in names if name != DATA])
-    load_weights(weights.parent, model)
-    model.eval()
-    return weights
+    if sizes_first:
+        check_fit(weights, build)
+    model = build()
+    read_weights(weights, model)
+    return model.eval(), weights
+
+
+def check_inside(folder: Path) -> None:
+    """Refuse a run folder with links to what is outside it, or with pipes and devices, which may never end.
+
+    Raises:
+        CheckpointError: names what it found.
+
+    Example:
+        >>> check_inside(Path("no-such-run"))
+    """
+    home = folder.resolve()
+    homes = [home]
+    if home.parent.name == "snapshots":  # the Hub's cache keeps the files of a snapshot beside it
+        homes.append(home.parents[1] / "blobs")
+    for pattern in ("*", "model/*", "checkpoints/*", "checkpoints/step-*/*"):
+        for path in folder.glob(pattern):
+            if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(each) for each in homes):
+                raise CheckpointError(f"{path}: leads out of the run folder; put a copy of what it leads to in its place")
+            if not path.is_file() and not path.is_dir():
+                raise CheckpointError(f"{path}: expected a file or a folder, found {'a broken link' if path.is_symlink() else 'neither'}")
 
 
 def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> None:

@@ -116,8 +116,9 @@ def open_sentences(folder: str | Path, kind: type[ClassificationConfig] | type[E
         kind = EntailmentConfig if pairs else ClassificationConfig
     config = read_config(folder, kind)
     vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
-    model = build_labeller(config.model, vocabulary_size=len(vocabulary), classes=len(labels), unknown=UNK)
-    return SentenceRun(folder, config, vocabulary, labels, model, load_model(folder, model, RUN_FILES))
+    sizes = {"vocabulary_size": len(vocabulary), "classes": len(labels), "unknown": UNK}
+    model, weights = load_model(folder, lambda: build_labeller(config.model, **sizes), RUN_FILES)
+    return SentenceRun(folder, config, vocabulary, labels, model, weights)
 
 
 def read_labelled(config: SentenceConfig, path: str | Path) -> LabelledFile:

@@ -17,7 +17,7 @@ from torch import Tensor
 from regard.errors import CheckpointError, TrainingError
 
 FORMAT = 1
-MANIFEST = "manifest.json"
+MANIFEST, STATE = "manifest.json", "state.json"
 TEMPORARY = ".tmp-"
 REPLACED = ".old-"
 
@@ -59,8 +59,8 @@ def write_folder(
             save_file(dict(tensors), temporary / name)
             _to_disk(temporary / name)
             on_event(name)
-        _write_json(temporary / "state.json", state)
-        on_event("state.json")
+        _write_json(temporary / STATE, state)
+        on_event(STATE)
         sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
         manifest = {"format": FORMAT, "files": sums, "run_files": dict(run_files)}
         _write_json(temporary / MANIFEST, {**manifest, "sha256": _own_sha256(manifest)})
@@ -80,7 +80,7 @@ def write_folder(
 
 def read_state(folder: Path) -> dict[str, Any]:
     """Return the `state.json` of a verified folder."""
-    return _read_json(folder / "state.json")
+    return _read_json(folder / STATE)
 
 
 def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
             raise CheckpointError(f"{file}: is not listed in {MANIFEST}")
         try:
             found = file_sha256(file)
-        except OSError as error:
-            raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise CheckpointError(f"{file}: cannot be read ({_cause(error)})") from error
         if found != sums[name]:
             raise CheckpointError(f"{file}: is damaged (its sha256 is not the one in {MANIFEST})")
     return manifest

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
-from regard.errors import CheckpointError, ConfigError, DataError, RegardError, TrainingError
+from regard.errors import CheckpointError, ConfigError, DataError, RegardError, TrainingError, out_of_memory
 from regard.training.carried import check_lanes
 from regard.training.checkpoint import TrainingState, checkpoint_path, load_checkpoint, prepare_folder, prune_checkpoints, save_checkpoint
 from regard.training.distributed import World, full, gathered, processes, spread, synchronised
@@ -47,13 +47,13 @@ def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | P
         run_files: names of files in it (configuration, vocabularies) that may not change between tries.
 
     Returns:
-        How it ended; with `interrupted` set after SIGTERM or SIGINT, when everything is saved and the caller should leave with
+        How it ended; with `interrupted` set after SIGTERM, SIGINT or SIGUSR1, when everything is saved and the caller should leave with
         exit code 128 + signal.
 
     Raises:
         ConfigError: the evaluation lacks the figure named by `metric`, or REGARD_DEVICE cannot be had.
         CheckpointError: no checkpoint is intact, or they do not fit this model, data or configuration.
-        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good),
+        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good), memory ran out,
             a checkpoint cannot be saved, compilation failed, or another process was lost.
         DataError: an epoch has no batches.
 
@@ -116,14 +116,19 @@ class _Loop:
         with self.log:
             if self.progress.step:
                 self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
-            while True:
-                if self._evaluation_due():
-                    self._evaluate()
-                if self._save_due():
-                    self._save()
-                if reason := "interrupted" if self.job.stop.agreed else self._done():
-                    return self._finish(reason)
-                self._update()
+            try:
+                while True:
+                    if self._evaluation_due():
+                        self._evaluate()
+                    if self._save_due():
+                        self._save()
+                    if reason := "interrupted" if self.job.stop.agreed else self._done():
+                        return self._finish(reason)
+                    self._update()
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                raise self._too_large() from error
 
     def _done(self) -> str:
         config, progress = self.config, self.progress
@@ -271,11 +276,22 @@ class _Loop:
             return
         batches = self.job.plan(place.epoch)[place.batch : place.batch + max(1, place.group)]
         examples = [index for batch in batches for index in batch.indices]
-        saved = f"step-{self.saved[0]:08d} is the last checkpoint" if self.saved[0] else "nothing is saved yet"
         self.log.write("error", place.step, {"epoch": place.epoch + 1, "batch": place.batch + 1, "examples": examples})
         shown = ", ".join(map(str, examples[:20])) + (f" and {len(examples) - 20} more" if len(examples) > 20 else "")
         what = f"the {'norm of the gradient' if place.group else 'loss'} is not finite"
-        raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what} (examples {shown}); {saved}")
+        raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what} (examples {shown}); {self._last_saved()}")
+
+    def _too_large(self) -> TrainingError:
+        """Say where memory ran out, and what needs less."""
+        progress = self.progress
+        place = {"epoch": progress.epoch + 1, "batch": progress.batch + 1}
+        self.log.write("error", progress.step, {**place, "what": "not enough memory"})
+        advice = "a smaller training.batch_tokens with a larger training.accumulation, or a smaller model, needs less"
+        where = f"step {progress.step}, epoch {place['epoch']}, batch {place['batch']}"
+        return TrainingError(f"{where}: not enough memory; {advice}; {self._last_saved()}")
+
+    def _last_saved(self) -> str:
+        return f"step-{self.saved[0]:08d} is the last checkpoint" if self.saved[0] else "nothing is saved yet"
 
     def _log_training(self, epoch: int, rate: float, norm: Tensor) -> None:
         loss, nll, tokens, correct = self.world.sum(self.sums).tolist()
@@ -317,7 +333,7 @@ class _Loop:
         if len(self._plan(epoch)) != progress.batches:
             raise CheckpointError(
                 f"{checkpoint_path(self.folder, progress.step)}: epoch {epoch + 1} had {progress.batches} batches when this was saved, "
-                f"now it has {len(self.plan)}: the training data or data.batch_tokens have changed"
+                f"now it has {len(self.plan)}: the training data or training.batch_tokens have changed"
             )
 
     def _finish(self, reason: str) -> TrainResult:

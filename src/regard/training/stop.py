@@ -15,7 +15,7 @@ class Stopped(Exception):
 
 
 class StopSignal:
-    """Remember SIGTERM or SIGINT while active; a second SIGINT ends the process at once.
+    """Remember SIGTERM, SIGINT or SIGUSR1 (a batch system's warning) while active; a second SIGINT ends the process at once.
 
     Handlers are installed on entering the context (in the main thread only, where Python allows it) and the earlier
     ones come back on leaving it. With several processes a signal that reached one of them counts for all.
@@ -42,7 +42,7 @@ class StopSignal:
     def __enter__(self) -> StopSignal:
         self.received = self.agreed = 0
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 

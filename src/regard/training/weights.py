@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from regard.errors import CheckpointError
 from regard.training.distributed import assign, full
@@ -27,6 +30,8 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """The types a checkpoint may hold, by the names of the safetensors header."""
+# How many times what the file holds may be built before it is clear that the two do not belong together.
+SLACK = 4
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -82,15 +87,61 @@ def read_weights(path: Path, model: nn.Module) -> None:
     """
     expected = named_tensors(model)
     with open_tensors(path) as file:
-        names = set(file.keys())
-        for name in sorted(expected.keys() - names):
-            raise CheckpointError(f"{path}: the checkpoint lacks tensor {name}, the model has it with shape {tuple(expected[name].shape)}")
-        for name in sorted(names - expected.keys()):
-            raise CheckpointError(f"{path}: checkpoint tensor {name} is not in the model")
-        for name, tensor in expected.items():
-            check_tensor(path, file, name, shape=tensor.shape, dtype=tensor.dtype)
+        _check_tensors(path, file, expected)
         for name, tensor in expected.items():
             assign(tensor, file.get_tensor(name))
+
+
+def check_fit(path: Path, build: Callable[[], nn.Module]) -> None:
+    """Compare a safetensors file with the model that a configuration describes, without memory for either.
+
+    A configuration that came with the file may ask for any size: building stops where it grows far beyond what the file holds.
+
+    Args:
+        path: the file; only its header is read.
+        build: makes the model; called where tensors have shapes and no numbers.
+
+    Raises:
+        CheckpointError: names the tensor that does not fit, or says that the model is far larger than the file.
+    """
+    with open_tensors(path) as file:
+        names = file.keys()
+        numbers = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+        with _no_larger(path, len(names), numbers), torch.device("meta"):
+            model = build()
+        _check_tensors(path, file, named_tensors(model))
+
+
+@contextmanager
+def _no_larger(path: Path, tensors: int, numbers: int) -> Iterator[None]:
+    # Shared tables and those that are replaced count more than once.
+    most_tensors, most_numbers = SLACK * tensors + 1000, SLACK * numbers + 1_000_000
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal most_tensors, most_numbers
+        if parameter is not None:
+            most_tensors -= 1
+            most_numbers -= parameter.numel()
+        if min(most_tensors, most_numbers) < 0:
+            raise CheckpointError(f"{path}: holds {numbers:,} numbers in {tensors} tensors, the model of the configuration has far more")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except (RuntimeError, OverflowError, TypeError) as error:  # a size that no tensor can have
+        raise CheckpointError(f"{path}: the model of the configuration cannot be built ({' '.join(str(error).split())[:200]})") from error
+    finally:
+        hook.remove()
+
+
+def _check_tensors(path: Path, file: Any, expected: Mapping[str, Tensor]) -> None:
+    names = set(file.keys())
+    for name in sorted(expected.keys() - names):
+        raise CheckpointError(f"{path}: the checkpoint lacks tensor {name}, the model has it with shape {tuple(expected[name].shape)}")
+    for name in sorted(names - expected.keys()):
+        raise CheckpointError(f"{path}: checkpoint tensor {name} is not in the model")
+    for name, tensor in expected.items():
+        check_tensor(path, file, name, shape=tensor.shape, dtype=tensor.dtype)
 
 
 def open_tensors(path: Path) -> Any:

@@ -1,0 +1,113 @@
+"""The trust tier: every check counts its cases, how often its fault really happened, and what failed.
+
+`make test` runs a slice of each check, `make trust` all of it (REGARD_TRUST=full) and writes the table of docs/trust.md. A test asks for
+`check`, names what it checks, and tells it of every case; a check whose fault did not happen as often as it should has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FULL = os.environ.get("REGARD_TRUST") == "full"
+KEY = "trust"
+
+
+class Check:
+    """One row of the table.
+
+    Args:
+        group: of the table, such as "files".
+        what: is checked, in a few words.
+        cases: how many there must be in a full run.
+        quick: how many in a slice.
+    """
+
+    def __init__(self, group: str, what: str, *, cases: int, quick: int) -> None:
+        self.group, self.what, self.full = group, what, cases
+        self.wanted = cases if FULL else quick
+        self.cases = 0
+        self.failures: list[str] = []
+        self.notes: list[str] = []
+        self.start = time.perf_counter()
+
+    def case(self, name: str, *, happened: bool = True, wrong: str | None = None) -> None:
+        """Count a case.
+
+        Args:
+            name: of the case, for the list of failures.
+            happened: whether the fault was really there (the process was killed, the bit was flipped); if not, the case has failed.
+            wrong: what was not as promised; None: all was.
+        """
+        self.cases += 1
+        if not happened:
+            self.failures.append(f"{name}: the fault did not happen")
+        elif wrong is not None:
+            self.failures.append(f"{name}: {wrong}")
+
+    def note(self, text: str) -> None:
+        """Add a figure to the row, such as the longest time seen."""
+        self.notes.append(text)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the table."""
+        return {
+            "group": self.group,
+            "check": self.what,
+            "wanted": self.wanted,
+            "cases": self.cases,
+            "failures": self.failures[:20],
+            "failed": len(self.failures),
+            "notes": self.notes,
+            "seconds": round(time.perf_counter() - self.start, 1),
+        }
+
+
+@pytest.fixture
+def check(request: pytest.FixtureRequest) -> Iterator[Callable[..., Check]]:
+    """Return a maker of checks; at the end of the test each must have had all of its cases, and none may have failed."""
+    made: list[Check] = []
+
+    def make(group: str, what: str, *, cases: int, quick: int) -> Check:
+        made.append(Check(group, what, cases=cases, quick=quick))
+        return made[-1]
+
+    yield make
+    for each in made:
+        request.node.user_properties.append((KEY, each.row()))
+    assert made, "a test of trust makes a check"
+    for each in made:
+        assert not each.failures, f"{each.what}: {len(each.failures)} of {each.cases} failed: {'; '.join(each.failures[:5])}"
+        assert each.cases >= each.wanted, f"{each.what}: {each.cases} cases of {each.wanted}"
+
+
+class Table:
+    """Collects the rows of a session, those of other processes too, and writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        self.broken: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # The last phase has all that was told; a test that failed elsewhere than in its checks is named, too.
+        if report.when == "teardown":
+            self.rows += [value for name, value in report.user_properties if name == KEY]  # type: ignore[misc]
+        if report.failed:
+            self.broken.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        found = {"full": FULL, "rows": self.rows, "broken": sorted(set(self.broken))}
+        self.path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = os.environ.get("REGARD_TRUST_TABLE")
+    if wanted and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Table(Path(wanted)), "trust-table")
