@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "config"},
     "viewer": {"errors", "config"},
     "tasks": LIBRARY | LEAVES,
-    "study": {"errors", "config", "training", "tasks"} | LEAVES,
+    "study": {"errors", "config", "models", "training", "tasks"} | LEAVES,
     "serve": {"errors", "config", "tasks"} | LEAVES,
     "mechanisms": set(),
     "listing": {"errors", "config", "mechanisms"},

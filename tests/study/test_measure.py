@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from regard.errors import ConfigError
 from regard.metrics.significance import score_of_counts
-from regard.study.measure import Measured, attention_of, measure_run
+from regard.study.measure import Measured, attention_of, measure_run, selection_of
 from regard.tasks.generate import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
@@ -28,6 +29,24 @@ def test_translation(tmp_path: Path) -> None:
     check(found, len(Path(test["source"]).read_text().splitlines()))
     assert {"BLEU", "chrF2", "perplexity"} <= set(found.scores)
     assert attention_of("translation", run, test)["entropy"] > 0
+    assert sum(count for _, count, _ in found.by_length) == found.lines
+    other = measure_run("translation", run, test, metric="chrF2")
+    check(other, found.lines)
+    assert (found.main, other.main) == ("BLEU", "chrF2")
+
+
+def test_what_validation_would_choose_is_ranked_among_all_checkpoints(tmp_path: Path) -> None:
+    test = tiny.write_pairs(tmp_path, repeats=1)
+    valid = {"valid_source": test["source"], "valid_target": test["target"]}
+    limits = {"max_updates": 40, "epochs": 40, "evaluate_every": 10, "keep": 9, "learning_rate": 0.02}
+    run = tiny.trained(tmp_path / "one", kind="word", data=valid, training=limits)
+    found = selection_of(run, test, metric="chrF2")
+    assert [step for step, _, _ in found.points] == [10, 20, 30, 40]
+    assert all(on_valid == on_test for _, on_valid, on_test in found.points), "one set for both"
+    assert len({on_test for _, _, on_test in found.points}) > 1, "the checkpoints differ"
+    assert (found.rank, found.of) == (1, 4)
+    with pytest.raises(ConfigError, match=r"needs data\.valid_source"):
+        selection_of(tiny.trained(tmp_path / "two"), test)
 
 
 def test_captioning_with_areas(tmp_path: Path) -> None:
@@ -35,6 +54,7 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     generate("scenes", tmp_path / "scenes", train=1, test=5, seed=3)
     test = {"captions": str(tmp_path / "scenes" / "test.tsv")}
     check(measure_run("captioning", run, test), 5)
+    check(measure_run("captioning", run, test, metric="ROUGE-L"), 5)
     figures = attention_of("captioning", run, test)
     assert figures["entropy"] > 0
     assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares

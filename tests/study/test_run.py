@@ -92,6 +92,9 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
     for name in ("seconds_per_update", "tokens_per_second", "lines_per_second", "entropy"):
         assert (additive.figures[name] or 0) > 0, name
     assert none.figures["entropy"] is None
+    assert list(additive.by_length) == ["0-8", "9-11"]
+    assert "BLEU by the words of the source" in markdown(report)
+    assert additive.ranks == []
     assert "AER" in additive.scores
     assert "AER" not in none.scores
     assert [point["step"] for point in report.runs[0]["curve"]] == [5, 10]
@@ -117,6 +120,9 @@ def test_the_command_line_tells_the_report(
     assert code == 0, err
     assert [line.split()[1] for line in told.decode().splitlines()[:3]] == ["variant", "none", "additive"]
     assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    code, told, err = call("compare", path, "--estimate")
+    assert (code, err) == (0, "")
+    assert [line.split()[1] for line in told.decode().splitlines()] == ["variant", "none", "additive"]
     code, _, err = call("compare", folder / "no.yaml")
     assert (code, err) == (2, f"regard: error: {folder}/no.yaml: no such configuration file\n")
 

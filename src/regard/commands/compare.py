@@ -21,22 +21,28 @@ def compare(
         Path | None, typer.Option(envvar="REGARD_DATA", help="the folder of the data sets, where the study says {data}")
     ] = None,
     scale: Annotated[str | None, typer.Option(help="one of the study's scales")] = None,
+    estimate_only: Annotated[bool, typer.Option("--estimate", help="train nothing: tell what it will cost, by a model of cost")] = False,
     report_only: Annotated[bool, typer.Option("--report", help="train nothing: write the report of what is there")] = False,
 ) -> None:
     """Train every variant on every data set with every seed, and compare them in one report.
 
     The same command resumes; several of them, on machines that share the folder, do the runs together.
     """
-    from regard.study.report import build_report, terminal, write_report
+    from regard.study.cost import estimate
+    from regard.study.report import aligned, build_report, table, write_report
     from regard.study.run import check_study, run_study
 
     found = load_study(study, data=data, scale=scale)
+    if estimate_only:
+        for line in aligned(*estimate(found, beside=study.parent)):
+            say(line)
+        return
     folder = out if out is not None else Path("runs") / (found.name if scale is None else f"{found.name}_{scale}")
 
     def report() -> None:
         built = build_report(found, folder)
         paths = write_report(built, folder)
-        for line in (*terminal(built), ", ".join(map(str, paths))):
+        for line in (*aligned(*table(built)), ", ".join(map(str, paths))):
             say(line)
 
     if report_only:

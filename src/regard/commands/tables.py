@@ -5,27 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from regard.choices import Table
 from regard.commands.terminal import say, width
-from regard.config import (
-    TASKS,
-    CaptioningConfig,
-    ClassificationConfig,
-    EntailmentConfig,
-    LanguageConfig,
-    RunConfig,
-    TranslationConfig,
-    load_config,
-    task_of,
-)
+from regard.config import TASKS, load_config, task_of
 from regard.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 commands = typer.Typer()
 
@@ -71,28 +58,15 @@ def parameters(
     classes: Annotated[int, typer.Option(min=2, help="classification, entailment: how many labels there are")] = 2,
 ) -> None:
     """Print how many parameters a configuration has, by part."""
+    from regard.data.vocabulary import UNK
+    from regard.models import build_for
+
     settings = load_config(config, overrides or [], kind=TASKS[task_of(config)])
     size = settings.vocabulary.size
-    model = _model(settings, source_size or size, target_size or size, classes)
+    model = build_for(settings, source_size=source_size or size, target_size=target_size or size, classes=classes, unknown=UNK)
     for name, part in model.named_children():
         say(f"{name:<20}{sum(p.numel() for p in part.parameters()):>14,}")
     say(f"{'total (shared once)':<20}{sum(p.numel() for p in model.parameters()):>14,}")
-
-
-def _model(settings: RunConfig, source_size: int, target_size: int, classes: int) -> nn.Module:
-    from regard import models
-    from regard.data.vocabulary import UNK
-
-    match settings:
-        case CaptioningConfig():
-            return models.build_captioner(settings.model, image_size=settings.image.size, vocabulary_size=target_size)
-        case ClassificationConfig() | EntailmentConfig():
-            return models.build_labeller(settings.model, vocabulary_size=target_size, classes=classes, unknown=UNK)
-        case LanguageConfig():
-            return models.build_language_model(settings.model, vocabulary_size=target_size)
-        case TranslationConfig():
-            return models.build(settings.model, source_size=source_size, target_size=target_size)
-    raise ConfigError(f"{settings.task}: no model to count")
 
 
 @commands.command()

@@ -26,7 +26,9 @@ class CaptionDataConfig(Frozen):
     lowercase: bool = Field(default=True, description="captions are learned in lower case")
     max_length: int = Field(default=60, ge=1, description="longer captions, in tokens, are left out of training and counted")
     together: int = Field(
-        default=1, ge=1, description="captions of an image that come in one batch, so that it is encoded once for so many; the last may be fewer"
+        default=1,
+        ge=1,
+        description="captions of an image that come in one batch, where it is encoded once for all of them",
     )
     shuffle_images: bool = Field(default=False, description="image-blind control: every image's captions go with another image")
     cache: str | None = Field(default=None, description="folder of decoded images, to be shared by runs; absent: inside the run")

@@ -12,6 +12,7 @@ from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
 from regard.models.labeller import Labeller, build_labeller
 from regard.models.language import LanguageOutput, LanguageState, Past, RecurrentLanguageModel, build_language_model
 from regard.models.look import LayerWeights
+from regard.models.of_run import build_for
 from regard.models.readout import DeepReadout, TanhReadout
 from regard.models.recurrent_state import DecoderState
 from regard.models.sentences import FeatureFusion, GatedFusion, LabelHead, Pooled, StatePooling
@@ -83,6 +84,7 @@ __all__ = [
     "TransformerState",
     "build",
     "build_captioner",
+    "build_for",
     "build_labeller",
     "build_language_model",
     "recall",

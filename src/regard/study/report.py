@@ -180,9 +180,13 @@ def _median(values: Sequence[float | None]) -> float | None:
     return statistics.median(there) if there else None
 
 
-def terminal(report: Report) -> list[str]:
-    """Return the report's table as lines of text."""
-    columns, rows = table(report)
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of text.
+
+    Example:
+        >>> aligned(["a", "b"], [["1", "22"], ["333", ""]])
+        ['a    b', '1    22', '333']
+    """
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [columns, *rows]]
 
@@ -202,7 +206,16 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "parameters",
         "updates",
     ]
-    head += ["s an update", "tokens/s", "MiB", "lines/s", *ATTENTION_SCORES, "entropy, bits", "mass on areas by size", "chosen by validation"]
+    head += [
+        "s an update",
+        "tokens/s",
+        "MiB",
+        "lines/s",
+        *ATTENTION_SCORES,
+        "entropy, bits",
+        "mass on areas by size",
+        "chosen by validation",
+    ]
     rows = []
     for row in report.rows:
         spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
@@ -268,7 +281,10 @@ def _notes(report: Report) -> list[str]:
         "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
     ]
     if any(row.ranks for row in report.rows):
-        notes += ["", "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run."]
+        notes += [
+            "",
+            "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run.",
+        ]
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
     return notes

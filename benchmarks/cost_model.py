@@ -1,0 +1,119 @@
+"""The cost model of `regard compare --estimate` beside measured updates, and what the papers' runs would take.
+
+    python benchmarks/cost_model.py --threads 2
+
+Every model does updates (forward, backward, optimizer) on random sentences of 30 tokens, 2,048 tokens a side, in the precision of its
+configuration, on a machine that does nothing else; medians. The rate of the machine is the median over the models of what each reached; a
+prediction takes that rate for all. Writes cost_model.json, and cost_model_papers.json: the runs at the papers' scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from multi30k import ROOT, write
+
+import regard
+from regard.config import RunConfig, TranslationConfig, load_config
+from regard.config.study import cell_config, cells, load_study
+from regard.data.batching import collate
+from regard.models import build
+from regard.study.cost import RATES, SUBWORDS, work_of
+from regard.training.optimizer import build_optimizer
+
+TOKENS, WARM_UP, UPDATES = 2048, 1, 3
+LAPTOP = ["multi30k_transformer", "multi30k_crossed", "multi30k_bahdanau", "multi30k_luong", "multi30k_lstm_area"]
+PAPERS = {"li2018_translation": ["tiny_regular", "small_regular", "base_regular", "big_regular"], "li2019": ["base_crossed"]}
+STUDIES = [
+    "li2018_translation",
+    "li2018_characters",
+    "li2018_lstm",
+    "li2018_lstm_characters",
+    "li2018_captions",
+    "li2019",
+    "luong2015",
+    "xu2015",
+    "bahdanau2015",
+    "lin2017",
+]
+
+
+def at_paper_scale(study: str) -> dict[str, RunConfig]:
+    """Return the configurations of a study's variants at the paper's scale, on its first data set."""
+    path = ROOT / "studies" / f"{study}.yaml"
+    found = load_study(path, data="DATA", scale="paper")
+    first = next(iter(found.data))
+    return {cell.variant: cell_config(found, cell, folder=path.parent) for cell in cells(found) if cell.data == first}
+
+
+def measure(config: TranslationConfig) -> float:
+    """Return the seconds of an update, a median."""
+    torch.manual_seed(1)
+    size, length = config.vocabulary.size, int(SUBWORDS) - 1
+    model = build(config.model, source_size=size, target_size=size).train()
+    optimizer = build_optimizer(model, config.training)
+    rows = torch.randint(4, size, (round(TOKENS / SUBWORDS), length)).tolist()
+    batch = collate(rows, rows, range(len(rows)))
+    seconds = []
+    for _ in range(WARM_UP + UPDATES):
+        start = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.training.precision == "bf16"):
+            sums = model(*batch[:5], label_smoothing=config.training.label_smoothing)
+        optimizer.zero_grad(set_to_none=True)
+        (sums.loss / sums.tokens).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[WARM_UP:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    configs = {name: load_config(ROOT / "configs" / f"{name}.yaml") for name in LAPTOP}
+    for study, variants in PAPERS.items():
+        found = at_paper_scale(study)
+        configs |= {f"{study}, {variant}": found[variant] for variant in variants if isinstance(found[variant], TranslationConfig)}  # type: ignore[misc]
+    measured: list[tuple[str, int, float, float]] = []
+    for name, config in configs.items():
+        training = config.training.model_copy(update={"batch_tokens": TOKENS, "accumulation": 1})
+        work = work_of(config.model_copy(update={"training": training}))
+        seconds = measure(config)
+        measured.append((name, work.parameters, work.flops, seconds))
+        print(name, f"{work.parameters:,}", f"{seconds:.2f} s", f"{work.flops / seconds / 1e9:.0f} GFLOP/s", flush=True)
+    rate = statistics.median(flops / seconds for _, _, flops, seconds in measured)
+    rows: list[list[Any]] = [
+        [name, parameters, round(flops / 1e9), round(seconds, 2), round(flops / seconds / 1e9), round(flops / rate / seconds, 2)]
+        for name, parameters, flops, seconds in measured
+    ]
+    columns = ["model", "parameters", "GFLOP an update", "s an update", "GFLOP/s", "predicted / measured"]
+    machine = f"{platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, regard {regard.__version__}"
+    note = (
+        f"`python benchmarks/cost_model.py`: updates of {TOKENS:,} tokens a side, medians of {UPDATES}; {machine}. Predicted: all at the "
+        f"median rate, {rate / 1e9:.0f} GFLOP/s."
+    )
+    write(arguments.out / "cost_model.json", columns, rows, note, rate=rate)
+    papers: list[list[Any]] = []
+    for study in STUDIES:
+        works = {variant: work_of(config) for variant, config in at_paper_scale(study).items()}
+        largest = max(works, key=lambda variant: (works[variant].updates or 0) * works[variant].flops)
+        known = [work for work in works.values() if work.updates is not None]
+        total = sum((work.updates or 0) * work.flops for work in known)
+        hours = [round(total / each.flops / 3600, 1) for each in RATES] if known else [None] * len(RATES)
+        papers.append([study, len(works), largest, works[largest].parameters, round(total / 1e15) if known else None, *hours])
+    columns = ["study", "variants", "the largest", "its parameters", "PFLOP of all", *(f"hours, {each.machine}" for each in RATES)]
+    rates = "; ".join(f"{each.machine}: {each.flops:.2g} FLOP/s ({each.source})" for each in RATES)
+    note = f"`--scale paper`, one seed, the first data set of each study, by the cost model. {rates}. Sums of areas are not counted."
+    write(arguments.out / "cost_model_papers.json", columns, papers, note)
+
+
+if __name__ == "__main__":
+    main()

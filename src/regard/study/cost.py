@@ -1,0 +1,191 @@
+"""What training will cost, before any is done: products of an update counted from a configuration, and rates at which machines do them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from regard.config.base import RunConfig
+from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
+from regard.config.models import CrossedConfig, RNNConfig, TransformerConfig
+from regard.config.study import StudyConfig, cell_config, cells
+from regard.config.translation import TranslationConfig
+from regard.data.vocabulary import UNK
+from regard.errors import ConfigError
+from regard.models import build_for
+
+LENGTH = {"character": 150.0}
+"""Tokens of a sentence, by the kind of vocabulary, where it is not a `SUBWORDS` one."""
+SUBWORDS, CAPTION = 30.0, 12.0
+BACKWARD = 3.0
+"""Forward and backward over forward alone: each product has two more of its size on the way back."""
+
+
+class Rate(NamedTuple):
+    """How fast a machine trains.
+
+    Attributes:
+        machine: what it is.
+        flops: floating-point operations of products a second, while it trains.
+        source: where the figure comes from.
+    """
+
+    machine: str
+    flops: float
+    source: str
+
+
+class Work(NamedTuple):
+    """What a run has to compute.
+
+    Attributes:
+        parameters: of the model.
+        updates: of the run; None where epochs decide.
+        tokens: padded tokens of an update, of the longer side.
+        flops: floating-point operations of an update's products, two for each multiplication with its addition.
+        attention: those among them of queries with keys and of weights with values.
+    """
+
+    parameters: int
+    updates: int | None
+    tokens: int
+    flops: float
+    attention: float
+
+    def seconds(self, rate: Rate) -> float:
+        """Return how long an update takes."""
+        return self.flops / rate.flops
+
+
+RATES = (
+    Rate("2 cores of an EPYC server, bfloat16", 1.0e11, "measured, docs/results/cost_model.json"),
+    Rate("8 NVIDIA P100", 1.56e13, "Li et al. 2018: 0.4 s a step of Base; their 0.5 s of Big would be 0.68"),
+    Rate("1 NVIDIA H100", 4.0e14, "not measured: 40 % of 989e12 in bfloat16"),
+)
+
+
+def work_of(config: RunConfig) -> Work:
+    """Count what an update of a configuration computes.
+
+    Products with weights are counted for every position that they are made at, those of attention for sentences of `SUBWORDS` tokens, 150
+    characters, or captions of `CAPTION` words; both twice more for the way back. Areas add sums, which are not counted.
+
+    Args:
+        config: of a run of any task.
+
+    Returns:
+        The `Work`; of vocabularies as large as `vocabulary.size` says.
+
+    Raises:
+        ConfigError: what a network of timm computes is not known.
+
+    Example:
+        >>> from regard.config import TranslationConfig, validate
+        >>> base = {"type": "transformer", "embed_dim": 512, "ff_dim": 2048, "num_heads": 8, "encoder_layers": 6, "decoder_layers": 6}
+        >>> work = work_of(validate({"model": base, "vocabulary": {"size": 37000}, "training": {"batch_tokens": 16384}}, "here"))
+        >>> work.parameters, round(work.flops / 1e12, 1)
+        (63082496, 6.2)
+    """
+    size, tokens = config.vocabulary.size, config.training.batch_tokens * config.training.accumulation
+    with torch.device("meta"):  # shapes without numbers
+        model = build_for(config, source_size=size, target_size=size, classes=2, unknown=UNK)
+    positions = _positions(config, tokens)
+    products = sum(_products(name, parameter, positions, config) for name, parameter in model.named_parameters())
+    output = getattr(model, "output", None)
+    if isinstance(output, nn.Module) and isinstance(output.weight, nn.Parameter) and not _named(model, output.weight).startswith("output."):
+        products += output.weight.numel() * positions["target"]  # tied to an embedding, under whose name it is no product
+    attention = 2 * BACKWARD * _attention(config, positions)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Work(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
+
+
+def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
+    """Return what each run of a study will cost, as columns and rows of text: one of each variant and data set.
+
+    Args:
+        study: at the scale that is asked for.
+        beside: the folder of the study's file.
+
+    Raises:
+        ConfigError: see `work_of`, and `regard.config.study.cell_config`.
+    """
+    columns = ["data", "variant", "parameters", "tokens an update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
+    rows = []
+    for cell in cells(study):
+        if cell.seed != study.seeds[0]:
+            continue
+        work = work_of(cell_config(study, cell, folder=beside))
+        row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
+        row.append(f"{work.tokens:,}")
+        if work.updates is None:
+            row += ["by epochs", f"{work.flops / 1e15:.3g} an update", *(f"{work.seconds(rate):.3g} s an update" for rate in RATES)]
+        else:
+            row += [f"{work.updates:,}", f"{work.updates * work.flops / 1e15:,.0f}"]
+            row += [f"{work.updates * work.seconds(rate) / 3600:,.1f}" for rate in RATES]
+        rows.append(row)
+    return columns, rows
+
+
+def _positions(config: RunConfig, tokens: int) -> dict[str, float]:
+    # How many source positions, target positions and sentences an update has.
+    if isinstance(config, CaptioningConfig):
+        captions = tokens / CAPTION
+        images = captions / config.data.together
+        return {"source": images * _cells(config), "target": tokens, "once": images, "length": _cells(config)}
+    length = LENGTH.get(config.vocabulary.kind, SUBWORDS)
+    return {"source": tokens, "target": tokens, "once": tokens / length, "length": length}
+
+
+def _cells(config: CaptioningConfig) -> int:
+    encoder = config.model.encoder
+    if isinstance(encoder, FeaturesConfig) and encoder.grid is not None:
+        return encoder.grid[0] * encoder.grid[1]
+    if isinstance(encoder, SmallCNNConfig):
+        rows, columns = encoder.grid(config.image.size)
+        return rows * columns
+    raise ConfigError(f"model.encoder.type {encoder.type}: how much it computes is not known before it is there")
+
+
+def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float], config: RunConfig) -> float:
+    if parameter.dim() < 2 or name.endswith("embedding.weight") or ".areas." in name:
+        return 0.0  # looked up, or added
+    if isinstance(config, CaptioningConfig) and name.startswith("image_encoder.stages."):
+        side = -(-config.image.size // 2 ** (int(name.split(".")[2]) + 1))
+        return parameter.numel() * side * side * positions["once"]
+    at_source = ("encoder.", "image_encoder.", "project.")
+    if name.startswith(("bridge.", "decoder.first_")):
+        place = "once"
+    elif name.startswith(at_source) or (("reader." in name or "score." in name) and (".key." in name or ".value." in name)):
+        place = "source"
+    else:
+        place = "target"
+    return parameter.numel() * positions[place]
+
+
+def _named(model: nn.Module, wanted: nn.Parameter) -> str:
+    return next(name for name, parameter in model.named_parameters() if parameter is wanted)
+
+
+def _attention(config: RunConfig, positions: Mapping[str, float]) -> float:
+    # Multiplications of queries with keys and of weights with values.
+    length, target = positions["length"], positions["target"]
+    match config:
+        case TranslationConfig(model=RNNConfig(attention=None)):
+            return 0.0
+        case TranslationConfig(model=RNNConfig() as model):
+            return 2 * target * length * model.encoder_dim * (1 + model.bidirectional)
+        case TranslationConfig(model=TransformerConfig() | CrossedConfig() as model):
+            branches = 2 if isinstance(model, CrossedConfig) else 1
+            layers = branches * (model.encoder_layers + model.decoder_layers) + model.decoder_layers / 2  # causal: half of the pairs
+            return 2 * target * length * model.embed_dim * layers
+        case CaptioningConfig() if config.model.type == "transformer":
+            own = positions["source"] * length * config.model.encoder_layers
+            words = target * (CAPTION / 2 + length) * config.model.decoder_layers
+            return 2 * config.model.embed_dim * (own + words)
+        case CaptioningConfig() if config.model.type == "show":
+            return 2 * target * length * config.model.feature_dim
+    return 0.0

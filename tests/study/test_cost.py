@@ -1,0 +1,113 @@
+"""What an update costs is counted as the products that it does, and every run at a paper's scale can be built, counted and begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from regard.config import RunConfig, TranslationConfig, validate
+from regard.config.captioning import CaptioningConfig
+from regard.config.study import cell_config, cells, load_study
+from regard.data.batching import collate
+from regard.data.vocabulary import UNK
+from regard.models import build_for
+from regard.study.cost import CAPTION, RATES, estimate, work_of
+from regard.training.optimizer import build_optimizer
+
+STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
+TRANSFORMER = {"type": "transformer", "embed_dim": 48, "ff_dim": 96, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "transformer": {"model": TRANSFORMER},
+    "areas": {"model": {**TRANSFORMER, "area": {"max_area": 3}}},
+    "not tied": {"model": {**TRANSFORMER, "tie_embeddings": False}},
+    "crossed": {"model": {**TRANSFORMER, "type": "crossed"}},
+    "additive": {"model": {"embed_dim": 40, "encoder_dim": 48, "decoder_dim": 56, "readout_dim": 40}},
+    "no attention": {"model": {"attention": None, "cell": "lstm", "embed_dim": 40, "encoder_dim": 48, "decoder_dim": 56}},
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_count_is_that_of_the_products_that_are_done(name: str) -> None:
+    # In float64 no product is in native code, where it could not be counted, but those within some attentions.
+    config = validate({**FAMILIES[name], "vocabulary": {"size": 500}, "training": {"batch_tokens": 600}}, "test")
+    model = build_for(config, source_size=500, target_size=500, classes=2, unknown=UNK).double()
+    rows = torch.randint(4, 500, (20, 29)).tolist()
+    batch = collate(rows, rows, range(20))
+    with FlopCounterMode(display=False) as counter:
+        model(*batch[:5]).loss.backward()
+    work, counted = work_of(config), counter.get_total_flops()
+    assert 0.98 * (work.flops - work.attention) < counted < 1.02 * work.flops
+    assert work.attention < 0.15 * work.flops
+    assert work.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_captions_that_share_an_image_cost_less() -> None:
+    def flops(together: int) -> float:
+        return work_of(validate({"task": "captioning", "data": {"together": together}}, "test", kind=CaptioningConfig)).flops
+
+    assert flops(5) < 0.75 * flops(1)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_a_study_can_be_estimated_at_every_scale(path: Path) -> None:
+    for scale in (None, *load_study(path, data="/sets").scales):
+        study = load_study(path, data="/sets", scale=scale)
+        columns, rows = estimate(study, beside=path.parent)
+        assert len(rows) == len(study.data) * len(study.variants)
+        assert all(len(row) == len(columns) for row in rows)
+
+
+def test_the_published_time_of_a_step_is_where_the_rate_comes_from() -> None:
+    path = STUDIES[0].with_name("li2018_translation.yaml")
+    study = load_study(path, data="/sets", scale="paper")
+    base = next(cell for cell in cells(study) if cell.variant == "base_regular")
+    rate = next(rate for rate in RATES if "P100" in rate.machine)
+    assert work_of(cell_config(study, base, folder=path.parent)).seconds(rate) == pytest.approx(0.4, rel=0.02)
+
+
+def updated(config: RunConfig) -> float:
+    """Do one update of a configuration on a little random data; return its loss."""
+    size = config.vocabulary.size
+    model = build_for(config, source_size=size, target_size=size, classes=5, unknown=UNK).train()
+    optimizer = build_optimizer(model, config.training)
+    rows = torch.randint(4, size, (2, int(CAPTION))).tolist()
+    batch = collate(rows, rows, range(2))
+    if isinstance(config, TranslationConfig):
+        sums = model(*batch[:5], label_smoothing=config.training.label_smoothing)
+        loss = sums.loss / sums.tokens
+    elif isinstance(config, CaptioningConfig):
+        encoder = model.image_encoder
+        pictures = torch.randn(2, encoder.grid[0] * encoder.grid[1], encoder.output_dim)  # type: ignore[union-attr, index, operator]
+        sums = model(pictures, torch.full((2,), pictures.shape[1]), *batch[2:5], label_smoothing=config.training.label_smoothing)
+        loss = sums.loss / sums.tokens
+    else:
+        loss = model(batch.source, batch.source_lengths, torch.tensor([0, 4])).loss
+    loss.backward()
+    before = [parameter.detach().clone() for parameter in list(model.parameters())[:3]]
+    optimizer.step()
+    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=False))
+    return loss.item()
+
+
+def runs(path: Path) -> list[tuple[str, RunConfig]]:
+    """Return a run of each variant of a study at the scale of its paper, on the first data set."""
+    study = load_study(path, data="/sets", scale="paper")
+    first = next(iter(study.data))
+    return [(cell.variant, cell_config(study, cell, folder=path.parent)) for cell in cells(study) if cell.data == first]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("path", [path for path in STUDIES if "paper" in load_study(path, data="/sets").scales], ids=lambda path: path.stem)
+def test_every_run_at_the_scale_of_its_paper_does_an_update(path: Path) -> None:
+    for variant, config in runs(path):
+        assert 0 < updated(config) < 50, variant
+
+
+def test_a_run_at_the_scale_of_its_paper_does_an_update() -> None:
+    found = dict(runs(STUDIES[0].with_name("li2018_translation.yaml")))
+    assert 0 < updated(found["tiny_area"]) < 50
