@@ -33,6 +33,7 @@ def test_translation(tmp_path: Path) -> None:
     other = measure_run("translation", run, test, metric="chrF2")
     check(other, found.lines)
     assert (found.main, other.main) == ("BLEU", "chrF2")
+    check(measure_run("translation", run, test, metric="exact match"), found.lines)
 
 
 def test_what_validation_would_choose_is_ranked_among_all_checkpoints(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"task": "poetry"}, "task: 'poetry', expected one of translation, "),
         ({"baseline": "narrow"}, "baseline: 'narrow', expected one of plain, wide"),
         ({"variants": {"../x": {}}}, "'../x': expected letters"),
-        ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2"),
+        ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2, exact match"),
         ({"scales": {"small": {"model": {}}}}, "scales.small: 'model', expected some of title, "),
         ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
         ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),

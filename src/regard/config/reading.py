@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -26,6 +27,8 @@ NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 # Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
 MAX_DEPTH = 5
 MAX_ERRORS = 5
+# Bytes of a file, and keys and values in it when what it refers to is written out; settings have a hundredth of both.
+MAX_BYTES, MAX_ENTRIES = 65_536, 10_000
 
 TASKS: dict[str, type[RunConfig]] = {
     config.model_fields["task"].default: config
@@ -171,7 +174,13 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         regard.errors.ConfigError: no-such.yaml: no such configuration file
     """
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{path}: more than {MAX_BYTES:,} bytes, expected settings")
+        tree = yaml.safe_load(data.decode("utf-8"))
+    except ConfigError:
+        raise
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such configuration file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -184,7 +193,17 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         return {}
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    if sum(1 for _ in itertools.islice(_entries(tree), MAX_ENTRIES + 1)) > MAX_ENTRIES:
+        raise ConfigError(f"{path}: more than {MAX_ENTRIES:,} keys and values, expected settings")
     return tree
+
+
+def _entries(tree: Any, depth: int = 0) -> Iterator[Any]:
+    values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for value in values:
+        yield value
+        if depth < MAX_DEPTH:  # what is deeper is refused anyway, and may have no end
+            yield from _entries(value, depth + 1)
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ TEST_FILES = {
 }
 """What a test set is named by, for each task; the first is needed."""
 METRICS = {
-    "translation": ("BLEU", "chrF2"),
+    "translation": ("BLEU", "chrF2", "exact match"),
     "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L"),
     "classification": ("accuracy",),
     "entailment": ("accuracy",),

@@ -112,9 +112,9 @@ class RecurrentStack(nn.Module):
     def __init__(self, kind: CellKind, input_dim: int, hidden_dim: int, *, num_layers: int, extra_dim: int, dropout: float) -> None:
         super().__init__()
         self.hidden_dim = hidden_dim
-        sizes = [input_dim] + [hidden_dim] * (num_layers - 1)
-        self.inputs = nn.ModuleList(GateInput(size, kind, hidden_dim) for size in sizes)
-        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in sizes)
+        layers = range(num_layers)
+        self.inputs = nn.ModuleList(GateInput(hidden_dim if layer else input_dim, kind, hidden_dim) for layer in layers)
+        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in layers)
         self.extra = GateInput(extra_dim, kind, hidden_dim, bias=False) if extra_dim else None
         self.dropout = nn.Dropout(dropout)
 

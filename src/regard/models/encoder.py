@@ -53,9 +53,11 @@ class RecurrentEncoder(nn.Module):
         super().__init__()
         self.directions = 2 if bidirectional else 1
         self.output_dim = hidden_dim * self.directions
-        sizes = [input_dim] + [self.output_dim] * (num_layers - 1)
-        self.inputs = nn.ModuleList(GateInput(size, kind, hidden_dim) for size in sizes for _ in range(self.directions))
-        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in sizes for _ in range(self.directions))
+        layers, directions = range(num_layers), range(self.directions)
+        self.inputs = nn.ModuleList(
+            GateInput(self.output_dim if layer else input_dim, kind, hidden_dim) for layer in layers for _ in directions
+        )
+        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_dim) for _ in layers for _ in directions)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> Encoded:

@@ -60,8 +60,10 @@ def indexed_attention(
     if indexed_cpu.supports(query, keys, values):
         return indexed_cpu.attend(query, keys, values, places, lengths=lengths, scale=scale, need_weights=need_weights)
     key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
-    scores = query.transpose(1, 2) @ key.mT * scale
     mask = None if lengths is None else length_mask(lengths, places.shape[1])[:, None, None]
+    if mask is not None:  # a weight of 0 does not help against NaN in a place that does not count
+        key, value = (part.masked_fill(~mask.mT, 0.0) for part in (key, value))
+    scores = query.transpose(1, 2) @ key.mT * scale
     weights = masked_softmax(scores, mask)
     context = (weights @ value.to(weights.dtype)).transpose(1, 2)
     return context, weights.transpose(1, 2) if need_weights else None

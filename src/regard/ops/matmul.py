@@ -78,8 +78,13 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it, a copy costs a hundredth
         elif weight.stride(0) == 1 and weight.shape[1] > 1 and weight.stride(1) != weight.shape[0]:
             weight = weight.t().contiguous().t()  # such a slice, turned: a thousandth
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return _onednn(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # It reads a bias as if its numbers lay side by side.
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
 
 
 def _autocast(x: Tensor) -> torch.dtype:
@@ -272,10 +277,10 @@ def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None,
     if whole > rows:
         x = F.pad(x, (0, 0, 0, whole - rows))
     if packs.dtype == torch.float32:
-        product = torch.ops.mkldnn._linear_pointwise(x, kept, bias, "none", [], "")
+        product = _onednn(x, kept, bias)
         return product[:rows] if whole > rows else product
     x, bias = x.to(packs.dtype), None if bias is None else bias.to(packs.dtype)
-    product = torch.ops.mkldnn._linear_pointwise(x, kept, bias, "none", [], "") if onednn else F.linear(x, kept, bias)
+    product = _onednn(x, kept, bias) if onednn else F.linear(x, kept, bias)
     return product[:rows].float()
 
 

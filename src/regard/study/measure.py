@@ -91,8 +91,12 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
-    kind = "bleu" if metric == "BLEU" else "chrf"
-    counts = item_counts(kind, found.outputs, [pair[1] for pair in pairs])
+    references = [pair[1] for pair in pairs]
+    if metric == "exact match":
+        kind, counts = "mean", _percent([output == reference for output, reference in zip(found.outputs, references, strict=True)])
+    else:
+        kind = "bleu" if metric == "BLEU" else "chrf"
+        counts = item_counts(kind, found.outputs, references)
     scores = {score.name: score.value for score in found.scores}
     return Measured(scores, kind, metric, counts, found.seconds, len(pairs), found.by_length)
 
@@ -113,9 +117,12 @@ def _labels(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     start = time.perf_counter()
     found = evaluate_labels(opened, file)
     seconds = time.perf_counter() - start
-    right = [100.0 * (output == example.label) for output, example in zip(found.outputs, file.examples, strict=True)]
-    counts = np.stack([np.array(right), np.ones(len(right))], 1)
-    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(right))
+    counts = _percent([output == example.label for output, example in zip(found.outputs, file.examples, strict=True)])
+    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(counts))
+
+
+def _percent(right: Sequence[bool]) -> np.ndarray:
+    return np.stack([100.0 * np.array(right), np.ones(len(right))], 1)
 
 
 def _language(run: Path, test: Mapping[str, str], metric: str) -> Measured:

@@ -284,8 +284,8 @@ def _load_labels(path: Path) -> tuple[str, ...]:
         labels = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: missing or damaged") from error
-    if not isinstance(labels, list) or len(labels) < 2 or not all(isinstance(label, str) for label in labels):
-        raise CheckpointError(f"{path}: damaged, expected a list of at least two labels")
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(set(labels)) < max(2, len(labels)):
+        raise CheckpointError(f"{path}: damaged, expected a list of at least two labels, none twice")
     return tuple(labels)
 
 

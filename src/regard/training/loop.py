@@ -53,8 +53,8 @@ def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | P
     Raises:
         ConfigError: the evaluation lacks the figure named by `metric`, or REGARD_DEVICE cannot be had.
         CheckpointError: no checkpoint is intact, or they do not fit this model, data or configuration.
-        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good), memory ran out,
-            a checkpoint cannot be saved, compilation failed, or another process was lost.
+        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good), memory ran
+            out, a checkpoint cannot be saved, compilation failed, or another process was lost.
         DataError: an epoch has no batches.
 
     Example:
@@ -278,8 +278,8 @@ class _Loop:
         examples = [index for batch in batches for index in batch.indices]
         self.log.write("error", place.step, {"epoch": place.epoch + 1, "batch": place.batch + 1, "examples": examples})
         shown = ", ".join(map(str, examples[:20])) + (f" and {len(examples) - 20} more" if len(examples) > 20 else "")
-        what = f"the {'norm of the gradient' if place.group else 'loss'} is not finite"
-        raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what} (examples {shown}); {self._last_saved()}")
+        what = f"the {'norm of the gradient' if place.group else 'loss'} is not finite (examples {shown})"
+        raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what}; {self._last_saved()}")
 
     def _too_large(self) -> TrainingError:
         """Say where memory ran out, and what needs less."""

@@ -128,7 +128,7 @@ def _no_larger(path: Path, tensors: int, numbers: int) -> Iterator[None]:
     hook = register_module_parameter_registration_hook(count)
     try:
         yield
-    except (RuntimeError, OverflowError, TypeError) as error:  # a size that no tensor can have
+    except (RuntimeError, OverflowError, TypeError, MemoryError) as error:  # a size that no tensor can have
         raise CheckpointError(f"{path}: the model of the configuration cannot be built ({' '.join(str(error).split())[:200]})") from error
     finally:
         hook.remove()
