@@ -1,0 +1,70 @@
+"""From the reports of finished studies to the tables of docs/studies.md.
+
+    regard compare studies/generated.yaml --data FOLDER --out runs/generated
+    python benchmarks/studies.py --runs runs generated
+    python benchmarks/fill_tables.py
+
+Writes docs/results/study_NAME.json for each name, and study_NAME_length.json where a study has BLEU by the words of the source. Times and
+memory stay in the study's own report: they are of a machine that may have done other things.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+
+import torch
+from multi30k import ROOT, write
+
+import regard
+
+LEFT_OUT = ("p", "s an update", "tokens/s", "MiB", "lines/s")
+
+
+def tables(name: str, runs: Path, out: Path) -> None:
+    """Write the tables of a study.
+
+    Raises:
+        SystemExit: it has no report; names the command that makes it.
+    """
+    folder = runs / name
+    if not (folder / "report.json").exists():
+        raise SystemExit(f"{folder}: no report there; first: regard compare studies/{name}.yaml --data FOLDER --out {folder}")
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    with (folder / "report.csv").open(encoding="utf-8", newline="") as file:
+        head, *rows = list(csv.reader(file))
+    one = len({row[0] for row in rows}) == 1
+    kept = [number for number, column in enumerate(head) if column not in LEFT_OUT and not (one and column == "data")]
+    source = report["study"]["source"]
+    data = ", ".join(dict.fromkeys(row[0] for row in rows))
+    missing = f" Not done: {', '.join(report['missing'])}." if report["missing"] else ""
+    note = (
+        f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; p by approximate "
+        f"randomisation, corrected for all comparisons of the table (Holm).{missing} "
+        f"torch {torch.__version__}, regard {regard.__version__}."
+    )
+    write(out / f"study_{name}.json", [head[number] for number in kept], [[row[number] for number in kept] for row in rows], note)
+    ranges = list(dict.fromkeys(words for row in report["rows"] for words in row["by_length"]))
+    if ranges:
+        lengths = [
+            [named[0], named[1], *(round(row["by_length"][words], 1) if words in row["by_length"] else None for words in ranges)]
+            for named, row in zip(rows, report["rows"], strict=True)
+        ]
+        note = "BLEU by the words of the source, mean over the runs."
+        write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", help="studies")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        tables(name, arguments.runs, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
