@@ -1,0 +1,139 @@
+"""The table of docs/which-attention.md: what to use when, each figure looked up in the table it comes from.
+
+    python benchmarks/which_attention.py
+    python benchmarks/fill_tables.py
+
+Writes which_attention.json from the other files of docs/results. A row or a column that is no longer there is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from multi30k import ROOT, write
+
+RESULTS = ROOT / "docs" / "results"
+
+
+def value(table: str, row: str | Sequence[str], column: str) -> Any:
+    """Return a cell: of the row that begins with these cells.
+
+    Raises:
+        SystemExit: there is no such table, row or column; names it.
+    """
+    found = json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8"))
+    wanted = [row] if isinstance(row, str) else list(row)
+    rows = [cells for cells in found["rows"] if [str(cell) for cell in cells[: len(wanted)]] == wanted]
+    if not rows or column not in found["columns"]:
+        raise SystemExit(f"{table}.json: no row {wanted} with a column {column!r}")
+    return rows[0][found["columns"].index(column)]
+
+
+def rows() -> list[list[str]]:
+    """Return what the table holds: task, advice, what it buys, what it costs, how sure it is, where the figures are."""
+    seeds = [value("multi30k_transformer", "Transformer", f"BLEU, seed {number}") for number in (1, 2)]
+    mean = {name: value("multi30k_transformer", name, "mean") for name in ("areas, Eq. 3 and 4", "areas, Eq. 9", "crossed co-attention")}
+    step = {name: value("area_step", name, "ratio") for name in ("areas, Eq. 3 and 4", "areas, Eq. 9")}
+    crossed = value("multi30k_transformer", "crossed co-attention", "parameters") / value(
+        "multi30k_transformer", "Transformer", "parameters"
+    )
+    longer = value("length", "32", "crossed, s") / value("length", "32", "ordinary, s")
+    soft, hard = "Show, Attend and Tell, soft", "Show, Attend and Tell, hard (best cell)"
+    current, previous = "as in the table above", "looks before the last word is read, as published"
+    words = {
+        name: value("sentences_faithfulness", ("SST-2", name, "3"), "changed without")
+        for name in ("structured self-attention", "max-pooling")
+    }
+    return [
+        [
+            "translation, recurrent",
+            "attention, additive before the cell (Bahdanau)",
+            f"{value('multi30k', 'no attention (fixed context)', 'BLEU')} → "
+            f"{value('multi30k', 'Bahdanau: additive, before the cell', 'BLEU')} BLEU; on sentences of 19 words and more "
+            f"{value('multi30k_length', '19+', 'no attention')} → {value('multi30k_length', '19+', 'Bahdanau')}",
+            f"{value('multi30k', 'no attention (fixed context)', 'minutes')} → "
+            f"{value('multi30k', 'Bahdanau: additive, before the cell', 'minutes')} minutes of training",
+            "one seed, an interval by bootstrap that is far from 0",
+            "[table](results.md#translation-multi30k-english-german)",
+        ],
+        [
+            "translation, Transformer",
+            "ordinary attention; areas (Eq. 3 and 4) where you want to see spans",
+            f"{seeds[0]} and {seeds[1]} BLEU with two seeds; areas {mean['areas, Eq. 3 and 4']} in the mean, Eq. 9 {mean['areas, Eq. 9']}",
+            f"a step {step['areas, Eq. 3 and 4']} times as long with areas, {step['areas, Eq. 9']} with Eq. 9",
+            "two seeds of one model differ as much as the models do: no gain shown",
+            "[table](results.md#transformers-on-multi30k), [steps](performance.md#a-whole-training-step)",
+        ],
+        [
+            "translation, crossed co-attention",
+            "only for two different inputs",
+            f"{mean['crossed co-attention']} BLEU in the mean of two seeds, the ordinary {round(sum(seeds) / 2, 2)}",
+            f"{crossed:.1f} times the parameters, {longer:.1f} times the step",
+            "within the spread of seeds",
+            "[table](results.md#transformers-on-multi30k), [steps](performance.md#over-the-length-of-a-sentence)",
+        ],
+        [
+            "captions that point",
+            "soft attention that looks after the last word was read (`model.query_state=current`)",
+            f"points in {value('scenes_why', current, 'pointing')} % of words, before the word in "
+            f"{value('scenes_why', previous, 'pointing')} %; hard attention in {value('scenes', hard, 'pointing')} %",
+            f"{value('scenes', soft, 'minutes')} minutes on one core; hard {value('scenes', hard, 'minutes')}",
+            "1,000 generated scenes, one seed",
+            "[table](captioning.md#does-attention-point)",
+        ],
+        [
+            "labels of sentences",
+            "max-pooling; structured self-attention where you have to show the words",
+            f"SST-2 {value('sentences', ('SST-2', 'max-pooling'), 'accuracy')} and "
+            f"{value('sentences', ('SST-2', 'structured self-attention'), 'accuracy')} %; without the 3 words looked at most the label's "
+            f"probability moves by {words['max-pooling']} and {words['structured self-attention']}",
+            f"{value('sentences', ('SST-2', 'max-pooling'), 'minutes a run')} and "
+            f"{value('sentences', ('SST-2', 'structured self-attention'), 'minutes a run')} minutes a run",
+            "three seeds on four sets; on none is structured attention ahead of both poolings",
+            "[table](sentences.md#what-it-looked-at)",
+        ],
+        [
+            "hops",
+            "no penalty",
+            f"accuracy {value('sentences_hops', ('SST-2', '0'), 'accuracy')} without, "
+            f"{value('sentences_hops', ('SST-2', '1'), 'accuracy')} with it, though hops then look at different words (cosine {value('sentences_hops', ('SST-2', '1'), 'cosine')})",
+            "nothing",
+            "three seeds, one set",
+            "[table](sentences.md#what-it-looked-at)",
+        ],
+        [
+            "pairs of sentences",
+            "one shared reader and max-pooling",
+            f"SICK {value('sentences', ('SICK', 'max-pooling'), 'accuracy')} %, structured "
+            f"{value('sentences', ('SICK', 'structured self-attention'), 'accuracy')} %, co-attention "
+            f"{value('sentences', ('SICK, co-attention', 'structured self-attention'), 'accuracy')} %",
+            f"{value('sentences', ('SICK', 'max-pooling'), 'minutes a run')} minutes a run",
+            "three seeds, 4,500 pairs",
+            "[table](sentences.md#what-it-looked-at)",
+        ],
+        [
+            "language models of 2 million parameters",
+            "none, or plain attention where texts come in groups",
+            f"perplexity on sentences {value('language', ('Multi30k, English', 'none'), 'perplexity, running')} without, key-value "
+            f"{value('language', ('Multi30k, English', 'key-value'), 'perplexity, running')}; on five captions of an image after another "
+            f"{value('language', ('Flickr8k captions', 'none'), 'perplexity, running')} without, plain "
+            f"{value('language', ('Flickr8k captions', 'plain'), 'perplexity, running')}",
+            f"{value('language', ('Multi30k, English', 'none'), 'minutes a run')} → "
+            f"{value('language', ('Multi30k, English', 'plain'), 'minutes a run')} minutes",
+            "three seeds",
+            "[table](language.md#what-is-counted)",
+        ],
+    ]
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    note = "`python benchmarks/which_attention.py`: every figure is looked up in the table that its last column names."
+    write(RESULTS / "which_attention.json", ["for", "use", "it buys", "it costs", "how sure", "from"], rows(), note)
+
+
+if __name__ == "__main__":
+    main()
