@@ -99,7 +99,8 @@ def rows() -> list[list[str]]:
             "hops",
             "no penalty",
             f"accuracy {value('sentences_hops', ('SST-2', '0'), 'accuracy')} without, "
-            f"{value('sentences_hops', ('SST-2', '1'), 'accuracy')} with it, though hops then look at different words (cosine {value('sentences_hops', ('SST-2', '1'), 'cosine')})",
+            f"{value('sentences_hops', ('SST-2', '1'), 'accuracy')} with it, though "
+            f"hops then look at different words (cosine {value('sentences_hops', ('SST-2', '1'), 'cosine')})",
             "nothing",
             "three seeds, one set",
             "[table](sentences.md#what-it-looked-at)",
