@@ -9,7 +9,7 @@ RUN = $(VENV)/bin/python -m
 KERNELS = $(wildcard src/regard/ops/kernels/csrc/*)
 INSTALL = $(RUN) pip install --disable-pip-version-check
 
-.PHONY: help demo test check format data slow tables draw clean
+.PHONY: help demo test check format data slow trust tables draw clean
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
@@ -18,6 +18,7 @@ help:
 	@echo "make format  put the code into the form that make check wants"
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
 	@echo "make slow    the tests that take longer"
+	@echo "make trust   everything that could go wrong, thousands of times; writes the table of docs/trust.md, up to an hour"
 	@echo "make draw    the pictures of docs/: the weights of every mechanism, the speed of area attention"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
 	@echo "make clean   remove the environment and all caches; trained runs stay"
@@ -43,6 +44,10 @@ data: $(VENV)/.installed-dev
 
 slow: $(VENV)/.installed-dev
 	$(RUN) pytest -m slow
+
+trust: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 REGARD_TRUST=full REGARD_TRUST_TABLE=docs/results/trust.json $(RUN) pytest -n 3 --dist loadfile tests/trust; \
+		code=$$?; $(VENV)/bin/python benchmarks/fill_tables.py; exit $$code
 
 tables: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/fill_tables.py

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+import regard
 
 FULL = os.environ.get("REGARD_TRUST") == "full"
 KEY = "trust"
@@ -88,23 +92,52 @@ def check(request: pytest.FixtureRequest) -> Iterator[Callable[..., Check]]:
 
 
 class Table:
-    """Collects the rows of a session, those of other processes too, and writes them."""
+    """Collects the rows of a session, those of other processes too; prints them, and writes them as a table of the documents."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: list[dict[str, Any]] = []
         self.broken: list[str] = []
+        self.skipped: dict[str, str] = {}
+        self.start = time.perf_counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # The last phase has all that was told; a test that failed elsewhere than in its checks is named, too.
         if report.when == "teardown":
             self.rows += [value for name, value in report.user_properties if name == KEY]  # type: ignore[misc]
-        if report.failed:
+        if report.failed and (report.when == "call" or not any(name == KEY for name, _ in report.user_properties)):
             self.broken.append(report.nodeid)
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.skipped[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
-    def pytest_sessionfinish(self) -> None:
-        found = {"full": FULL, "rows": self.rows, "broken": sorted(set(self.broken))}
-        self.path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    def lines(self) -> list[list[Any]]:
+        """Return the rows of the table: those of checks, of tests that failed without one, and of what was not run."""
+        rows: list[list[Any]] = [
+            [row["group"], row["check"], row["cases"], row["failed"], row["seconds"], "; ".join(row["notes"])]
+            for row in sorted(self.rows, key=lambda row: (row["group"], row["check"]))
+        ]
+        rows += [["", name, None, 1, None, "failed before its checks"] for name in sorted(set(self.broken))]
+        return rows + [["", name, None, None, None, f"not run: {why}"] for name, why in sorted(self.skipped.items())]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        columns = ["group", "check", "cases", "failed", "seconds", "remarks"]
+        for row in [columns, *self.lines()]:
+            group, check, cases, failed, seconds, remarks = ("" if cell is None else str(cell) for cell in row)
+            terminalreporter.write_line(f"{group:<11}{check:<90} {cases:>8} {failed:>7} {seconds:>8}  {remarks}")
+        for row in self.rows:
+            for failure in row["failures"]:
+                terminalreporter.write_line(f"FAILED {row['check']}: {failure}")
+        cases, failed = sum(row["cases"] for row in self.rows), sum(row["failed"] for row in self.rows) + len(set(self.broken))
+        minutes = (time.perf_counter() - self.start) / 60
+        note = (
+            f"`make trust`: {len(self.rows)} checks, {cases:,} cases, {failed} failed, {minutes:.0f} minutes; {os.cpu_count()} cores, "
+            f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, regard {regard.__version__}."
+        )
+        if not FULL:
+            note = f"A slice only. {note}"
+        text = json.dumps({"columns": columns, "rows": self.lines(), "note": note}, indent=1, ensure_ascii=False)
+        self.path.write_text(text + "\n", encoding="utf-8")
+        terminalreporter.write_line(note)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -41,9 +41,9 @@ class Ended(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """Return what a worker runs under."""
+    """Return what a worker runs under: no GPU, for then torch's gradients survive a fork."""
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "REGARD_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    return {**os.environ, "REGARD_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 class Server:

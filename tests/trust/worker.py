@@ -1,7 +1,7 @@
 """Processes that train small models and have faults done to them: `python -m tests.trust.worker '{"folder": "run", "at": "update 5"}'`.
 
-That runs one trial, under torchrun one process of it. With `serve` trials come as JSON lines from standard input and a process is forked for
-each: torch is imported once for hundreds of them. A trial has these keys, all but the first optional:
+That runs one trial, under torchrun one process of it. With `serve` trials come as JSON lines from standard input and processes are forked
+for each: torch is imported once for hundreds of them. A trial has these keys, all but the first optional:
 
     folder     where it trains
     task       a key of TASKS; "tiny"
@@ -18,6 +18,7 @@ each: torch is imported once for hundreds of them. A trial has these keys, all b
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -26,8 +27,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any, NamedTuple
 
 import torch
@@ -133,7 +135,7 @@ class Child(NamedTuple):
 
 def forked(trial: Trial, rank: int, port: int) -> Child:
     """Fork a process that runs a trial."""
-    child = TemporaryFile(), TemporaryFile()
+    child = TemporaryFile(), TemporaryFile()  # noqa: SIM115 - `read_all` closes them
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -199,6 +201,9 @@ def read_all(file: IO[bytes]) -> str:
 def main() -> int:
     if sys.argv[1] != "serve":
         return run(json.loads(sys.argv[1]))
+    # What torch imports only when a model is trained, it should import here, not in every process again.
+    with TemporaryDirectory() as name, redirect_stderr(io.StringIO()):
+        tiny.run(Path(name), max_updates=1)
     for line in sys.stdin:
         print(json.dumps(watched(json.loads(line))), flush=True)
     return 0

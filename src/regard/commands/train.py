@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.training import TrainResult
 
 training = typer.Typer(
-    help="Train a model; the same command resumes it. Exit code 143 or 130 after SIGTERM or Ctrl-C, when all is saved.",
+    help="Train a model; the same command resumes it. Exit code 143, 138 or 130 after SIGTERM, SIGUSR1 or Ctrl-C, when all is saved.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

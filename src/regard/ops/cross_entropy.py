@@ -14,7 +14,7 @@ from regard.ops.matmul import _autocast, _product, outer_product
 
 # Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
 _CHUNK = 512
-# float16 gradients of rare words underflow; the chunk's products are taken this much larger and scaled back in float32.
+# float16 gradients of rare words underflow; the chunk's products are taken up to this much larger and scaled back in float32.
 _HALF_SCALE = 1024.0
 
 
@@ -43,7 +43,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         dtype = _autocast(hidden)
         w, h = weight.to(dtype), hidden.to(dtype)
         sums = torch.zeros(3, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=hidden.device)
-        scale = _HALF_SCALE if dtype == torch.float16 else 1.0
         hidden_grad = torch.empty_like(hidden) if train else None
         weight_grad = torch.zeros_like(weight) if train else None
         bias_grad = torch.zeros_like(bias) if train and bias is not None else None
@@ -57,7 +56,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             if bias_grad is not None:
                 bias_grad += grad.sum(0)
-            grad = (grad * scale if scale != 1.0 else grad).to(dtype)
+            scale = _half_scale(grad, rows, w) if dtype == torch.float16 else 1.0
+            grad = (grad * scale if dtype == torch.float16 else grad).to(dtype)
             hidden_grad[start : start + _CHUNK] = _product(grad, w.t()).to(hidden.dtype) / scale
             weight_grad += outer_product(grad, rows).to(weight.dtype) / scale
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
@@ -69,6 +69,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         return hidden_grad * grad, weight_grad * grad, None if bias_grad is None else bias_grad * grad, None, None, None
+
+
+def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    # A power of two, 0-dimensional: no sum in grad.T @ rows, nor in grad @ weight, may reach the largest float16, which is nearly 2**16.
+    largest = torch.maximum(grad.abs().sum(0).max() * rows.abs().max(), 2 * weight.abs().max())  # a row of grad adds up to 2 at most
+    return (2.0**15 / largest.float()).log2().floor().exp2().clamp(max=_HALF_SCALE)
 
 
 def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:

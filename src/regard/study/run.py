@@ -235,7 +235,7 @@ def train_apart(command: Sequence[str], log: Path) -> float | None:
         process = subprocess.Popen(words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=alone(os.environ))
         told = False
         while process.poll() is None:
-            most = _peak(process.pid) or most
+            most = max(filter(None, (most, _peak(process.pid))), default=None)
             if stop.received and not told:
                 process.send_signal(signal.SIGTERM)  # it saves; the terminal may have told it already, which does no harm
                 told = True

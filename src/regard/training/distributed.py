@@ -23,6 +23,10 @@ from regard.errors import ConfigError, TrainingError
 TIMEOUT = timedelta(minutes=2)
 """How long a process waits for the others, for example while process 0 writes a checkpoint, before it gives up."""
 
+_GROUP: list[Any] = []
+"""The group, held until there is another. Only where Python drops it last are its threads waited for without Python's lock, which they may
+need to end (pytorch issue 56297): else a process that lost another now and then hung for good, in DDP's destructor."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -147,8 +151,15 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
         torch.cuda.set_device(device)
     try:
         if not joined:
+            from torch.distributed.rendezvous import rendezvous
+
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(backend, timeout=timeout)
+            store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
+            # torchrun keeps its store over a restart, and in it the addresses of processes that have gone: each try has a part of its own.
+            own = f"try {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+            store = dist.PrefixStore(own, store)  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        _GROUP[:] = [dist.group.WORLD]
         yield World(dist.get_rank(), dist.get_world_size(), device)
     except RuntimeError as error:
         if not _lost_contact(error):

@@ -21,13 +21,15 @@ class _Call(ctypes.Structure):
 
 
 def supports(logits: Tensor, count: int) -> bool:
-    """Tell whether the native library can do it: float32 on a CPU, no gradient asked, a short list, the library there.
+    """Tell whether the native library can do it: float32 on a CPU, no gradient asked, a short list, not traced, the library there.
 
     Example:
         >>> supports(torch.ones(2, 3, dtype=torch.float64), 1)
         False
     """
     if logits.dtype != torch.float32 or logits.device.type != "cpu" or (torch.is_grad_enabled() and logits.requires_grad):
+        return False
+    if torch.compiler.is_compiling():
         return False
     return 1 <= count <= min(MOST, logits.shape[-1]) and native.library() is not None
 

@@ -86,7 +86,7 @@ class _Residual(torch.autograd.Function):
             parts.weight, parts.bias = weight.contiguous(), None if bias is None else bias.contiguous()
             parts.out, parts.stats = torch.empty_like(wide), wide.new_empty(wide.numel() // wide.shape[-1], 2)
         _run("regard_residual_forward", parts, settings, wide)
-        ctx.save_for_backward(weight, None if weight is None else parts.sum, parts.stats)
+        ctx.save_for_backward(parts.weight, None if weight is None else parts.sum, parts.stats)
         ctx.settings, ctx.dtype, ctx.alone = settings, change.dtype, x is None
         result = parts.sum if weight is None else parts.out
         assert result is not None
