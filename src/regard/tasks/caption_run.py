@@ -51,7 +51,10 @@ def open_caption_run(folder: str | Path) -> CaptionRun:
     folder = Path(folder)
     config = read_config(folder, CaptioningConfig)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    sizes = {"image_size": config.image.size, "vocabulary_size": len(vocabulary)}
+
+    def build() -> CaptionModel[Any]:
+        return build_captioner(config.model, image_size=config.image.size, vocabulary_size=len(vocabulary))
+
     ours = isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig)
-    model, weights = load_model(folder, lambda: build_captioner(config.model, **sizes), RUN_FILES, sizes_first=ours)
+    model, weights = load_model(folder, build, RUN_FILES, sizes_first=ours)
     return CaptionRun(folder, config, vocabulary, model, weights)

@@ -39,6 +39,8 @@ from regard.tasks.run_folder import CONFIG, DATA, begun, check_metric, device_of
 from regard.training import Job, TrainResult, processes, train
 
 VOCABULARY, LABELS = "vocabulary.json", "labels.json"
+# The names of a hundred thousand labels have room; a file that is larger is something else.
+MAX_LABEL_BYTES = 2**22
 RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
 METRICS = ("loss", "accuracy", "macro_f1")
 SentenceConfig = ClassificationConfig | EntailmentConfig
@@ -281,6 +283,8 @@ def _own_files(config: SentenceConfig, examples: Sequence[Labelled]) -> dict[str
 
 def _load_labels(path: Path) -> tuple[str, ...]:
     try:
+        if path.stat().st_size > MAX_LABEL_BYTES:
+            raise CheckpointError(f"{path}: more than {MAX_LABEL_BYTES:,} bytes, expected a list of labels")
         labels = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: missing or damaged") from error

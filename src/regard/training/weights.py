@@ -32,6 +32,8 @@ DTYPES = {
 """The types a checkpoint may hold, by the names of the safetensors header."""
 # How many times what the file holds may be built before it is clear that the two do not belong together.
 SLACK = 4
+# Bytes of names, types and shapes in front of the tensors: room for tens of thousands.
+MAX_HEADER = 2**22
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -151,6 +153,10 @@ def open_tensors(path: Path) -> Any:
         CheckpointError: names the file, which is missing or has no valid header.
     """
     try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+        if size > MAX_HEADER:  # some releases of the library take minutes over a header of a hundred thousand tensors
+            raise CheckpointError(f"{path}: cannot be read as safetensors (a header of {size:,} bytes, at most {MAX_HEADER:,} are read)")
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
