@@ -68,6 +68,16 @@ def rows() -> list[list[str]]:
             "[table](results.md#transformers-on-multi30k), [steps](performance.md#a-whole-training-step)",
         ],
         [
+            "translation by characters",
+            "areas with learned keys (Eq. 9)",
+            f"{value('study_li2018_characters', 'regular attention', 'BLEU')} → "
+            f"{value('study_li2018_characters', 'areas, Eq. 9', 'BLEU')} BLEU; without learned keys "
+            f"{value('study_li2018_characters', 'areas, Eq. 3 and 4', 'BLEU')}",
+            f"a step {step['areas, Eq. 9']} times as long",
+            f"one seed, p = {value('study_li2018_characters', 'areas, Eq. 9', 'p, corrected')} over the test sentences",
+            "[table](results.md#by-characters)",
+        ],
+        [
             "translation, crossed co-attention",
             "only for two different inputs",
             f"{mean['crossed co-attention']} BLEU in the mean of two seeds, the ordinary {round(sum(seeds) / 2, 2)}",
