@@ -51,9 +51,9 @@ class Check:
         """
         self.cases += 1
         if not happened:
-            self.failures.append(f"{name}: the fault did not happen")
+            self.failures.append(_printable(f"{name}: the fault did not happen"))
         elif wrong is not None:
-            self.failures.append(f"{name}: {wrong}")
+            self.failures.append(_printable(f"{name}: {wrong}"))
 
     def note(self, text: str) -> None:
         """Add a figure to the row, such as the longest time seen."""
@@ -71,6 +71,11 @@ class Check:
             "notes": self.notes,
             "seconds": round(time.perf_counter() - self.start, 1),
         }
+
+
+def _printable(text: str) -> str:
+    # Hostile input may be in it, and half a character passes through no pipe.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @pytest.fixture

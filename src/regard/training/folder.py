@@ -101,7 +101,8 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path}: has format {manifest.get('format')}, this version reads format {FORMAT}")
     sums = manifest.get("files")
-    if not isinstance(sums, dict) or not isinstance(manifest.get("run_files"), dict) or any(Path(name).name != name for name in sums):
+    named = isinstance(sums, dict) and isinstance(manifest.get("run_files"), dict)
+    if not named or any(Path(name).name != name or not name.isprintable() for name in sums):
         raise CheckpointError(f"{path}: expected names of files in this folder under files and run_files")
     for name in sums if only is None else only:
         file = folder / name
