@@ -48,9 +48,9 @@ def run_task(folder: Path) -> str:
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such run folder")
-    check_inside(folder)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder}: not a run folder, it has no {CONFIG}")
+    check_inside(folder)
     try:
         return task_of(folder / CONFIG)
     except ConfigError as error:
