@@ -101,8 +101,7 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
     if manifest.get("format") != FORMAT:
         raise CheckpointError(f"{path}: has format {manifest.get('format')}, this version reads format {FORMAT}")
     sums = manifest.get("files")
-    named = isinstance(sums, dict) and isinstance(manifest.get("run_files"), dict)
-    if not named or any(Path(name).name != name or not name.isprintable() for name in sums):
+    if not isinstance(sums, dict) or not isinstance(manifest.get("run_files"), dict) or not all(map(_plain, sums)):
         raise CheckpointError(f"{path}: expected names of files in this folder under files and run_files")
     for name in sums if only is None else only:
         file = folder / name
@@ -115,6 +114,11 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
         if found != sums[name]:
             raise CheckpointError(f"{file}: is damaged (its sha256 is not the one in {MANIFEST})")
     return manifest
+
+
+def _plain(name: str) -> bool:
+    # Of a file in the folder itself, and fit to be told.
+    return Path(name).name == name and name.isprintable()
 
 
 def remove_leftovers(parent: Path) -> None:
