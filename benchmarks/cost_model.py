@@ -1,10 +1,12 @@
 """The cost model of `regard compare --estimate` beside measured updates, and what the papers' runs would take.
 
     python benchmarks/cost_model.py --threads 2
+    python benchmarks/cost_model.py --papers        once the rate that was found stands in regard.study.cost
 
 Every model does updates (forward, backward, optimizer) on random sentences of 30 tokens, 2,048 tokens a side, in the precision of its
 configuration, on a machine that does nothing else; medians. The rate of the machine is the median over the models of what each reached; a
-prediction takes that rate for all. Writes cost_model.json, and cost_model_papers.json: the runs at the papers' scale.
+prediction takes that rate for all. Writes cost_model.json; with --papers, which measures nothing, cost_model_papers.json: the runs at the
+papers' scale.
 """
 
 from __future__ import annotations
@@ -76,8 +78,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--papers", action="store_true", help="measure nothing: write what the papers' runs would take")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.papers:
+        write_papers(arguments.out)
+        return
     configs = {name: load_config(ROOT / "configs" / f"{name}.yaml") for name in LAPTOP}
     for study, variants in PAPERS.items():
         found = at_paper_scale(study)
@@ -101,6 +107,10 @@ def main() -> None:
         f"median rate, {rate / 1e9:.0f} GFLOP/s."
     )
     write(arguments.out / "cost_model.json", columns, rows, note, rate=rate)
+
+
+def write_papers(out: Path) -> None:
+    """Write what each study takes at its paper's scale, at the known rates."""
     papers: list[list[Any]] = []
     for study in STUDIES:
         works = {variant: work_of(config) for variant, config in at_paper_scale(study).items()}
@@ -111,8 +121,11 @@ def main() -> None:
         papers.append([study, len(works), largest, works[largest].parameters, round(total / 1e15) if known else None, *hours])
     columns = ["study", "variants", "the largest", "its parameters", "PFLOP of all", *(f"hours, {each.machine}" for each in RATES)]
     rates = "; ".join(f"{each.machine}: {each.flops:.2g} FLOP/s ({each.source})" for each in RATES)
-    note = f"`--scale paper`, one seed, the first data set of each study, by the cost model. {rates}. Sums of areas are not counted."
-    write(arguments.out / "cost_model_papers.json", columns, papers, note)
+    note = (
+        "`python benchmarks/cost_model.py --papers`: `--scale paper`, one seed, the first data set of each study, by the cost model. "
+        f"{rates}. Sums of areas are not counted."
+    )
+    write(out / "cost_model_papers.json", columns, papers, note)
 
 
 if __name__ == "__main__":

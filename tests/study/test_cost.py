@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def test_a_study_can_be_estimated_at_every_scale(path: Path) -> None:
         columns, rows = estimate(study, beside=path.parent)
         assert len(rows) == len(study.data) * len(study.variants)
         assert all(len(row) == len(columns) for row in rows)
+
+
+def test_the_measured_rate_is_the_one_that_was_measured() -> None:
+    measured = json.loads((STUDIES[0].parents[1] / "docs" / "results" / "cost_model.json").read_text(encoding="utf-8"))["rate"]
+    assert next(rate for rate in RATES if "measured" in rate.source and "not" not in rate.source).flops == pytest.approx(measured, rel=0.05)
 
 
 def test_the_published_time_of_a_step_is_where_the_rate_comes_from() -> None:

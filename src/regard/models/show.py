@@ -102,11 +102,12 @@ class ShowDecoder(nn.Module):
         """
         embedded = self.dropout(self.embedding(target))
         images = len(state.top)
+        each = shared(len(target), images)
         # T times (images, G, 4 H): targets of one image are queries on it.
-        steps = self.stack.project(embedded).unflatten(0, (images, shared(len(target), images))).unbind(2)
+        steps = self.stack.project(embedded).unflatten(0, (images, each)).unbind(2)
         if not steps:
             return embedded, Look(None, None, None, None)
-        state = state.repeat(len(target) // images)
+        state = state.repeat(each)
         tops, contexts, looks = [], [], []
         with ops.recurrent_steps():
             for gates in steps:

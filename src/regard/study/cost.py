@@ -62,7 +62,7 @@ class Work(NamedTuple):
 
 
 RATES = (
-    Rate("2 cores of an EPYC server, bfloat16", 2.1e11, "measured, the median of ten models, docs/results/cost_model.json"),
+    Rate("2 cores of an EPYC server, bfloat16", 2.5e11, "measured, the median of ten models, docs/results/cost_model.json"),
     Rate("8 NVIDIA P100", 1.56e13, "Li et al. 2018: 0.4 s a step of Base; their 0.5 s of Big would be 0.68"),
     Rate("1 NVIDIA H100", 4.0e14, "not measured: 40 % of 989e12 in bfloat16"),
 )

@@ -54,7 +54,7 @@ class Measured(NamedTuple):
     counts: np.ndarray
     seconds: float
     lines: int
-    by_length: list[tuple[str, int, float]] = []  # noqa: RUF012 - a named tuple's default, never changed
+    by_length: tuple[tuple[str, int, float], ...] = ()
 
 
 def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> Measured:
@@ -98,7 +98,7 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> Measured:
         kind = "bleu" if metric == "BLEU" else "chrf"
         counts = item_counts(kind, found.outputs, references)
     scores = {score.name: score.value for score in found.scores}
-    return Measured(scores, kind, metric, counts, found.seconds, len(pairs), found.by_length)
+    return Measured(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
 
 
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> Measured:
