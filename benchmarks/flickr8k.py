@@ -2,10 +2,11 @@
 
     regard compare studies/xu2015.yaml --data FOLDER --out runs/xu2015
     regard compare studies/li2018_captions.yaml --data FOLDER --out runs/li2018_captions
-    python benchmarks/flickr8k.py --runs runs
+    python benchmarks/flickr8k.py --runs runs --meteor FOLDER
 
 A control is the same model trained with every image's captions beside another image: what it scores can be had without looking. Writes
-flickr8k.json, and flickr8k_published.json with Table 1 of Xu et al. 2015 and Table 5 of Li et al. 2018.
+flickr8k.json, and flickr8k_published.json with Table 1 of Xu et al. 2015 and Table 5 of Li et al. 2018. METEOR, which needs Java and
+`pip install 'regard[coco]'`, is computed from captions made anew.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import torch
 from multi30k import ROOT, write
 
 import regard
+from regard.data.captions import read_captions
+from regard.tasks.caption import Captioner
+from regard.tasks.caption_evaluate import evaluate_captioning
 
 MODELS = {
     ("xu2015", "soft"): "Show, Attend and Tell, soft",
@@ -29,17 +33,17 @@ MODELS = {
     ("li2018_captions", "area_3x3"): "Transformer, areas of 3 x 3",
     ("li2018_captions", "area_3x3_features"): "Transformer, areas of 3 x 3, Eq. 9",
 }
-SHOWN = ("CIDEr-D", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L")
+SHOWN = ("CIDEr-D", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "METEOR")
 VGG = "VGG, ImageNet, 14 x 14"
 INCEPTION = "Inception-ResNet, ImageNet"
-# Of the papers: source, model, test images, encoder, CIDEr, BLEU-1..4, ROUGE-L, times 100; None where none is given.
+# Of the papers: source, model, test images, encoder, CIDEr, BLEU-1..4, ROUGE-L, METEOR, times 100; None where none is given.
 PUBLISHED: list[list[Any]] = [
-    ["Xu 2015", "soft", "Flickr8k", VGG, None, 67.0, 44.8, 29.9, 19.5, None],
-    ["Xu 2015", "hard", "Flickr8k", VGG, None, 67.0, 45.7, 31.4, 21.3, None],
-    ["Li 2018", "regular, replicated", "Flickr 1K, trained on COCO", INCEPTION, 35.5, None, None, None, None, 40.9],
-    ["Li 2018", "areas of 2 x 2", "Flickr 1K, trained on COCO", INCEPTION, 36.4, None, None, None, None, 42.0],
-    ["Li 2018", "areas of 3 x 3", "Flickr 1K, trained on COCO", INCEPTION, 37.7, None, None, None, None, 41.9],
-    ["Li 2018", "areas of 3 x 3, Eq. 9", "Flickr 1K, trained on COCO", INCEPTION, 37.2, None, None, None, None, 42.0],
+    ["Xu 2015", "soft", "Flickr8k", VGG, None, 67.0, 44.8, 29.9, 19.5, None, 18.93],
+    ["Xu 2015", "hard", "Flickr8k", VGG, None, 67.0, 45.7, 31.4, 21.3, None, 20.30],
+    ["Li 2018", "regular, replicated", "Flickr 1K, trained on COCO", INCEPTION, 35.5, None, None, None, None, 40.9, None],
+    ["Li 2018", "areas of 2 x 2", "Flickr 1K, trained on COCO", INCEPTION, 36.4, None, None, None, None, 42.0, None],
+    ["Li 2018", "areas of 3 x 3", "Flickr 1K, trained on COCO", INCEPTION, 37.7, None, None, None, None, 41.9, None],
+    ["Li 2018", "areas of 3 x 3, Eq. 9", "Flickr 1K, trained on COCO", INCEPTION, 37.2, None, None, None, None, 42.0, None],
 ]
 
 
@@ -59,14 +63,24 @@ def rows_of(runs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def scores_of(row: dict[str, Any]) -> list[float]:
+def meteor_of(run: Path, data: Path) -> float:
+    """Return METEOR of a run's captions of Flickr8k's test images."""
+    folder = data / "flickr8k"
+    test = read_captions(folder / "Flickr8k.token.txt", folder / "flickr8k_96px.tar", split=folder / "Flickr_8k.testImages.txt")
+    return next(score.value for score in evaluate_captioning(Captioner.open(run), test, with_meteor=True).scores if score.name == "METEOR")
+
+
+def scores_of(row: dict[str, Any]) -> list[float | None]:
     """Return the shown scores of a study's row, times 100."""
-    return [round(100 * row["scores"][name], 1) for name in SHOWN]
+    return [round(100 * row["scores"][name], 1) if name in row["scores"] else None for name in SHOWN]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument(
+        "--meteor", type=Path, metavar="FOLDER", help="compute METEOR, too; the folder with flickr8k, as for regard compare"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
     found = rows_of(arguments.runs)
@@ -75,6 +89,8 @@ def main() -> None:
         own, control = found.get((study, variant)), found.get((study, f"{variant}_blind"))
         if own is None:
             continue
+        if arguments.meteor is not None:
+            own["scores"]["METEOR"] = meteor_of(arguments.runs / study / "runs" / f"flickr8k-{variant}-1", arguments.meteor)
         blind = None if control is None else control["scores"]["CIDEr-D"]
         gain = None if not blind else round(100 * (own["scores"]["CIDEr-D"] / blind - 1))
         figures = own["figures"]

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
@@ -53,7 +54,11 @@ def test_each_format_is_read_whatever_the_file_is_called(tmp_path: Path, form: s
     assert np.abs(looked_at(tmp_path / "picture.jpg") - QUARTERS).max() < 25
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", "YCbCr", "RGBA", "LA"])
+# Before 13 Pillow could not read the YCbCr TIFF it wrote.
+old = pytest.mark.skipif(int(PIL.__version__.partition(".")[0]) < 13, reason="Pillow 13 reads such a TIFF")
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "CMYK", pytest.param("YCbCr", marks=old), "RGBA", "LA"])
 def test_each_mode_becomes_red_green_and_blue(tmp_path: Path, mode: str) -> None:
     white = Image.new("RGB", (40, 40), (255, 255, 255)).convert(mode)
     white.save(tmp_path / "white", "TIFF" if mode in ("CMYK", "YCbCr") else "PNG")

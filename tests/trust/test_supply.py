@@ -180,7 +180,7 @@ def pins(lowest: bool, torch: str | None) -> list[str]:
         exact = torch if one.name == "torch" else f"{one.name}=={least_of(one)}"
         found.append(exact if lowest and exact is not None else str(one))
     tests = [Requirement(line) for line in PROJECT["optional-dependencies"]["dev"] if not line.startswith("regard[")]
-    kept = {"pytest", "pytest-timeout", "pytest-xdist", "hypothesis"}
+    kept = {"pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "area-attention"}
     return [*found, *(str(one) for one in tests if one.name in kept)]
 
 
@@ -227,7 +227,8 @@ def test_the_suite_passes_with_the_lowest_and_the_newest_releases(check: Checks,
         pytest.skip(f"the index does not give the {which} releases: {', '.join(missing) or 'they do not go together'}")
     sources = copy_of_the_sources(tmp_path / "sources")
     subprocess.run([*install, "--no-deps", "--no-build-isolation", str(sources)], check=True, capture_output=True)
-    shutil.rmtree(sources / "src")  # what is tested is what was installed
+    where = subprocess.run([python, "-c", "import regard; print(regard.__file__)"], cwd=sources, capture_output=True, text=True, check=True)
+    assert Path(where.stdout.strip()).is_relative_to(environment), "what is tested must be what was installed"
     listed = subprocess.run([python, "-m", "pip", "list", "--format", "json"], capture_output=True, check=True).stdout
     versions = {canonicalize_name(item["name"]): item["version"] for item in json.loads(listed)}
     c = check("supply", f"the suite with the {which} allowed dependencies", cases=500, quick=500)

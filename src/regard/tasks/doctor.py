@@ -13,7 +13,7 @@ from regard.ops import area_path, matmul_path
 from regard.ops.kernels import native
 from regard.training.distributed import choose_device
 
-_PARTS = ("torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "matplotlib", "babel")
+_PARTS = ("numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "matplotlib", "babel")
 
 
 def report() -> list[str]:
@@ -36,5 +36,7 @@ def report() -> list[str]:
         f"native kernels: {'used' if native.status().usable else 'not used'} ({native.status().reason})",
         f"area attention on {device}: {area} ({area_reason})",
         f"interpreter: {sys.executable}",
+        # With the build, which the metadata of some releases leave out.
+        f"torch {torch.__version__}",
     ]
     return lines + [f"{name} {importlib.metadata.version(name)}" for name in _PARTS]
