@@ -87,6 +87,25 @@ def test_a_decoder_tosses_once_and_keeps_the_coins_for_every_step():
     assert torch.equal(choice(weights, soft=soft).sampled, ~soft.unsqueeze(1).expand(101, T))
 
 
+def test_the_first_batches_keep_their_expected_weights_and_the_count_is_saved():
+    choice, weights = HardChoice(half_soft=0.0, soft_batches=3), rows(B, T, N)
+    for number in range(5):
+        assert choice(weights).sampled.any().item() == (number >= 3)
+    resumed = HardChoice(half_soft=0.0, soft_batches=3)
+    assert not resumed(weights).sampled.any()
+    resumed.load_state_dict(choice.state_dict())
+    assert resumed(weights).sampled.all()
+    choice.eval()(weights)
+    assert choice.tossed == 5, "what is not training does not count"
+    # A decoder's one toss is one batch, however many steps it makes.
+    decoder = HardChoice(half_soft=0.0, soft_batches=1)
+    soft = decoder.soft_rows(B)
+    assert soft.all()
+    for _ in range(T):
+        assert not decoder(weights, soft=soft).sampled.any()
+    assert not decoder.soft_rows(B).any()
+
+
 def test_rows_without_a_batch_are_one_example():
     for _ in range(7):
         sampled = HardChoice()(rows(T, N)).sampled
@@ -212,6 +231,8 @@ def test_wrong_settings_and_shapes_are_named():
         HardChoice(half_soft_per="step")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"found 1\.5"):
         HardChoice(half_soft=1.5)
+    with pytest.raises(ConfigError, match="0 or more, found -1"):
+        HardChoice(soft_batches=-1)
     with pytest.raises(ShapeError, match=r"\(5,\).*\(3,\)"):
         HardChoice()(rows(B, T, N), soft=torch.ones(T, dtype=torch.bool))
     with pytest.raises(ShapeError, match=r"\(7,\)"):
@@ -221,6 +242,7 @@ def test_wrong_settings_and_shapes_are_named():
 def test_the_choice_shows_its_settings_and_saves_nothing():
     assert repr(HardChoice()) == "HardChoice(mode='argmax', half_soft=0.5, half_soft_per='example')"
     assert HardChoice().state_dict() == {}
+    assert repr(HardChoice(soft_batches=7)).endswith(", soft_batches=7)")
 
 
 # The estimator against the authors' code

@@ -45,15 +45,19 @@ class HardChoice(nn.Module):
 
     Xu et al. 2015 (arXiv:1502.03044), section 4.1. The half-soft coin: the paper tosses it "for a given image", the authors' code once for
     a whole minibatch (`half_soft_per`). A decoder that attends step by step tosses it once with `soft_rows` and hands it to every step.
+    With `soft_batches` the first so many tosses in training say True for all: it learns softly where to look before it has to choose. That
+    is in neither the paper nor the code.
     The authors' generation script uses the expected weights also for the hard model; the paper does not say. Rows are normalised first,
     so they need not sum to 1 (`PredictiveWindow`'s do not). There is no gradient through the draw: train with `ScoreFunctionEstimator`.
 
-    Randomness comes from the `generator` of the call, or from torch's global state. No parameters.
+    Randomness comes from the `generator` of the call, or from torch's global state. No parameters; with `soft_batches` a buffer that is
+    saved, `tossed` (): the tosses there were.
 
     Args:
         mode: what happens at test time: "sample", "argmax" or "expected".
         half_soft: probability of keeping the expected weights in training, 0 to 1.
         half_soft_per: "example" (first axis; weights without a batch axis count as one example) or "batch".
+        soft_batches: batches at the start of training that keep their expected weights; 0 or more.
 
     Raises:
         ConfigError: an argument outside of its range; the message holds what it may be.
@@ -65,23 +69,38 @@ class HardChoice(nn.Module):
         ([[[0.0, 1.0], [0.0, 0.0]]], [[False, False]])
     """
 
-    def __init__(self, mode: Mode = "argmax", *, half_soft: float = 0.5, half_soft_per: HalfSoftPer = "example") -> None:
+    tossed: Tensor
+
+    def __init__(
+        self, mode: Mode = "argmax", *, half_soft: float = 0.5, half_soft_per: HalfSoftPer = "example", soft_batches: int = 0
+    ) -> None:
         super().__init__()
         _check("HardChoice: mode", mode, Mode)
         _check("HardChoice: half_soft_per", half_soft_per, HalfSoftPer)
         if not 0 <= half_soft <= 1:
             raise ConfigError(f"HardChoice: half_soft is a probability, 0 to 1, found {half_soft}")
+        if soft_batches < 0:
+            raise ConfigError(f"HardChoice: soft_batches may be 0 or more, found {soft_batches}")
         self.mode: Mode = mode
         self.half_soft = half_soft
         self.half_soft_per: HalfSoftPer = half_soft_per
+        self.soft_batches = soft_batches
+        if soft_batches:
+            self.register_buffer("tossed", torch.zeros((), dtype=torch.int64))
 
     def soft_rows(self, size: int, *, device: torch.device | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Toss the half-soft coin for `size` examples: (size,) bool, True = use the expected weights.
 
-        For decoders: toss once a sentence, pass the result as `soft` at every step.
+        For decoders: toss once a batch of sentences, pass the result as `soft` at every step.
         """
         coins = 1 if self.half_soft_per == "batch" else size
-        return (torch.empty(coins, device=device).uniform_(generator=generator) < self.half_soft).expand(size)
+        soft = torch.empty(coins, device=device).uniform_(generator=generator) < self.half_soft
+        if self.soft_batches:
+            # A tensor, so that nobody waits for a device to know it.
+            soft = soft | (self.tossed < self.soft_batches)
+            if self.training:
+                self.tossed += 1
+        return soft.expand(size)
 
     def forward(
         self, weights: Tensor, generator: torch.Generator | None = None, *, mode: Mode | None = None, soft: Tensor | None = None
@@ -133,7 +152,8 @@ class HardChoice(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings."""
-        return f"mode={self.mode!r}, half_soft={self.half_soft}, half_soft_per={self.half_soft_per!r}"
+        more = f", soft_batches={self.soft_batches}" if self.soft_batches else ""
+        return f"mode={self.mode!r}, half_soft={self.half_soft}, half_soft_per={self.half_soft_per!r}{more}"
 
 
 class ScoreFunctionEstimator(nn.Module):

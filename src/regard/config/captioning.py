@@ -132,6 +132,7 @@ class HardConfig(Frozen):
     )
     half_soft: float = Field(default=0.5, ge=0, le=1, description="probability of training an example on expected weights")
     half_soft_per: Literal["example", "batch"] = "example"
+    soft_batches: int = Field(default=0, ge=0, description="first batches trained on expected weights: look softly before choosing")
     reward: Literal["sentence", "step", "return"] = Field(default="sentence", description="what a choice is judged by")
     scaling: Literal["paper", "code"] = Field(default="paper", description="of reward and entropy: the paper's, or its authors' code's")
     reward_weight: float | None = Field(default=None, ge=0, description="lambda_r; absent: of the scaling")

@@ -265,9 +265,9 @@ def build_captioner(
 
 def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> ShowAttendTell:
     hard = config.hard
-    choice = HardChoice(hard.mode, half_soft=hard.half_soft, half_soft_per=hard.half_soft_per) if config.attention == "hard" else None
-    estimator = None
-    if choice is not None:
+    choice, estimator = None, None
+    if config.attention == "hard":
+        choice = HardChoice(hard.mode, half_soft=hard.half_soft, half_soft_per=hard.half_soft_per, soft_batches=hard.soft_batches)
         estimator = ScoreFunctionEstimator(
             reward=hard.reward, scaling=hard.scaling, reward_weight=hard.reward_weight, entropy_weight=hard.entropy_weight
         )
