@@ -70,11 +70,12 @@ TRANSFORMER = [
     "model.dropout=0.0",
 ]
 AREA = ["model.area.height=2", "model.area.width=2"]
-HARD = ["model.attention=hard", "model.hard.reward=step", "model.hard.reward_weight=0.3", "model.hard.half_soft=0.8"]
+HARD = ["model.attention=hard", "model.hard.reward=step", "model.hard.reward_weight=0.3"]
+HARD += ["model.hard.half_soft=0.5", "model.hard.soft_batches=1400"]  # softly until it knows where to look
 # What each is trained with, and for how many updates.
 MODELS: dict[str, tuple[str, list[str], int]] = {
     "soft": ("Show, Attend and Tell, soft", SHOW, 1500),
-    "hard": ("Show, Attend and Tell, hard (best cell)", [*SHOW, *HARD], 4500),
+    "hard": ("Show, Attend and Tell, hard (best cell)", [*SHOW, *HARD], 2500),
     "area": ("Show, Attend and Tell, areas of 2 x 2", [*SHOW, *AREA], 1500),
     "transformer_area": ("Transformer, areas of 2 x 2", [*TRANSFORMER, *AREA], 1500),
 }
