@@ -4,8 +4,9 @@
     python benchmarks/studies.py --runs runs generated
     python benchmarks/fill_tables.py
 
-Writes docs/results/study_NAME.json for each name, and study_NAME_length.json where a study has BLEU by the words of the source. Times and
-memory stay in the study's own report: they are of a machine that may have done other things.
+Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
+study_findings.json: what became of the hypotheses of all studies whose results are there. Times and memory stay in the study's own report:
+they are of a machine that may have done other things.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from multi30k import ROOT, write
@@ -45,7 +47,8 @@ def tables(name: str, runs: Path, out: Path) -> None:
         f"randomisation, corrected for all comparisons of the table (Holm).{missing} "
         f"torch {torch.__version__}, regard {regard.__version__}."
     )
-    write(out / f"study_{name}.json", [head[number] for number in kept], [[row[number] for number in kept] for row in rows], note)
+    shown = [[row[number] for number in kept] for row in rows]
+    write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
     ranges = list(dict.fromkeys(words for row in report["rows"] for words in row["by_length"]))
     if ranges:
         lengths = [
@@ -56,6 +59,22 @@ def tables(name: str, runs: Path, out: Path) -> None:
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
 
 
+def write_findings(out: Path) -> None:
+    """Write the table of all hypotheses, from the tables of the studies."""
+    rows: list[list[Any]] = []
+    for path in sorted(out.glob("study_*.json")):
+        for found in json.loads(path.read_text(encoding="utf-8")).get("findings", []):
+            gain, corrected = (None if found[name] is None else round(found[name], 3) for name in ("gain", "corrected"))
+            study = path.stem.removeprefix("study_")
+            rows.append([study, found["says"], found["data"], found["published"], gain, corrected, found["runs"], found["verdict"]])
+    note = (
+        "`python benchmarks/studies.py`: by how much the one said to be better is better, in the study's main score; p by approximate "
+        "randomisation over test items and seeds, corrected for all hypotheses of the study (Holm); it holds below 0.05."
+    )
+    columns = ["study", "hypothesis", "data", "published", "here", "p, corrected", "seeds", "verdict"]
+    write(out / "study_findings.json", columns, rows, note)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", help="studies")
@@ -64,6 +83,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.names:
         tables(name, arguments.runs, arguments.out)
+    write_findings(arguments.out)
 
 
 if __name__ == "__main__":

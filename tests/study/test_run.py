@@ -20,7 +20,7 @@ from regard.config import load_config
 from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.study import build_report, run_study, write_report
-from regard.study.report import markdown
+from regard.study.report_files import markdown
 from regard.study.run import alone, check_study, train_apart
 from regard.tasks import generate, train_translation
 
@@ -115,10 +115,14 @@ def test_the_command_line_tells_the_report(
     finished: tuple[StudyConfig, Path], data: Path, call: Callable[..., tuple[int, bytes, str]]
 ) -> None:
     _, folder = finished
-    path = written(folder, data, seeds=[1, 2, 7])
+    said = {"says": "attention helps", "better": "additive", "than": "none"}
+    path = written(folder, data, seeds=[1, 2, 7], hypotheses=[said])
     code, told, err = call("compare", path, "--out", folder, "--report")
     assert code == 0, err
-    assert [line.split()[1] for line in told.decode().splitlines()[:3]] == ["variant", "none", "additive"]
+    lines = told.decode().splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["variant", "none", "additive"]
+    assert lines[4].split()[0] == "hypothesis"
+    assert lines[5].startswith("attention helps  letters  ")
     assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
     code, told, err = call("compare", path, "--estimate")
     assert (code, err) == (0, "")

@@ -56,6 +56,13 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
         ({"metric": "TER"}, "metric: 'TER', expected one of BLEU, chrF2, exact match"),
         ({"scales": {"small": {"model": {}}}}, "scales.small: 'model', expected some of title, "),
         ({"seeds": [3, 3]}, "seeds: one of them comes twice"),
+        ({"hypotheses": [{"says": "x", "better": "narrow", "than": "wide"}]}, "hypotheses.0.better: 'narrow', expected one of plain, wide"),
+        ({"hypotheses": [{"says": "x", "better": "wide", "than": "flat"}]}, "hypotheses.0.than: 'flat', expected one of plain, wide"),
+        ({"hypotheses": [{"says": "x", "better": "wide", "than": "wide"}]}, "hypotheses.0: 'wide' cannot be better than itself"),
+        (
+            {"hypotheses": [{"says": "x", "better": "wide", "than": "plain", "data": ["no"]}]},
+            "hypotheses.0.data: 'no', expected some of copy",
+        ),
         ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),
         (
             {"data": {"copy": {"test": {"source": "x", "link_unit": "line"}}}},
@@ -75,6 +82,15 @@ def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
     study = load_study(written(tmp_path, variants={"wide": {"settings": {"model": {"embed_dimm": 3}}}}))
     with pytest.raises(ConfigError, match=r"letters, run copy-wide-1: model\.embed_dimm: unknown key"):
         [cell_config(study, cell, folder=tmp_path) for cell in cells(study)]
+
+
+def test_a_scale_with_other_variants_has_the_hypotheses_it_names(tmp_path: Path) -> None:
+    said = {"says": "width helps", "better": "wide", "than": "plain"}
+    few = {"seeds": [1]}
+    own = {"variants": {"plain": {}, "deep": {}}, "hypotheses": [{"says": "depth helps", "better": "deep", "than": "plain"}]}
+    path = written(tmp_path, hypotheses=[said], scales={"few": few, "own": own})
+    for scale, expected in ((None, ["width helps"]), ("few", ["width helps"]), ("large", []), ("own", ["depth helps"])):
+        assert [each.says for each in load_study(path, scale=scale).hypotheses] == expected
 
 
 def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:

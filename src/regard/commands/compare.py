@@ -29,7 +29,8 @@ def compare(
     The same command resumes; several of them, on machines that share the folder, do the runs together.
     """
     from regard.study.cost import estimate
-    from regard.study.report import aligned, build_report, table, write_report
+    from regard.study.report import build_report
+    from regard.study.report_files import aligned, findings, table, write_report
     from regard.study.run import check_study, run_study
 
     found = load_study(study, data=data, scale=scale)
@@ -42,7 +43,8 @@ def compare(
     def report() -> None:
         built = build_report(found, folder)
         paths = write_report(built, folder)
-        for line in (*aligned(*table(built)), ", ".join(map(str, paths))):
+        told = findings(built)
+        for line in (*aligned(*table(built)), *([] if told is None else ["", *aligned(*told)]), ", ".join(map(str, paths))):
             say(line)
 
     if report_only:

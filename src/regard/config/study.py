@@ -31,7 +31,7 @@ METRICS = {
     "lm": ("perplexity",),
 }
 """What the runs of each task can be compared by; the first unless said otherwise."""
-OF_SCALE = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline")
+OF_SCALE = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
 """What a scale may replace; its settings are merged into the study's."""
 
 
@@ -51,6 +51,16 @@ class VariantConfig(Frozen):
 
     title: str | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="what makes it differ")
+
+
+class HypothesisConfig(Frozen):
+    """What a study is to find out: whether one variant is better than another, by the main score. State it before there are results."""
+
+    says: str = Field(min_length=1, description="in words, for the report")
+    better: str = Field(description="the variant said to be better")
+    than: str = Field(description="the variant it is said to be better than")
+    data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
+    published: str | None = Field(default=None, description="the difference that stands in a paper")
 
 
 class BudgetConfig(Frozen):
@@ -91,6 +101,7 @@ class StudyConfig(Frozen):
     seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
     budget: BudgetConfig | None = Field(default=None, description="absent: what the settings say")
     baseline: str | None = Field(default=None, description="the variant that others are compared with; absent: the first")
+    hypotheses: tuple[HypothesisConfig, ...] = Field(default=(), description="what is said to be better than what, to be tested")
 
     @field_validator("data", "variants")
     @classmethod
@@ -115,6 +126,14 @@ class StudyConfig(Frozen):
                 raise ValueError(f"scales.{name}: {unknown[0]!r}, expected some of {', '.join(OF_SCALE)}")
         if self.baseline is not None and self.baseline not in self.variants:
             raise ValueError(f"baseline: {self.baseline!r}, expected one of {', '.join(self.variants)}")
+        for number, hypothesis in enumerate(self.hypotheses):
+            for key, name in (("better", hypothesis.better), ("than", hypothesis.than)):
+                if name not in self.variants:
+                    raise ValueError(f"hypotheses.{number}.{key}: {name!r}, expected one of {', '.join(self.variants)}")
+            if hypothesis.better == hypothesis.than:
+                raise ValueError(f"hypotheses.{number}: {hypothesis.better!r} cannot be better than itself")
+            if unknown := [name for name in hypothesis.data if name not in self.data]:
+                raise ValueError(f"hypotheses.{number}.data: {unknown[0]!r}, expected some of {', '.join(self.data)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: one of them comes twice")
         known = TEST_FILES[self.task]
@@ -150,7 +169,8 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     Args:
         path: its file.
         data: what `{data}` stands for in it, the folder of the data sets.
-        scale: one of its scales: the study as it is with what that replaces.
+        scale: one of its scales: the study as it is with what that replaces. A scale with data or variants of its own has only the
+            hypotheses it names.
 
     Raises:
         ConfigError: the file is missing or no study; names the key. Or it speaks of `{data}`, and that is not said, or has no such scale.
@@ -168,7 +188,9 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     if scale not in study.scales:
         raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
     chosen = study.scales[scale]
-    whole = {**tree, **chosen, "settings": merged(study.settings, chosen.get("settings") or {})}
+    # What is said of variants or data that are gone says nothing.
+    dropped = {"hypotheses": []} if {"data", "variants"} & set(chosen) else {}
+    whole = {**tree, **dropped, **chosen, "settings": merged(study.settings, chosen.get("settings") or {})}
     return validate(_placed(whole, data, str(path)), f"{path}, scale {scale}", kind=StudyConfig)
 
 

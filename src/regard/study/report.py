@@ -1,28 +1,23 @@
-"""What came of a study, as tables: Markdown, HTML, CSV and JSON."""
+"""What came of a study."""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
-import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.config.study import StudyConfig, cells
-from regard.data.lines import write_files
 from regard.errors import DataError
-from regard.metrics.significance import approximate_randomisation, holm
+from regard.metrics.significance import Randomisation, approximate_randomisation, holm
 from regard.study.run import failure_file, read_result, result_file
 
+# A difference is more than chance where its corrected p-value is below.
+LEVEL = 0.05
 # Of these scores the lower is the better.
 LOWER = ("perplexity",)
-# What a test set with known alignments or regions tells of the attention.
-ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
 
 
 class Row(NamedTuple):
@@ -63,6 +58,37 @@ class Row(NamedTuple):
     command: str
 
 
+class Finding(NamedTuple):
+    """A hypothesis of a study on one of its data sets.
+
+    Attributes:
+        says: what it says.
+        data: the data set.
+        published: the difference in a paper.
+        runs: how many seeds both of its variants have; 0: it was not tested.
+        gain: by how much the one said to be better is better; below 0 where it is worse.
+        p_value: of that difference; None without runs.
+        corrected: the p-value corrected for all hypotheses of the study (Holm).
+    """
+
+    says: str
+    data: str
+    published: str | None
+    runs: int
+    gain: float | None
+    p_value: float | None
+    corrected: float | None
+
+    @property
+    def verdict(self) -> str:
+        """What came of it: "holds", "the opposite holds", "not shown" (a corrected p-value of 0.05 or more) or "not tested"."""
+        if self.gain is None or self.corrected is None:
+            return "not tested"
+        if self.corrected >= LEVEL:
+            return "not shown"
+        return "holds" if self.gain > 0 else "the opposite holds"
+
+
 class Report(NamedTuple):
     """All of a study.
 
@@ -70,6 +96,7 @@ class Report(NamedTuple):
         study: the study.
         metric: the name of the main score.
         rows: a row for each data set and variant that has a run.
+        findings: a row for each hypothesis and data set.
         runs: all results, as they were kept, without the counts of items.
         missing: names of runs that are not done, each with why it failed, or "".
     """
@@ -77,6 +104,7 @@ class Report(NamedTuple):
     study: StudyConfig
     metric: str
     rows: list[Row]
+    findings: list[Finding]
     runs: list[dict[str, Any]]
     missing: dict[str, str]
 
@@ -122,16 +150,37 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
     p_values: dict[tuple[str, str], tuple[float, float]] = {}
     for data, variant in order:
-        base = found.get((data, study.compared_with), {})
-        common = [seed for seed in found[data, variant] if seed in base]
-        if variant != study.compared_with and common:
-            ours, theirs = ([np.array(runs[seed]["counts"]) for seed in common] for runs in (found[data, variant], base))
-            drawn = approximate_randomisation(base[common[0]]["metric"], ours, theirs, samples=samples)
+        drawn, _ = _compared(found, data, variant, study.compared_with, samples)
+        if variant != study.compared_with and drawn is not None:
             p_values[data, variant] = drawn.difference, drawn.p_value
     corrected = dict(zip(p_values, holm([p for _, p in p_values.values()]), strict=True))
     rows = [_row(study, *key, list(found[key].values()), p_values.get(key), corrected.get(key)) for key in order]
     runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
-    return Report(study, runs[0]["main"], rows, runs, missing)
+    return Report(study, runs[0]["main"], rows, _findings(study, found, runs[0]["main"], samples), runs, missing)
+
+
+Found = Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]
+
+
+def _compared(found: Found, data: str, variant: str, other: str, samples: int) -> tuple[Randomisation | None, int]:
+    # Two variants on the seeds that both have, and how many these are.
+    ours, theirs = found.get((data, variant), {}), found.get((data, other), {})
+    common = [seed for seed in ours if seed in theirs]
+    if not common:
+        return None, 0
+    counts = ([np.array(runs[seed]["counts"]) for seed in common] for runs in (ours, theirs))
+    return approximate_randomisation(ours[common[0]]["metric"], *counts, samples=samples), len(common)
+
+
+def _findings(study: StudyConfig, found: Found, metric: str, samples: int) -> list[Finding]:
+    rows = []
+    for hypothesis in study.hypotheses:
+        for data in hypothesis.data or study.data:
+            drawn, runs = _compared(found, data, hypothesis.better, hypothesis.than, samples)
+            gain = None if drawn is None else drawn.difference * (-1 if metric in LOWER else 1)
+            rows.append(Finding(hypothesis.says, data, hypothesis.published, runs, gain, drawn and drawn.p_value, None))
+    corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
+    return [row if row.p_value is None else row._replace(corrected=next(corrected)) for row in rows]
 
 
 def _row(
@@ -178,204 +227,3 @@ def _lengths(run: dict[str, Any]) -> tuple[list[str], list[float]]:
 def _median(values: Sequence[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
-
-
-def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a table as lines of text.
-
-    Example:
-        >>> aligned(["a", "b"], [["1", "22"], ["333", ""]])
-        ['a    b', '1    22', '333']
-    """
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [columns, *rows]]
-
-
-def table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of the report as text; columns in which nothing stands are left out."""
-    study = report.study
-    head = [
-        "data",
-        "variant",
-        "runs",
-        report.metric,
-        f"against {study.compared_with}",
-        "p",
-        "p, corrected",
-        "published",
-        "parameters",
-        "updates",
-    ]
-    head += [
-        "s an update",
-        "tokens/s",
-        "MiB",
-        "lines/s",
-        *ATTENTION_SCORES,
-        "entropy, bits",
-        "mass on areas by size",
-        "chosen by validation",
-    ]
-    rows = []
-    for row in report.rows:
-        spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
-        areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
-        cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
-        cells_ += [f"{row.score:.2f}{spread}", _number(row.difference, "+.2f"), _number(row.p_value, ".3f"), _number(row.corrected, ".3f")]
-        cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
-        cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
-        cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
-        cells_ += [_number(row.scores.get(name), ".2f") for name in ATTENTION_SCORES]
-        ranks = ", ".join(f"{rank} of {of}" for rank, of in row.ranks)
-        rows.append([*cells_, _number(row.figures["entropy"], ".2f"), areas, ranks])
-    kept = [number for number in range(len(head)) if number < 4 or any(row[number] for row in rows)]
-    return [head[number] for number in kept], [[row[number] for number in kept] for row in rows]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return BLEU by the words of the source as columns and rows; None where nothing is known of it."""
-    ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
-    if not ranges:
-        return None
-    study = report.study
-    rows = [
-        [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant]
-        + [_number(row.by_length.get(words), ".1f") for words in ranges]
-        for row in report.rows
-    ]
-    return ["data", "variant", *ranges], rows
-
-
-def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-
-
-def markdown(report: Report) -> str:
-    """Return the report as Markdown."""
-    study = report.study
-    columns, rows = table(report)
-    lines = [f"# {study.title or study.name}", ""]
-    if study.source:
-        lines += [study.source, ""]
-    lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
-    if (lengths := by_length(report)) is not None:
-        lines += ["BLEU by the words of the source:", "", *_as_markdown(*lengths), ""]
-    lines += ["Each row's first run:", "", "```console"]
-    lines += [row.command for row in report.rows]
-    return "\n".join([*lines, "```", ""])
-
-
-def _notes(report: Report) -> list[str]:
-    study = report.study
-    direction = "lower is better" if report.metric in LOWER else "higher is better"
-    notes = [
-        f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
-        "means; p: by approximate randomisation over test items and seeds; corrected: for all comparisons of the table (Holm).",
-        "",
-        "Medians over the runs: parameters, updates, seconds an update, training tokens a second, largest memory of the training process, "
-        "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
-    ]
-    if any(row.ranks for row in report.rows):
-        notes += [
-            "",
-            "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run.",
-        ]
-    if report.missing:
-        notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
-    return notes
-
-
-def write_report(report: Report, folder: Path) -> list[Path]:
-    """Write report.md, report.html, report.csv and report.json; return their paths.
-
-    Raises:
-        DataError: the folder cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from regard.config import validate
-        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
-        >>> study = validate(tree, "here", kind=StudyConfig)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     [path.name for path in write_report(Report(study, "perplexity", [], [], {"a-x-1": ""}), Path(folder))]
-        ['report.md', 'report.html', 'report.csv', 'report.json']
-    """
-    columns, rows = table(report)
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows([columns, *rows])
-    whole = {
-        "study": report.study.model_dump(mode="json"),
-        "rows": [row._asdict() for row in report.rows],
-        "runs": report.runs,
-        "missing": report.missing,
-    }
-    contents = {
-        folder / "report.md": markdown(report),
-        folder / "report.html": page(report),
-        folder / "report.csv": text.getvalue(),
-        folder / "report.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
-    }
-    write_files({path: part.encode() for path, part in contents.items()})
-    return list(contents)
-
-
-STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1f2328;background:#fff}"
-    "table{border-collapse:collapse}td,th{padding:.3rem .7rem;border-bottom:1px solid #d0d7de;text-align:left;white-space:nowrap}"
-    ".wide{overflow-x:auto}pre{overflow-x:auto;background:#f6f8fa;padding:1rem}svg{max-width:100%;height:auto}"
-)
-
-
-def page(report: Report) -> str:
-    """Return the report as one page of HTML that needs no network, with the learning curves."""
-    study = report.study
-    columns, rows = table(report)
-    escape = html.escape
-    parts = [f"<h1>{escape(study.title or study.name)}</h1>", f"<p>{escape(study.source or '')}</p>" if study.source else ""]
-    parts.append(_as_html(columns, rows))
-    parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
-    if (lengths := by_length(report)) is not None:
-        parts += ["<h2>BLEU by the words of the source</h2>", _as_html(*lengths)]
-    parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
-    title = f"<title>{escape(study.title or study.name)}</title><style>{STYLE}</style>"
-    return f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}</head><body>{"".join(parts)}</body></html>\n'
-
-
-def _as_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def curves(report: Report) -> str:
-    """Return the validation loss of every run over its updates, a drawing for each data set, as SVG within HTML."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    parts = []
-    for data, chosen in report.study.data.items():
-        runs = [run for run in report.runs if run["cell"]["data"] == data and any("loss" in point for point in run["curve"])]
-        if not runs:
-            continue
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
-        axes = figure.subplots()
-        for number, (variant, named) in enumerate(report.study.variants.items()):
-            label: str | None = named.title or variant
-            for run in runs:
-                if run["cell"]["variant"] == variant:
-                    points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
-                    axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
-                    label = None  # once a variant
-        axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss")
-        axes.legend(frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-        drawn = io.StringIO()
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
-            figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-        parts.append(drawn.getvalue()[drawn.getvalue().index("<svg") :])
-    return "".join(parts)

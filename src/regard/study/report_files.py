@@ -1,0 +1,243 @@
+"""The report of a study as files: Markdown, HTML, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from regard.data.lines import write_files
+from regard.study.report import LEVEL, LOWER, Report
+
+# What a test set with known alignments or regions tells of the attention.
+ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a table as lines of text.
+
+    Example:
+        >>> aligned(["a", "b"], [["1", "22"], ["333", ""]])
+        ['a    b', '1    22', '333']
+    """
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [columns, *rows]]
+
+
+def table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the rows of the report as text; columns in which nothing stands are left out."""
+    study = report.study
+    head = [
+        "data",
+        "variant",
+        "runs",
+        report.metric,
+        f"against {study.compared_with}",
+        "p",
+        "p, corrected",
+        "published",
+        "parameters",
+        "updates",
+    ]
+    head += [
+        "s an update",
+        "tokens/s",
+        "MiB",
+        "lines/s",
+        *ATTENTION_SCORES,
+        "entropy, bits",
+        "mass on areas by size",
+        "chosen by validation",
+    ]
+    rows = []
+    for row in report.rows:
+        spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
+        areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
+        cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
+        cells_ += [f"{row.score:.2f}{spread}", _number(row.difference, "+.2f"), _number(row.p_value, ".3f"), _number(row.corrected, ".3f")]
+        cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
+        cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
+        cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
+        cells_ += [_number(row.scores.get(name), ".2f") for name in ATTENTION_SCORES]
+        ranks = ", ".join(f"{rank} of {of}" for rank, of in row.ranks)
+        rows.append([*cells_, _number(row.figures["entropy"], ".2f"), areas, ranks])
+    kept = [number for number in range(len(head)) if number < 4 or any(row[number] for row in rows)]
+    return [head[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Return BLEU by the words of the source as columns and rows; None where nothing is known of it."""
+    ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
+    if not ranges:
+        return None
+    study = report.study
+    rows = [
+        [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant]
+        + [_number(row.by_length.get(words), ".1f") for words in ranges]
+        for row in report.rows
+    ]
+    return ["data", "variant", *ranges], rows
+
+
+def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Return what became of the study's hypotheses as columns and rows; None where it has none."""
+    if not report.findings:
+        return None
+    study = report.study
+    rows = []
+    for row in report.findings:
+        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, "+.2f")]
+        rows.append([*own, _number(row.p_value, ".3f"), _number(row.corrected, ".3f"), str(row.runs), row.verdict])
+    columns = ["hypothesis", "data", "published", f"here, {report.metric}", "p", "p, corrected", "seeds", "verdict"]
+    kept = [number for number, column in enumerate(columns) if column != "published" or any(row[number] for row in rows)]
+    return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def markdown(report: Report) -> str:
+    """Return the report as Markdown."""
+    study = report.study
+    columns, rows = table(report)
+    lines = [f"# {study.title or study.name}", ""]
+    if study.source:
+        lines += [study.source, ""]
+    lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
+    if (lengths := by_length(report)) is not None:
+        lines += ["BLEU by the words of the source:", "", *_as_markdown(*lengths), ""]
+    if (found := findings(report)) is not None:
+        lines += ["What was to be found out:", "", *_as_markdown(*found), "", VERDICTS, ""]
+    lines += ["Each row's first run:", "", "```console"]
+    lines += [row.command for row in report.rows]
+    return "\n".join([*lines, "```", ""])
+
+
+VERDICTS = (
+    "Here: by how much the one said to be better is better. It holds, or the opposite does, where the p-value, corrected for all "
+    f"hypotheses of the study, is below {LEVEL}; that is about other test items, and about other trainings only as far as there are seeds."
+)
+
+
+def _notes(report: Report) -> list[str]:
+    study = report.study
+    direction = "lower is better" if report.metric in LOWER else "higher is better"
+    notes = [
+        f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
+        "means; p: by approximate randomisation over test items and seeds; corrected: for all comparisons of the table (Holm).",
+        "",
+        "Medians over the runs: parameters, updates, seconds an update, training tokens a second, largest memory of the training process, "
+        "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
+    ]
+    if any(row.ranks for row in report.rows):
+        notes += [
+            "",
+            "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run.",
+        ]
+    if report.missing:
+        notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
+    return notes
+
+
+def write_report(report: Report, folder: Path) -> list[Path]:
+    """Write report.md, report.html, report.csv and report.json; return their paths.
+
+    Raises:
+        DataError: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.config import validate
+        >>> from regard.config.study import StudyConfig
+        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
+        >>> study = validate(tree, "here", kind=StudyConfig)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in write_report(Report(study, "perplexity", [], [], [], {"a-x-1": ""}), Path(folder))]
+        ['report.md', 'report.html', 'report.csv', 'report.json']
+    """
+    columns, rows = table(report)
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([columns, *rows])
+    whole = {
+        "study": report.study.model_dump(mode="json"),
+        "rows": [row._asdict() for row in report.rows],
+        "findings": [row._asdict() | {"verdict": row.verdict} for row in report.findings],
+        "runs": report.runs,
+        "missing": report.missing,
+    }
+    contents = {
+        folder / "report.md": markdown(report),
+        folder / "report.html": page(report),
+        folder / "report.csv": text.getvalue(),
+        folder / "report.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
+    }
+    write_files({path: part.encode() for path, part in contents.items()})
+    return list(contents)
+
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:80rem;padding:0 1rem;color:#1f2328;background:#fff}"
+    "table{border-collapse:collapse}td,th{padding:.3rem .7rem;border-bottom:1px solid #d0d7de;text-align:left;white-space:nowrap}"
+    ".wide{overflow-x:auto}pre{overflow-x:auto;background:#f6f8fa;padding:1rem}svg{max-width:100%;height:auto}"
+)
+
+
+def page(report: Report) -> str:
+    """Return the report as one page of HTML that needs no network, with the learning curves."""
+    study = report.study
+    columns, rows = table(report)
+    escape = html.escape
+    parts = [f"<h1>{escape(study.title or study.name)}</h1>", f"<p>{escape(study.source or '')}</p>" if study.source else ""]
+    parts.append(_as_html(columns, rows))
+    parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
+    if (lengths := by_length(report)) is not None:
+        parts += ["<h2>BLEU by the words of the source</h2>", _as_html(*lengths)]
+    if (found := findings(report)) is not None:
+        parts += ["<h2>What was to be found out</h2>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
+    parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
+    title = f"<title>{escape(study.title or study.name)}</title><style>{STYLE}</style>"
+    return f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def _as_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def curves(report: Report) -> str:
+    """Return the validation loss of every run over its updates, a drawing for each data set, as SVG within HTML."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    parts = []
+    for data, chosen in report.study.data.items():
+        runs = [run for run in report.runs if run["cell"]["data"] == data and any("loss" in point for point in run["curve"])]
+        if not runs:
+            continue
+        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for number, (variant, named) in enumerate(report.study.variants.items()):
+            label: str | None = named.title or variant
+            for run in runs:
+                if run["cell"]["variant"] == variant:
+                    points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
+                    axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
+                    label = None  # once a variant
+        axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss")
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        drawn = io.StringIO()
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
+            figure.savefig(drawn, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        parts.append(drawn.getvalue()[drawn.getvalue().index("<svg") :])
+    return "".join(parts)
