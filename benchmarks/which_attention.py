@@ -75,7 +75,7 @@ def rows() -> list[list[str]]:
             f"{value('study_li2018_characters', 'areas, Eq. 3 and 4', 'BLEU')}",
             f"a step {step['areas, Eq. 9']} times as long",
             f"one seed, p = {value('study_li2018_characters', 'areas, Eq. 9', 'p, corrected')} over the test sentences",
-            "[table](results.md#by-characters)",
+            "[table](studies.md#areas-in-transformers-li-et-al-2018)",
         ],
         [
             "translation, crossed co-attention",
