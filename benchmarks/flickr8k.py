@@ -2,11 +2,11 @@
 
     regard compare studies/xu2015.yaml --data FOLDER --out runs/xu2015
     regard compare studies/li2018_captions.yaml --data FOLDER --out runs/li2018_captions
-    python benchmarks/flickr8k.py --runs runs --meteor FOLDER
+    python benchmarks/flickr8k.py --runs runs --data FOLDER
 
 A control is the same model trained with every image's captions beside another image: what it scores can be had without looking. Writes
-flickr8k.json, and flickr8k_published.json with Table 1 of Xu et al. 2015 and Table 5 of Li et al. 2018. METEOR, which needs Java and
-`pip install 'regard[coco]'`, is computed from captions made anew.
+flickr8k.json, and flickr8k_published.json with Table 1 of Xu et al. 2015 and Table 5 of Li et al. 2018. With --data captions are made anew:
+for METEOR, which needs Java and `pip install 'regard[coco]'`, and of the first ten images of coco_mini, to look at (coco_mini.json).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MODELS = {
     ("li2018_captions", "area_3x3"): "Transformer, areas of 3 x 3",
     ("li2018_captions", "area_3x3_features"): "Transformer, areas of 3 x 3, Eq. 9",
 }
+EXAMPLES = [("xu2015", "soft"), ("xu2015", "hard"), ("li2018_captions", "regular"), ("li2018_captions", "area_3x3")]
 SHOWN = ("CIDEr-D", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "METEOR")
 VGG = "VGG, ImageNet, 14 x 14"
 INCEPTION = "Inception-ResNet, ImageNet"
@@ -63,6 +64,25 @@ def rows_of(runs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
+def run_of(runs: Path, study: str, variant: str) -> Path:
+    """Return the folder of a study's run."""
+    return runs / study / "runs" / f"flickr8k-{variant}-1"
+
+
+def write_examples(runs: Path, data: Path, out: Path) -> None:
+    """Write what four of the models say of the first ten images of coco_mini, beside the first reference of each."""
+    known = json.loads((data / "coco_mini" / "captions.json").read_text(encoding="utf-8"))
+    references = {Path(item["file"]).name: item["captions"][0] for item in known}
+    images = sorted((data / "coco_mini" / "images").glob("*.jpg"))[:10]
+    columns = {key: Captioner.open(run_of(runs, *key)).caption(images) for key in EXAMPLES}
+    rows = [
+        [image.stem.lstrip("0"), references[image.name], *(captions[number].text for captions in columns.values())]
+        for number, image in enumerate(images)
+    ]
+    note = "`python benchmarks/flickr8k.py`: the first ten images of coco_mini by name, none left out; models trained on Flickr8k, beam 3."
+    write(out / "coco_mini.json", ["image of COCO", "a person says", *(MODELS[key] for key in EXAMPLES)], rows, note)
+
+
 def meteor_of(run: Path, data: Path) -> float:
     """Return METEOR of a run's captions of Flickr8k's test images."""
     folder = data / "flickr8k"
@@ -84,13 +104,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
     found = rows_of(arguments.runs)
+    if arguments.data is not None:
+        write_examples(arguments.runs, arguments.data, arguments.out)
     rows, beside = [], []
     for (study, variant), title in MODELS.items():
         own, control = found.get((study, variant)), found.get((study, f"{variant}_blind"))
         if own is None:
             continue
-        if arguments.meteor is not None:
-            own["scores"]["METEOR"] = meteor_of(arguments.runs / study / "runs" / f"flickr8k-{variant}-1", arguments.meteor)
+        if arguments.data is not None:
+            own["scores"]["METEOR"] = meteor_of(run_of(arguments.runs, study, variant), arguments.data)
         blind = None if control is None else control["scores"]["CIDEr-D"]
         gain = None if not blind else round(100 * (own["scores"]["CIDEr-D"] / blind - 1))
         figures = own["figures"]
