@@ -278,6 +278,33 @@ def test_hard_attention_learns_from_what_its_choices_brought() -> None:
     assert query.grad.abs().sum() > 0, "no gradient goes through a draw: all of this is from the score function"
 
 
+@pytest.mark.parametrize("kind", ["soft", "hard", "transformer"])
+def test_words_are_told_from_the_image_alone_in_training_only(kind: str) -> None:
+    torch.manual_seed(3)
+    model = model_of(KINDS[kind].model_copy(update={"words": 0.25}))
+    assert model.words is not None
+    # Two captions of each of two images.
+    read = torch.tensor([[2, 9, 4], [2, 5, 0], [2, 7, 7], [2, 9, 0]])
+    goal, lengths = torch.tensor([[9, 4, 3], [5, 3, 0], [7, 7, 3], [9, 3, 0]]), torch.tensor([3, 2, 3, 2])
+    given = (images(2), cells(2), read, goal, lengths)
+    plain = model(*given)
+    log_prob = model.words.output(model.image_encoder(images(2)).mean(1)).log_softmax(-1)
+    known = sum(log_prob[row // 2, goal[row, t]] for row in range(4) for t in range(int(lengths[row])))
+    found = model.with_words(plain, model.image_encoder(images(2)), goal, lengths)
+    assert found is plain, "in evaluation nothing is added"
+    # The norms stay as they are, so that both see the same features.
+    model.words.train()
+    model.training = True
+    found = model.with_words(plain, model.image_encoder(images(2)), goal, lengths)
+    close(found.loss - plain.loss, -0.25 * torch.as_tensor(known))
+    assert found.tokens == plain.tokens
+    # It is part of what training minimises, and reaches the encoder.
+    model.train()
+    model(*given).loss.backward()
+    assert model.words.output.weight.grad is not None
+    assert model.words.output.weight.grad.abs().sum() > 0
+
+
 def test_evaluation_moves_no_baseline_and_adds_no_term() -> None:
     model = model_of(KINDS["hard"])
     assert isinstance(model, ShowAttendTell)

@@ -230,6 +230,45 @@ def test_captions_of_an_image_come_together_each_once_an_epoch(tmp_path: Path) -
         assert encoded == 2 * 5 + 3 + 2 + 1 + 2, "43 captions, three at a time: 18 images to encode"
 
 
+def test_a_run_begins_with_the_encoder_of_another(run: Path, tmp_path: Path) -> None:
+    captions, _ = write_set(tmp_path)
+    start = {**FAMILIES["transformer"], "encoder": {"channels": [3, 5], "start": str(run), "dropout": 0.1}}
+    # A rate of next to nothing: what it begins with is what it ends with.
+    still = {"learning_rate": 1e-12, "max_updates": 1}
+    train_captioning(configuration(captions, start, training=still), tmp_path / "second", say=quiet)
+    encoders = [open_caption_run(folder).model.image_encoder for folder in (run, tmp_path / "second")]
+    for (name, one), other in zip(encoders[0].named_parameters(), encoders[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)
+    # Resumed, it goes on with its own, even where the other is gone.
+    gone = {**start, "encoder": {**start["encoder"], "start": str(tmp_path / "other")}}
+    shutil.copytree(run, tmp_path / "other")
+    longer = configuration(captions, gone, training={"max_updates": 4, "save_every": 1})
+    with pytest.raises(tiny.Killed):
+        train_captioning(longer, tmp_path / "third", say=quiet, on_event=stop_at("update 3"))
+    shutil.rmtree(tmp_path / "other")
+    assert train_captioning(longer, tmp_path / "third", say=quiet).step == 4
+
+
+@pytest.mark.parametrize(
+    ("encoder", "parts", "message"),
+    [
+        ({"channels": [3, 6]}, {}, r"was trained with model\.encoder\.channels \(3, 5\) instead of \(3, 6\)"),
+        ({"channels": [3, 5], "coordinates": 2.0}, {"image": {"size": 40}}, r"image\.size 32 instead of 40, model\.encoder\.coordinates 1"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused_and_nothing_is_left(
+    run: Path, tmp_path: Path, encoder: dict[str, Any], parts: dict[str, Any], message: str
+) -> None:
+    captions, _ = write_set(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        train_captioning(configuration(captions, {**SHOW, "encoder": {**encoder, "start": str(run)}}, **parts), tmp_path / "new", say=quiet)
+    assert not (tmp_path / "new").exists()
+    missing = configuration(captions, {**SHOW, "encoder": {"channels": [3, 5], "start": str(tmp_path / "nothing")}})
+    with pytest.raises(ConfigError, match=r"model\.encoder\.start: .*nothing: no such run folder"):
+        train_captioning(missing, tmp_path / "new", say=quiet)
+    assert not (tmp_path / "new").exists()
+
+
 def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -> None:
     captions, _ = write_set(tmp_path)
     ids = read_captions(captions).ids

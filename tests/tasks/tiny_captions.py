@@ -26,11 +26,11 @@ TRANSFORMER: dict[str, Any] = {
 }
 FAMILIES: dict[str, dict[str, Any]] = {
     "soft": {**SHOW, "doubly_stochastic": 0.5},
-    "hard": {**SHOW, "attention": "hard"},
+    "hard": {**SHOW, "attention": "hard", "hard": {"soft_batches": 3}},
     "soft areas": {**SHOW, "area": {"height": 2, "width": 2}},
     "looks last": {**SHOW, "query_state": "current"},
     "transformer": TRANSFORMER,
-    "transformer areas": {**TRANSFORMER, "area": {"height": 3, "width": 3, "key_mode": "features"}},
+    "transformer areas": {**TRANSFORMER, "words": 0.5, "area": {"height": 3, "width": 3, "key_mode": "features"}},
 }
 
 

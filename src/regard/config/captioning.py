@@ -62,6 +62,7 @@ class SmallCNNConfig(Frozen):
         description="row and column as two more channels, from minus this to this; more where little else is in the image; 0: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
+    start: str | None = Field(default=None, description="captioning run whose encoder, of the same settings, this one begins with")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -143,6 +144,9 @@ class CaptionerSettings(Frozen):
     """What every captioner has."""
 
     encoder: EncoderConfig = Field(default=SmallCNNConfig(), discriminator="type", description="from the image to a grid of features")
+    words: float = Field(
+        default=0.0, ge=0, description="weight of telling a caption's words from the mean of the cells: it teaches an encoder to see"
+    )
 
     @field_validator("encoder", mode="before")
     @classmethod

@@ -31,6 +31,7 @@ class CaptionModel(EncoderDecoder[AnyState]):
 
     Attributes:
         image_encoder: from images to features, with the `grid` of the cells.
+        words: tells the words of captions from the mean of the cells, in training; or None.
 
     Example:
         >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
@@ -39,6 +40,7 @@ class CaptionModel(EncoderDecoder[AnyState]):
     """
 
     image_encoder: ImageEncoder
+    words: WordsOfImage | None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -49,6 +51,45 @@ class CaptionModel(EncoderDecoder[AnyState]):
     def max_area(self) -> tuple[int, int] | None:
         """The largest area that the shown attention looks at; None: single cells."""
         return None
+
+    def with_words(self, sums: ops.SequenceLoss, features: Tensor, goals: Tensor, lengths: Tensor) -> ops.SequenceLoss:
+        """Add, in training, what telling the words of captions (B G, T) from features (B, L, D) alone costs."""
+        if not self.training or self.words is None:
+            return sums
+        return sums._replace(loss=sums.loss + self.words(features, goals, lengths))
+
+
+class WordsOfImage(nn.Module):
+    """How badly the words of captions are told from the mean of an image's cells: minus the log-likelihood of each, whatever their order.
+
+    An encoder that starts from nothing learns little from the words that a decoder needs to look for; this asks it for all of them.
+
+    Args:
+        dim: D, size of a cell's features.
+        vocabulary_size: V.
+        weight: of what this adds to a loss.
+
+    Parameters: `output.weight` (V, D), `output.bias` (V).
+
+    Example:
+        >>> found = WordsOfImage(5, 7, 1.0)(torch.ones(2, 4, 5), torch.tensor([[6, 3], [6, 3], [3, 0], [3, 0]]), torch.tensor([2, 2, 1, 1]))
+        >>> found.shape     # two captions of each image, six words
+        torch.Size([])
+    """
+
+    def __init__(self, dim: int, vocabulary_size: int, weight: float) -> None:
+        super().__init__()
+        self.output = _output(dim, vocabulary_size)
+        self.weight = weight
+
+    def forward(self, features: Tensor, goals: Tensor, lengths: Tensor) -> Tensor:
+        """Return the weighted loss, summed over the words: features (B, L, D), goals (B G, T), lengths (B G,)."""
+        logits = self.output(features.mean(1))
+        log_prob = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
+        real = ops.length_mask(lengths, goals.shape[1])
+        # An image is asked once for all words of its captions.
+        found = log_prob.gather(1, goals.reshape(len(features), -1))
+        return -self.weight * found.masked_fill(~real.reshape(found.shape), 0.0).sum()
 
 
 class ShowAttendTell(CaptionModel[DecoderState]):
@@ -62,8 +103,10 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         estimator: trains a hard attention; None for a soft one.
         doubly_stochastic: lambda of `regard.ops.doubly_stochastic_penalty`, beside a cross-entropy summed over words.
         penalty: its reduction, "paper" or "mean".
+        words: tells words from the image alone, in training.
 
-    Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`; buffer `estimator.baseline` where attention is hard.
+    Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`, perhaps `words.*`; buffer `estimator.baseline` where attention is
+    hard.
 
     Example:
         >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
@@ -83,6 +126,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         estimator: ScoreFunctionEstimator | None,
         doubly_stochastic: float,
         penalty: str,
+        words: WordsOfImage | None = None,
     ) -> None:
         super().__init__()
         self.image_encoder = image_encoder
@@ -92,6 +136,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         self.estimator = estimator
         self.doubly_stochastic = doubly_stochastic
         self.penalty = penalty
+        self.words = words
 
     @property
     def max_area(self) -> tuple[int, int] | None:
@@ -100,7 +145,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
 
     def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
         """Encode images and return the state before the first word, one hypothesis an image."""
-        return self.decoder.start(self.project(self.image_encoder(source)))
+        return self._begin(self.image_encoder(source))
 
     def read(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
@@ -129,7 +174,8 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         choice = self.decoder.attention.choice
         soft = choice.soft_rows(len(source), device=target_input.device) if choice is not None and self.training else None
         penalised = self.training and self.doubly_stochastic > 0
-        readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=penalised, soft=soft)
+        features = self.image_encoder(source)
+        readout, look = self.decoder(target_input, self._begin(features), need_weights=penalised, soft=soft)
         real = ops.length_mask(target_lengths, target_output.shape[1])
         sums = real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
         extra = sums.loss.new_zeros(())
@@ -142,7 +188,10 @@ class ShowAttendTell(CaptionModel[DecoderState]):
                 nll = F.cross_entropy(logits, target_output, reduction="none")
             extra = extra + self.estimator(nll, look.log_prob, look.entropy, look.sampled, real)
         # Both go with a cross-entropy that is averaged over captions; here all is summed over them.
-        return sums._replace(loss=sums.loss + extra * len(target_input))
+        return self.with_words(sums._replace(loss=sums.loss + extra * len(target_input)), features, target_output, target_lengths)
+
+    def _begin(self, features: Tensor) -> DecoderState:
+        return self.decoder.start(self.project(features))
 
 
 class CaptionTransformer(CaptionModel[TransformerState]):
@@ -156,8 +205,9 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         decoder: generates the caption.
         output: E to vocabulary (V).
         dropout: on the sums of embeddings, or cells, and positions.
+        words: tells words from the image alone, in training.
 
-    Parameters: `image_encoder.*`, `project.*`, `encoder.*`, `embedding.*`, `decoder.*`, `output.weight`.
+    Parameters: `image_encoder.*`, `project.*`, `encoder.*`, `embedding.*`, `decoder.*`, `output.weight`, perhaps `words.*`.
 
     Example:
         >>> model = build_captioner(CaptionTransformerConfig(area=GridAreaConfig()), image_size=16, vocabulary_size=11)
@@ -175,8 +225,10 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         output: ops.Linear,
         *,
         dropout: float,
+        words: WordsOfImage | None = None,
     ) -> None:
         super().__init__()
+        self.words = words
         self.image_encoder = image_encoder
         self.project = project
         self.encoder = encoder
@@ -195,7 +247,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode images and return the state before the first word, one hypothesis an image."""
-        return self.decoder.start((self._encode(source),))
+        return self.decoder.start((self._encode(self.image_encoder(source)),))
 
     def read(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
         """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
@@ -205,11 +257,30 @@ class CaptionTransformer(CaptionModel[TransformerState]):
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
-        readout, weights = self.decoder(self._embed(target_input), (self._encode(source),), need_weights=need_weights)
+        return self._decode(self.image_encoder(source), target_input, need_weights)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the captions, and in training of their words told from the image alone (see `EncoderDecoder`)."""
+        features = self.image_encoder(source)
+        readout = self._decode(features, target_input, need_weights=False).readout
+        sums = real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        return self.with_words(sums, features, target_output, target_lengths)
+
+    def _decode(self, features: Tensor, target_input: Tensor, need_weights: bool) -> DecoderOutput:
+        readout, weights = self.decoder(self._embed(target_input), (self._encode(features),), need_weights=need_weights)
         return DecoderOutput(readout, shown_weights(weights))
 
-    def _encode(self, source: Tensor) -> Source:
-        cells = self.project(self.image_encoder(source))
+    def _encode(self, features: Tensor) -> Source:
+        cells = self.project(features)
         return Source(self.encoder(self._dropped(cells + grid_positions(self.grid, cells.shape[-1]).to(cells))), None)
 
     def _embed(self, tokens: Tensor, start: int = 0) -> Tensor:
@@ -292,6 +363,7 @@ def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> Sh
         estimator=estimator,
         doubly_stochastic=config.doubly_stochastic,
         penalty=config.penalty,
+        words=_words(config, encoder, vocabulary_size),
     )
 
 
@@ -327,7 +399,12 @@ def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabu
         Decoder(words, norm(), shown_layer=-1 if config.shown_layer is None else config.shown_layer - 1),
         output,
         dropout=config.dropout,
+        words=_words(config, encoder, vocabulary_size),
     )
+
+
+def _words(config: CaptionModelConfig, encoder: ImageEncoder, vocabulary_size: int) -> WordsOfImage | None:
+    return WordsOfImage(encoder.output_dim, vocabulary_size, config.words) if config.words else None
 
 
 def _output(dim: int, vocabulary_size: int) -> ops.Linear:

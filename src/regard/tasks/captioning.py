@@ -17,7 +17,7 @@ from regard.data.captions import CaptionSet
 from regard.data.features import FeatureFile
 from regard.data.image_store import ImageStore
 from regard.data.vocabulary import Vocabulary
-from regard.errors import ConfigError
+from regard.errors import CheckpointError, ConfigError
 from regard.metrics.caption import caption_scores
 from regard.models.captioning import CaptionModel, build_captioner
 from regard.ops import SequenceLoss
@@ -32,7 +32,7 @@ from regard.tasks.caption_data import (
     read_data,
     settled,
 )
-from regard.tasks.caption_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRun
+from regard.tasks.caption_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRun, open_caption_run
 from regard.tasks.run_folder import begun, check_metric, silent
 from regard.tasks.translation import likelihood
 from regard.training import Job, TrainResult, processes, train
@@ -93,6 +93,8 @@ def train_captioning(
             model = build_captioner(
                 config.model, image_size=config.image.size, vocabulary_size=len(vocabulary), pretrained=fresh and world.main
             )
+            if fresh:
+                take_encoder(model, config)
             parts = []
             for examples, name in ((data.train, "training data"), (data.valid, "validation data")):
                 world.on_main(lambda examples=examples: int(bool(len(_pictures(config, folder, examples, tell)))))
@@ -122,6 +124,35 @@ def check_settings(config: CaptioningConfig) -> None:
     if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
         with torch.device("meta"):  # shapes without numbers: it takes neither time nor memory
             build_captioner(config.model, image_size=config.image.size, vocabulary_size=8)
+
+
+def take_encoder(model: CaptionModel[Any], config: CaptioningConfig) -> None:
+    """Give a new model the image encoder of the trained run that `model.encoder.start` names, if it does.
+
+    Args:
+        model: of `config`, not trained yet.
+        config: of the new run.
+
+    Raises:
+        ConfigError: there is no such run, it is damaged, or the two encoders, or the images they are made for, are not alike; names the
+            file or the settings.
+
+    Example:
+        >>> take_encoder(build_captioner(CaptioningConfig().model, image_size=96, vocabulary_size=8), CaptioningConfig())
+    """
+    encoder = config.model.encoder
+    if not isinstance(encoder, SmallCNNConfig) or encoder.start is None:
+        return
+    try:
+        first = open_caption_run(encoder.start)
+    except CheckpointError as error:
+        raise ConfigError(f"model.encoder.start: {error}") from error
+    pairs = [(f"image.{key}", value, getattr(config.image, key)) for key, value in first.config.image]
+    for key in ("type", "channels", "depth", "coordinates"):
+        pairs.append((f"model.encoder.{key}", getattr(first.config.model.encoder, key, None), getattr(encoder, key)))
+    if unlike := [f"{key} {old} instead of {new}" for key, old, new in pairs if old != new]:
+        raise ConfigError(f"model.encoder.start: {encoder.start} was trained with {', '.join(unlike)}")
+    model.image_encoder.load_state_dict(first.model.image_encoder.state_dict())
 
 
 def caption_likelihood(model: CaptionModel[Any], corpus: CaptionCorpus, *, poll: Callable[[], None] | None = None) -> dict[str, float]:
