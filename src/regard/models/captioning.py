@@ -13,6 +13,7 @@ from regard.models.cell import RecurrentStack
 from regard.models.decoder import DecoderOutput
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
+from regard.models.image_words import WordsOfImage
 from regard.models.recurrent_state import DecoderState
 from regard.models.sequence import AnyState, EncoderDecoder, real_loss
 from regard.models.show import ShowDecoder
@@ -59,39 +60,6 @@ class CaptionModel(EncoderDecoder[AnyState]):
         return sums._replace(loss=sums.loss + self.words(features, goals, lengths))
 
 
-class WordsOfImage(nn.Module):
-    """How badly the words of captions are told from the mean of an image's cells: minus the log-likelihood of each, whatever their order.
-
-    An encoder that starts from nothing learns little from the words that a decoder needs to look for; this asks it for all of them.
-
-    Args:
-        dim: D, size of a cell's features.
-        vocabulary_size: V.
-        weight: of what this adds to a loss.
-
-    Parameters: `output.weight` (V, D), `output.bias` (V).
-
-    Example:
-        >>> found = WordsOfImage(5, 7, 1.0)(torch.ones(2, 4, 5), torch.tensor([[6, 3], [6, 3], [3, 0], [3, 0]]), torch.tensor([2, 2, 1, 1]))
-        >>> found.shape     # two captions of each image, six words
-        torch.Size([])
-    """
-
-    def __init__(self, dim: int, vocabulary_size: int, weight: float) -> None:
-        super().__init__()
-        self.output = _output(dim, vocabulary_size)
-        self.weight = weight
-
-    def forward(self, features: Tensor, goals: Tensor, lengths: Tensor) -> Tensor:
-        """Return the weighted loss, summed over the words: features (B, L, D), goals (B G, T), lengths (B G,)."""
-        logits = self.output(features.mean(1))
-        log_prob = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
-        real = ops.length_mask(lengths, goals.shape[1])
-        # An image is asked once for all words of its captions.
-        found = log_prob.gather(1, goals.reshape(len(features), -1))
-        return -self.weight * found.masked_fill(~real.reshape(found.shape), 0.0).sum()
-
-
 class ShowAttendTell(CaptionModel[DecoderState]):
     """Show, Attend and Tell (Xu et al. 2015), soft or hard; with areas of the grid where its attention has them.
 
@@ -103,7 +71,6 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         estimator: trains a hard attention; None for a soft one.
         doubly_stochastic: lambda of `regard.ops.doubly_stochastic_penalty`, beside a cross-entropy summed over words.
         penalty: its reduction, "paper" or "mean".
-        words: tells words from the image alone, in training.
 
     Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`, perhaps `words.*`; buffer `estimator.baseline` where attention is
     hard.
@@ -126,7 +93,6 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         estimator: ScoreFunctionEstimator | None,
         doubly_stochastic: float,
         penalty: str,
-        words: WordsOfImage | None = None,
     ) -> None:
         super().__init__()
         self.image_encoder = image_encoder
@@ -136,7 +102,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         self.estimator = estimator
         self.doubly_stochastic = doubly_stochastic
         self.penalty = penalty
-        self.words = words
+        self.words = None
 
     @property
     def max_area(self) -> tuple[int, int] | None:
@@ -205,7 +171,6 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         decoder: generates the caption.
         output: E to vocabulary (V).
         dropout: on the sums of embeddings, or cells, and positions.
-        words: tells words from the image alone, in training.
 
     Parameters: `image_encoder.*`, `project.*`, `encoder.*`, `embedding.*`, `decoder.*`, `output.weight`, perhaps `words.*`.
 
@@ -225,10 +190,9 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         output: ops.Linear,
         *,
         dropout: float,
-        words: WordsOfImage | None = None,
     ) -> None:
         super().__init__()
-        self.words = words
+        self.words = None
         self.image_encoder = image_encoder
         self.project = project
         self.encoder = encoder
@@ -329,9 +293,12 @@ def build_captioner(
     encoder = build_image_encoder(config.encoder, image_size=image_size, pretrained=pretrained)
     match config:
         case ShowConfig():
-            return _show(config, encoder, vocabulary_size)
+            model = _show(config, encoder, vocabulary_size)
         case CaptionTransformerConfig():
-            return _transformer(config, encoder, vocabulary_size)
+            model = _transformer(config, encoder, vocabulary_size)
+    if config.words:
+        model.words = WordsOfImage(encoder.output_dim, vocabulary_size, config.words)
+    return model
 
 
 def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> ShowAttendTell:
@@ -363,7 +330,6 @@ def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> Sh
         estimator=estimator,
         doubly_stochastic=config.doubly_stochastic,
         penalty=config.penalty,
-        words=_words(config, encoder, vocabulary_size),
     )
 
 
@@ -399,12 +365,7 @@ def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabu
         Decoder(words, norm(), shown_layer=-1 if config.shown_layer is None else config.shown_layer - 1),
         output,
         dropout=config.dropout,
-        words=_words(config, encoder, vocabulary_size),
     )
-
-
-def _words(config: CaptionModelConfig, encoder: ImageEncoder, vocabulary_size: int) -> WordsOfImage | None:
-    return WordsOfImage(encoder.output_dim, vocabulary_size, config.words) if config.words else None
 
 
 def _output(dim: int, vocabulary_size: int) -> ops.Linear:
