@@ -97,6 +97,16 @@ def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
     assert (row.runs, row.gain) == (1, pytest.approx(30 / 0.6))
 
 
+def test_the_published_difference_is_that_of_the_figures_unless_said(tmp_path: Path) -> None:
+    put(tmp_path, "classification", "a", "plain", 1, right(3))
+    says = {"better": "good", "than": "plain"}
+    study = study_of("classification", {"says": "it helps", **says}, {"says": "as they say", **says, "published": "+9 elsewhere"})
+    figures = {"a": {"good": 28.17, "plain": 27.96}, "b": {"good": 3.0}}
+    data = {name: each.model_copy(update={"published": figures[name]}) for name, each in study.data.items()}
+    rows = build_report(study.model_copy(update={"data": data}), tmp_path, samples=1).findings
+    assert [row.published for row in rows] == ["+0.21", None, "+9 elsewhere", "+9 elsewhere"]
+
+
 def test_a_study_without_hypotheses_says_nothing_of_them(tmp_path: Path) -> None:
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     report = build_report(study_of("classification"), tmp_path, samples=1)

@@ -60,7 +60,9 @@ class HypothesisConfig(Frozen):
     better: str = Field(description="the variant said to be better")
     than: str = Field(description="the variant it is said to be better than")
     data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
-    published: str | None = Field(default=None, description="the difference that stands in a paper")
+    published: str | None = Field(
+        default=None, description="the difference in a paper; absent: that of the data set's published figures, if it has both"
+    )
 
 
 class BudgetConfig(Frozen):

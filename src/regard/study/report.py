@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from regard.config.study import StudyConfig, cells
+from regard.config.study import HypothesisConfig, StudyConfig, cells
 from regard.errors import DataError
 from regard.metrics.significance import Randomisation, approximate_randomisation, holm
 from regard.study.run import failure_file, read_result, result_file
@@ -148,18 +149,24 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
     if not found:
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
+
+    @cache
+    def compared(data: str, variant: str, other: str) -> tuple[Randomisation | None, int]:
+        return _compared(found, data, variant, other, samples)
+
     p_values: dict[tuple[str, str], tuple[float, float]] = {}
     for data, variant in order:
-        drawn, _ = _compared(found, data, variant, study.compared_with, samples)
-        if variant != study.compared_with and drawn is not None:
+        drawn = compared(data, variant, study.compared_with)[0] if variant != study.compared_with else None
+        if drawn is not None:
             p_values[data, variant] = drawn.difference, drawn.p_value
     corrected = dict(zip(p_values, holm([p for _, p in p_values.values()]), strict=True))
     rows = [_row(study, *key, list(found[key].values()), p_values.get(key), corrected.get(key)) for key in order]
     runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
-    return Report(study, runs[0]["main"], rows, _findings(study, found, runs[0]["main"], samples), runs, missing)
+    return Report(study, runs[0]["main"], rows, _findings(study, compared, runs[0]["main"]), runs, missing)
 
 
 Found = Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]
+Compare = Callable[[str, str, str], tuple[Randomisation | None, int]]
 
 
 def _compared(found: Found, data: str, variant: str, other: str, samples: int) -> tuple[Randomisation | None, int]:
@@ -172,13 +179,25 @@ def _compared(found: Found, data: str, variant: str, other: str, samples: int) -
     return approximate_randomisation(ours[common[0]]["metric"], *counts, samples=samples), len(common)
 
 
-def _findings(study: StudyConfig, found: Found, metric: str, samples: int) -> list[Finding]:
+def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str]) -> str | None:
+    # What the hypothesis says of it, or else the difference of the two figures that stand beside ours.
+    one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
+    if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
+        return f"{round(one - other, 6):+g}"
+    return hypothesis.published
+
+
+def _findings(study: StudyConfig, compared: Compare, metric: str) -> list[Finding]:
     rows = []
     for hypothesis in study.hypotheses:
         for data in hypothesis.data or study.data:
-            drawn, runs = _compared(found, data, hypothesis.better, hypothesis.than, samples)
+            drawn, runs = compared(data, hypothesis.better, hypothesis.than)
             gain = None if drawn is None else drawn.difference * (-1 if metric in LOWER else 1)
-            rows.append(Finding(hypothesis.says, data, hypothesis.published, runs, gain, drawn and drawn.p_value, None))
+            rows.append(
+                Finding(
+                    hypothesis.says, data, _published(hypothesis, study.data[data].published), runs, gain, drawn and drawn.p_value, None
+                )
+            )
     corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
     return [row if row.p_value is None else row._replace(corrected=next(corrected)) for row in rows]
 
