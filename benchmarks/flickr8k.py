@@ -98,9 +98,7 @@ def scores_of(row: dict[str, Any]) -> list[float | None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument(
-        "--meteor", type=Path, metavar="FOLDER", help="compute METEOR, too; the folder with flickr8k, as for regard compare"
-    )
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="make captions anew; the folder with flickr8k and coco_mini")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
     found = rows_of(arguments.runs)

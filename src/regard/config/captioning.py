@@ -45,6 +45,18 @@ class ImageConfig(Frozen):
     std: tuple[float, float, float] = Field(default=(0.229, 0.224, 0.225), description="what the differences are divided by")
 
 
+class AugmentConfig(Frozen):
+    """What training images go through at random, each time anew, so that few of them teach more. Without settings: nothing."""
+
+    crop: float = Field(
+        default=1.0, gt=0, le=1, description="shortest side, as a part of the image's, of the random square that is seen instead of it"
+    )
+    flip: bool = Field(default=False, description="half of them mirrored; not where captions tell left from right")
+    light: float = Field(
+        default=0.0, ge=0, le=1, description="contrast changed by up to this part, brightness by up to as many standard deviations"
+    )
+
+
 class SmallCNNConfig(Frozen):
     """A small convolutional network, trained with the captioner: stages of 3 x 3 convolutions, the first of each with stride 2.
 
@@ -62,6 +74,7 @@ class SmallCNNConfig(Frozen):
         description="row and column as two more channels, from minus this to this; more where little else is in the image; 0: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
+    augment: AugmentConfig = Field(default=AugmentConfig(), description="of training images")
     start: str | None = Field(default=None, description="captioning run whose encoder, of the same settings, this one begins with")
 
     @model_validator(mode="after")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.config.captioning import EncoderConfig, FeaturesConfig, SmallCNNConfig, TimmConfig
 from regard.errors import ConfigError, MissingExtraError, ShapeError
+from regard.models.image_augment import RandomView
 
 
 class ImageEncoder(nn.Module, ABC):
@@ -45,7 +46,7 @@ class SmallCNN(ImageEncoder):
     itself; in training, statistics are those of a process' own batch.
 
     Args:
-        config: channels, further convolutions, coordinates, dropout.
+        config: channels, further convolutions, coordinates, dropout, what training images go through.
         image_size: height and width in pixels.
 
     Parameters: `stages.I.J.convolution.weight`, `stages.I.J.norm.*` with its running statistics; `cell.weight` (D, D), with coordinates
@@ -61,6 +62,7 @@ class SmallCNN(ImageEncoder):
         self.image_size = image_size
         self.grid = config.grid(image_size)
         self.coordinates = config.coordinates
+        self.view = RandomView(config.augment)
         stages, before = [], 3
         for channels, depth in zip(config.channels, config.depths, strict=True):
             steps = []
@@ -84,7 +86,7 @@ class SmallCNN(ImageEncoder):
             size = self.image_size
             raise ShapeError(f"SmallCNN: expected images (B, 3, {size}, {size}), found {tuple(images.shape)}")
         # Channels last in memory is what the convolutions like.
-        x = images.contiguous(memory_format=torch.channels_last)
+        x = self.view(images).contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             assert isinstance(stage, nn.ModuleList)
             for step in stage:
