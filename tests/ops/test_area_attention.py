@@ -14,11 +14,10 @@ from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
 from regard.ops.kernels import area_cpu, area_op, native
+from tests.ops.error_rule import FLOOR, Errors, assert_rule
 
 SEQUENCES = [1, 2, 3, 4, 5, 7, 8, 11, 16]
 RECTANGLES = [(1, 1), (2, 2), (3, 3), (2, 3), (4, 1), (4, 4), (1, 3)]
-# Rounding of the last operations of both contenders; without it a plain result that is exact by luck would allow no error at all.
-FLOOR = 8
 # In float64 the oracle is no more exact than what it judges: logits of 1e4 leave about 1e-12 of a weight.
 DOUBLE_ROOM = 1e-10
 
@@ -97,7 +96,7 @@ def flipped(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor
     return reference.area_attention(query.flip(-1), key.flip(-1), value.flip(-1), **options).context.flip(-1)
 
 
-def errors(case: Case) -> list[tuple[float, float, float]]:
+def errors(case: Case) -> list[Errors]:
     """Return of context and gradients the fast result's error against float64, the plain computation's, and what is mere rounding."""
     exact = results(reference.area_attention, case, torch.float64)
     plains = [results(way, case) for way in (reference.area_attention, flipped)]
@@ -105,29 +104,14 @@ def errors(case: Case) -> list[tuple[float, float, float]]:
     for e, f, *plain in zip(exact, results(ops.area_attention, case), *plains, strict=True):
         unit = DOUBLE_ROOM if f.dtype == torch.float64 else FLOOR * torch.finfo(f.dtype).eps
         room = unit * max(1.0, float(e.nan_to_num().abs().max()) if e.numel() else 0.0)
-        found.append((error(f, e), max(error(p, e) for p in plain), room))
+        found.append(Errors(error(f, e), max(error(p, e) for p in plain), room))
     return found
 
 
-def broken(found: list[tuple[float, float, float]]) -> list[str]:
-    """Name what breaks the rule: an error of more than twice the plain one's, of a gradient thrice."""
-    limits = zip(("context", "query", "key", "value"), (2, 3, 3, 3), found, strict=True)
-    return [f"{name}: {fast:.3g}, plain {plain:.3g}" for name, factor, (fast, plain, room) in limits if fast > factor * plain + room]
-
-
 def assert_error_rule(case: Case) -> None:
-    """Hold the fast result's error against float64 to twice that of the plain computation in the same type, thrice for gradients.
-
-    With logits of thousands two areas may all but tie for a query; all error is then the rounding of two scores, drawn anew by every way
-    of computing them, and small by luck in one of them. Where the rule is broken at once, the worst of eight neighbours of the case is held
-    to it, fast and plain alike: its queries a little longer each time.
-    """
-    if not broken(errors(case)):
-        return
+    """Hold area attention to the error rule. A case's neighbours have queries a little longer each time."""
     query, key, value = case.tensors
-    neighbours = [errors(case._replace(tensors=((query * (1 + n / 64)).to(query.dtype), key, value))) for n in range(1, 9)]
-    worst = [(max(f for f, _, _ in part), max(p for _, p, _ in part), part[0][2]) for part in zip(*neighbours, strict=True)]
-    assert not broken(worst)
+    assert_rule(errors, case, (case._replace(tensors=((query * (1 + n / 64)).to(query.dtype), key, value)) for n in range(1, 9)))
 
 
 def random_cases(count: int, start: int = 0) -> Iterator[Case]:

