@@ -6,7 +6,11 @@
 
 Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
 study_findings.json: what became of the hypotheses of all studies whose results are there. Times and memory stay in the study's own report:
-they are of a machine that may have done other things.
+they are of a machine that may have done other things. What every run has given is kept in docs/results/studies/NAME, so that the tables can
+be made again, and the study goes on from there, without a training:
+
+    cp -r docs/results/studies/generated runs/generated
+    regard compare studies/generated.yaml --data FOLDER --out runs/generated --report
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +64,12 @@ def tables(name: str, runs: Path, out: Path) -> None:
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
 
 
+def keep(name: str, runs: Path, out: Path) -> None:
+    """Keep the settings and the results of a study's runs."""
+    for part in ("configs", "results"):
+        shutil.copytree(runs / name / part, out / "studies" / name / part, dirs_exist_ok=True)
+
+
 def write_findings(out: Path) -> None:
     """Write the table of all hypotheses, from the tables of the studies."""
     rows: list[list[Any]] = []
@@ -83,6 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.names:
         tables(name, arguments.runs, arguments.out)
+        keep(name, arguments.runs, arguments.out)
     write_findings(arguments.out)
 
 
