@@ -89,10 +89,14 @@ def write_examples(runs: Path, data: Path, out: Path) -> None:
 
 
 def meteor_of(run: Path, data: Path) -> float:
-    """Return METEOR of a run's captions of Flickr8k's test images."""
-    folder = data / "flickr8k"
-    test = read_captions(folder / "Flickr8k.token.txt", folder / "flickr8k_96px.tar", split=folder / "Flickr_8k.testImages.txt")
-    return next(score.value for score in evaluate_captioning(Captioner.open(run), test, with_meteor=True).scores if score.name == "METEOR")
+    """Return METEOR of a run's captions of Flickr8k's test images; kept beside the run, for it takes a minute."""
+    kept = run.with_suffix(".meteor")
+    if not kept.exists():
+        folder = data / "flickr8k"
+        test = read_captions(folder / "Flickr8k.token.txt", folder / "flickr8k_96px.tar", split=folder / "Flickr_8k.testImages.txt")
+        scores = evaluate_captioning(Captioner.open(run), test, with_meteor=True).scores
+        kept.write_text(repr(next(score.value for score in scores if score.name == "METEOR")), encoding="ascii")
+    return float(kept.read_text(encoding="ascii"))
 
 
 def minutes_of(run: Path) -> int:

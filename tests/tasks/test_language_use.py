@@ -53,8 +53,9 @@ def test_a_score_does_not_depend_on_other_lines(attention: str) -> None:
     together, few = model.score(lines), model.score(lines, batch_size=2)
     alone = [model.score([line])[0] for line in lines]
     for one, other, third in zip(together, few, alone, strict=True):
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-        assert one.log_probs == pytest.approx(third.log_probs, abs=1e-5)
+        # Products of other shapes round otherwise, on some processors by 2e-5 of a log-probability of -7.
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+        assert one.log_probs == pytest.approx(third.log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
