@@ -14,7 +14,8 @@ from sacrebleu.significance import PairedTest
 
 import regard.metrics.significance as significance
 from regard.errors import DataError
-from regard.metrics import bleu, chrf, paired_bootstrap
+from regard.metrics import bleu, caption_scores, chrf, paired_bootstrap
+from regard.metrics.caption import caption_bleu_counts
 
 EPSILON = 1e-4  # sacrebleu sums its counts in float32
 LINES, SAMPLES = 53, 101
@@ -121,6 +122,16 @@ def test_item_counts_make_the_corpus_scores() -> None:
         counts = significance.item_counts(metric, outputs, _references())
         assert counts.shape[0] == LINES
         assert significance.score_of_counts(metric, counts.sum(0)) == pytest.approx(score(outputs, _references()).value, abs=1e-9)
+
+
+def test_counts_of_captions_make_the_corpus_score_and_not_the_mean_of_the_items() -> None:
+    outputs, references = _outputs(0.3, seed=4), [[line, f"a {line}"] for line in _references()]
+    scores, counts = caption_scores(references, outputs), caption_bleu_counts(references, outputs)
+    assert significance.score_of_counts("caption-bleu", counts.sum(0)) == pytest.approx(scores.corpus["BLEU-4"].value, abs=1e-12)
+    assert [significance.score_of_counts("caption-bleu", row) for row in counts] == pytest.approx(scores.items["BLEU-4"], abs=1e-12)
+    assert abs(scores.corpus["BLEU-4"].value - sum(scores.items["BLEU-4"]) / LINES) > 1e-3
+    worse = caption_bleu_counts(references, _outputs(0.6, seed=3))
+    assert significance.approximate_randomisation("caption-bleu", [counts], [worse], samples=199).p_value == 1 / 200
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])

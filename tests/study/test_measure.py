@@ -56,6 +56,7 @@ def test_captioning_with_areas(tmp_path: Path) -> None:
     test = {"captions": str(tmp_path / "scenes" / "test.tsv")}
     check(measure_run("captioning", run, test), 5)
     check(measure_run("captioning", run, test, metric="ROUGE-L"), 5)
+    check(measure_run("captioning", run, test, metric="BLEU-4"), 5)
     figures = attention_of("captioning", run, test)
     assert figures["entropy"] > 0
     assert set(figures["areas"]) == {"1", "2", "4"}  # cells, pairs, squares

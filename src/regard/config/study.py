@@ -25,7 +25,7 @@ TEST_FILES = {
 """What a test set is named by, for each task; the first is needed."""
 METRICS = {
     "translation": ("BLEU", "chrF2", "exact match"),
-    "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L"),
+    "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L", "BLEU-4"),
     "classification": ("accuracy",),
     "entailment": ("accuracy",),
     "lm": ("perplexity",),
@@ -150,6 +150,11 @@ class StudyConfig(Frozen):
     def compared_with(self) -> str:
         """The baseline."""
         return self.baseline or next(iter(self.variants))
+
+    @property
+    def compared_by(self) -> str:
+        """The main score."""
+        return self.metric or METRICS[self.task][0]
 
 
 class StudyCell(Frozen):

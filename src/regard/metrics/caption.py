@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from regard.errors import DataError
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
@@ -110,16 +112,7 @@ def caption_scores(
         >>> print(scores.corpus["BLEU-1"], scores.items["BLEU-2"][0] > 0.999)
         BLEU-1 0.8187 [nimgs:2|nrefs:1-2|case:lower|tok:regard-ptb|ref:closest|smooth:none] True
     """
-    if isinstance(references, str) or isinstance(hypotheses, str):
-        raise DataError("references and hypotheses: expected lists, found one string")
-    if len(references) != len(hypotheses):
-        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: one for each is expected")
-    _check_references(references)
-    texts = {isinstance(caption, str) for item in (*references, hypotheses) for caption in item}
-    if len(texts) > 1:
-        raise DataError("captions: some are texts, some lists of tokens: expected one kind")
-    tokens = _tokenized(references)
-    guesses = [_split(hypothesis) for hypothesis in hypotheses]
+    tokens, guesses, text = _checked(references, hypotheses)
     counts = [[_ngrams(reference) for reference in item] for item in tokens]
     guess_counts = [_ngrams(guess) for guess in guesses]
     bleu, items = _bleu(tokens, guesses, counts, guess_counts)
@@ -129,8 +122,63 @@ def caption_scores(
     both = [_cider(weigh, item, guess) for item, guess in zip(counts, guess_counts, strict=True)]
     items["CIDEr-D"], items["CIDEr"] = (tuple(values) for values in zip(*both, strict=True))
     corpus |= {name: math.fsum(items[name]) / len(guesses) for name in ("ROUGE-L", "CIDEr-D", "CIDEr")}
-    common = _common_signature(tokens, text=texts == {True})
+    common = _common_signature(tokens, text=text)
     return CaptionScores({name: _score(name, value, common, frequencies) for name, value in corpus.items()}, items)
+
+
+def caption_bleu_counts(references: Sequence[Sequence[str | Tokens]], hypotheses: Sequence[str | Tokens]) -> np.ndarray:
+    """Return what each image adds to the counts of which BLEU is made, as `regard.metrics.significance.item_counts` does for lines.
+
+    Args:
+        references: as in `caption_scores`.
+        hypotheses: as in `caption_scores`.
+
+    Returns:
+        (N, 10): correct 1-grams to 4-grams, all 1-grams to 4-grams, length of the hypothesis, closest length of a reference.
+
+    Raises:
+        DataError: see `caption_scores`.
+
+    Example:
+        >>> caption_bleu_counts([["A dog runs.", "The dog is running."]], ["A dog runs off!"]).astype(int).tolist()
+        [[3, 2, 1, 0, 4, 3, 2, 1, 4, 4]]
+    """
+    tokens, guesses = _checked(references, hypotheses)[:2]
+    return _bleu_counts(tokens, guesses, [[_ngrams(each) for each in item] for item in tokens], [_ngrams(guess) for guess in guesses])
+
+
+def bleu_of_caption_counts(counts: np.ndarray) -> list[float]:
+    """Return BLEU-1 to 4 (0 to 1) from the counts (10,) of `caption_bleu_counts`, of one image or summed over several.
+
+    Example:
+        >>> counts = caption_bleu_counts([["A dog runs fast."]], ["A dog runs fast!"]).sum(0)
+        >>> [round(value, 6) for value in bleu_of_caption_counts(counts)]
+        [1.0, 1.0, 1.0, 1.0]
+    """
+    *grams, length, reference_length = counts.tolist()
+    ratio = (length + TINY) / (reference_length + SMALL)
+    # exp underflows to 0 for an empty hypothesis, as it does in the official tool.
+    brevity = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
+    product, values = 1.0, []
+    for order, (correct, guessed) in enumerate(zip(grams[:ORDER], grams[ORDER:], strict=True), start=1):
+        product *= (correct + TINY) / (guessed + SMALL)
+        values.append(product ** (1 / order) * brevity)
+    return values
+
+
+def _checked(
+    references: Sequence[Sequence[str | Tokens]], hypotheses: Sequence[str | Tokens]
+) -> tuple[list[list[list[str]]], list[list[str]], bool]:
+    # The references' and the hypotheses' tokens, and whether they came as texts.
+    if isinstance(references, str) or isinstance(hypotheses, str):
+        raise DataError("references and hypotheses: expected lists, found one string")
+    if len(references) != len(hypotheses):
+        raise DataError(f"references of {len(references)} images, but {len(hypotheses)} hypotheses: one for each is expected")
+    _check_references(references)
+    texts = {isinstance(caption, str) for item in (*references, hypotheses) for caption in item}
+    if len(texts) > 1:
+        raise DataError("captions: some are texts, some lists of tokens: expected one kind")
+    return _tokenized(references), [_split(hypothesis) for hypothesis in hypotheses], texts == {True}
 
 
 def _common_signature(references: Sequence[Sequence[Tokens]], *, text: bool) -> str:
@@ -183,29 +231,26 @@ def _bleu(
     counts: Sequence[Sequence[Counter[NGram]]],
     guess_counts: Sequence[Counter[NGram]],
 ) -> tuple[list[float], dict[str, tuple[float, ...]]]:
-    totals, lengths = [[0, 0] for _ in range(ORDER)], [0, 0]
+    rows = _bleu_counts(references, guesses, counts, guess_counts)
+    values = [bleu_of_caption_counts(row) for row in rows]
+    items = {f"BLEU-{order + 1}": tuple(row[order] for row in values) for order in range(ORDER)}
+    return bleu_of_caption_counts(rows.sum(0)), items
+
+
+def _bleu_counts(
+    references: Sequence[Sequence[Tokens]],
+    guesses: Sequence[Tokens],
+    counts: Sequence[Sequence[Counter[NGram]]],
+    guess_counts: Sequence[Counter[NGram]],
+) -> np.ndarray:
     rows = []
     for item, guess, item_counts, found in zip(references, guesses, counts, guess_counts, strict=True):
-        matches = [[0, max(0, len(guess) - n)] for n in range(ORDER)]  # correct and guessed n-grams of each order
+        correct = [0] * ORDER
         for ngram, count in found.items():
-            matches[len(ngram) - 1][0] += min(count, max(reference[ngram] for reference in item_counts))
+            correct[len(ngram) - 1] += min(count, max(reference[ngram] for reference in item_counts))
         closest = min((abs(len(reference) - len(guess)), len(reference)) for reference in item)[1]
-        rows.append(_bleu_orders(matches, len(guess), closest))
-        lengths = [lengths[0] + len(guess), lengths[1] + closest]
-        totals = [[a + c, b + d] for (a, b), (c, d) in zip(totals, matches, strict=True)]
-    items = {f"BLEU-{order + 1}": tuple(row[order] for row in rows) for order in range(ORDER)}
-    return _bleu_orders(totals, *lengths), items
-
-
-def _bleu_orders(matches: Sequence[Sequence[int]], length: int, reference_length: int) -> list[float]:
-    ratio = (length + TINY) / (reference_length + SMALL)
-    # exp underflows to 0 for an empty hypothesis, as it does in the official tool.
-    brevity = math.exp(1 - 1 / ratio) if ratio < 1 else 1.0
-    product, values = 1.0, []
-    for order, (correct, guessed) in enumerate(matches, start=1):
-        product *= (correct + TINY) / (guessed + SMALL)
-        values.append(product ** (1 / order) * brevity)
-    return values
+        rows.append([*correct, *(max(0, len(guess) - n) for n in range(ORDER)), len(guess), closest])
+    return np.array(rows, dtype=np.float64)
 
 
 def _rouge(references: Sequence[Tokens], guess: Tokens) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from sacrebleu.metrics.base import Metric
 
 from regard.errors import DataError
+from regard.metrics.caption import bleu_of_caption_counts
 from regard.metrics.score import Score, check_parallel
 from regard.metrics.translation import make_bleu, make_chrf
 
@@ -157,8 +158,9 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
     """Return a score from counts (D,) summed over the items.
 
     Args:
-        metric: "bleu" or "chrf", whose counts are those of `item_counts`; "mean", whose counts are a value and 1; or "perplexity", whose
-            counts are a negative log-likelihood in nats and a number of tokens.
+        metric: "bleu" or "chrf", whose counts are those of `item_counts`; "caption-bleu", BLEU-4 from the counts of
+            `regard.metrics.caption.caption_bleu_counts`; "mean", whose counts are a value and 1; or "perplexity", whose counts are a
+            negative log-likelihood in nats and a number of tokens.
         counts: their sums.
 
     Raises:
@@ -172,6 +174,8 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
         return float(counts[0] / counts[1])
     if metric == "perplexity":
         return float(np.exp(counts[0] / counts[1]))
+    if metric == "caption-bleu":
+        return bleu_of_caption_counts(counts)[-1]
     return _score(_scorer(metric), counts)
 
 

@@ -18,6 +18,7 @@ from regard.data.lines import read_lines
 from regard.data.parallel import read_pairs
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf
+from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
 from regard.tasks.caption import Captioner
 from regard.tasks.caption_evaluate import evaluate_captioning
@@ -106,9 +107,13 @@ def _captioning(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
     found = evaluate_captioning(captioner, examples, features=features)
-    values = np.array(found.items[metric])
-    counts = np.stack([values, np.ones_like(values)], 1)
-    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, found.seconds, len(examples))
+    if metric == "BLEU-4":
+        # Its corpus value is not the mean of the images'.
+        kind, counts = "caption-bleu", caption_bleu_counts(examples.references, [item.text for item in found.captions])
+    else:
+        values = np.array(found.items[metric])
+        kind, counts = "mean", np.stack([values, np.ones_like(values)], 1)
+    return Measured({score.name: score.value for score in found.scores}, kind, metric, counts, found.seconds, len(examples))
 
 
 def _labels(run: Path, test: Mapping[str, str], metric: str) -> Measured:

@@ -126,7 +126,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
 
     Raises:
         DataError: there is no result yet.
-        ConfigError: a result is damaged.
+        ConfigError: a result is damaged, or measured by another metric.
 
     Example:
         >>> from regard.config import validate
@@ -142,7 +142,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
     for cell in cells(study):
         path = result_file(folder, cell)
         if path.exists():
-            found.setdefault((cell.data, cell.variant), {})[cell.seed] = read_result(path)
+            found.setdefault((cell.data, cell.variant), {})[cell.seed] = read_result(path, study.compared_by)
         else:
             told = failure_file(folder, cell)
             missing[cell.name] = told.read_text(encoding="utf-8").strip() if told.exists() else ""
@@ -162,7 +162,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
     corrected = dict(zip(p_values, holm([p for _, p in p_values.values()]), strict=True))
     rows = [_row(study, *key, list(found[key].values()), p_values.get(key), corrected.get(key)) for key in order]
     runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
-    return Report(study, runs[0]["main"], rows, _findings(study, compared, runs[0]["main"]), runs, missing)
+    return Report(study, study.compared_by, rows, _findings(study, compared, study.compared_by), runs, missing)
 
 
 Found = Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]

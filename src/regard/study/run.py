@@ -159,19 +159,26 @@ def result_file(folder: Path, cell: StudyCell) -> Path:
     return folder / RESULTS / f"{cell.name}.json"
 
 
-def read_result(path: Path) -> dict[str, Any]:
+def read_result(path: Path, metric: str) -> dict[str, Any]:
     """Return the figures of a run.
 
+    Args:
+        path: of the result.
+        metric: the main score that is expected.
+
     Raises:
-        ConfigError: the file is damaged.
+        ConfigError: the file is damaged, or its main score is another.
     """
+    again = "remove it to measure the run again"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: damaged result: {error}; remove it to measure the run again") from error
-    raise ConfigError(f"{path}: damaged result: expected an object; remove it to measure the run again")
+        raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: damaged result: expected an object; {again}")
+    if found.get("main") != metric:
+        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {again}")
+    return found
 
 
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
