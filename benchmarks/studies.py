@@ -7,10 +7,12 @@
 Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
 study_findings.json: what became of the hypotheses of all studies whose results are there. Times and memory stay in the study's own report:
 they are of a machine that may have done other things. What every run has given is kept in docs/results/studies/NAME, so that the tables can
-be made again, and the study goes on from there, without a training:
+be made again without a training:
 
     cp -r docs/results/studies/generated runs/generated
     regard compare studies/generated.yaml --data FOLDER --out runs/generated --report
+
+Without --report a copy goes on with the runs that are not done yet.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import area_cpu, area_op, native
+from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
 
 SEQUENCES = [1, 2, 3, 4, 5, 7, 8, 11, 16]
@@ -139,6 +139,21 @@ def test_every_way_obeys_the_error_rule_over_two_thousand_cases(way: str, group:
 def test_pytorch_alone_obeys_the_error_rule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_KERNELS", "torch")
     assert_error_rule(make_case(5000 + seed, torch.float32))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_batch_in_pieces_is_the_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    case = make_case(7000 + seed, torch.float64)
+    pieces: list[int] = []
+    attend = area_torch.attend
+    monkeypatch.setattr(area_torch, "attend", lambda query, *rest: pieces.append(len(query)) or attend(query, *rest))
+    whole = results(ops.area_attention, case)
+    assert pieces == [2]
+    monkeypatch.setattr(area_torch, "PIECE", 1)
+    for found, expected in zip(results(ops.area_attention, case), whole, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert pieces == [2, 1, 1]
 
 
 @needs_library

@@ -12,7 +12,7 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import area_cpu, feature_cpu, native
+from regard.ops.kernels import area_cpu, area_torch, feature_cpu, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
 
 WAYS = ["cpu", "torch"]
@@ -63,6 +63,17 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("seed", range(20))
 def test_in_double_precision_it_is_the_form_that_makes_every_key(seed: int, way: str) -> None:
     case = make_case(seed)
+    for found, expected in zip(
+        results(ops.area_attention, case, torch.float64), results(reference.area_attention, case, torch.float64), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_batch_in_pieces_is_the_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_KERNELS", "torch")
+    monkeypatch.setattr(area_torch, "PIECE", 1)
+    case = make_case(300 + seed)
     for found, expected in zip(
         results(ops.area_attention, case, torch.float64), results(reference.area_attention, case, torch.float64), strict=True
     ):

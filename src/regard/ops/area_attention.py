@@ -101,7 +101,10 @@ def area_attention(
         return area_op.area_attention(query, key, value, mask, settings)
     if path == "torch":
         request = area_torch.Request(max_area, grid, causal, value_mode, top_k, scale, dropout)
-        result = area_torch.attend(query, key, value, mask, request, key_weights if key_mode == "features" else None)
+        weights = key_weights if key_mode == "features" else None
+        if not need_weights:
+            return area_torch.attend_in_pieces(query, key, value, mask, request, weights)
+        result = area_torch.attend(query, key, value, mask, request, weights)
     else:
         result = reference.area_attention(
             query,

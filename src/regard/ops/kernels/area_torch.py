@@ -16,10 +16,14 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.area import AreaWeights, area_mask, area_softmax, item_weights, shape_features
-from regard.ops.area_windows import Size, area_extent, window_moments, window_sums
+from regard.ops.area_windows import Size, area_counts, area_extent, window_moments, window_sums
 from regard.ops.masks import causal_mask
 from regard.ops.reference import AreaResult
 from regard.ops.shield import shield
+
+
+# C libraries give tensors of 32 MiB and more back to the system at once, and each new one is zeroed again, page by page.
+PIECE = 24 * 2**20
 
 
 class Request(NamedTuple):
@@ -124,6 +128,41 @@ def attend(
     if request.dropout:
         items = item_weights(weights, max_area, grid, value_mode=request.value_mode)
     return AreaResult(context, items.to(value.dtype), weights.to(value.dtype))
+
+
+def attend_in_pieces(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    request: Request,
+    key_weights: AreaWeights | None = None,
+) -> Tensor:
+    """Return the context of `attend`, computed for a part of the batch at a time where a CPU is faster so.
+
+    Args:
+        query: see `attend`, and so on.
+
+    Returns:
+        (B, H, T, Dv).
+
+    Example:
+        >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
+        >>> attend_in_pieces(torch.zeros(1, 1, 1, 1), memory, memory, None, Request(2)).item()
+        3.200000047683716
+    """
+    batch = query.shape[0]
+    rows = batch
+    if query.device.type == "cpu" and not torch.compiler.is_compiling() and 0 not in key.shape:
+        areas = sum(area_counts(area_extent(key.shape[-2], request.max_area, request.grid)))
+        wide = max(query.shape[-2], key.shape[-1] if key_weights is not None else 0)
+        rows = max(1, PIECE // (4 * query.shape[1] * areas * wide)) if query.numel() else batch
+    if rows >= batch:
+        return attend(query, key, value, mask, request, key_weights).context
+    per_row = mask is not None and mask.dim() == 4 and mask.shape[0] == batch
+    masks = mask.split(rows) if mask is not None and per_row else [mask] * -(-batch // rows)
+    parts = zip(query.split(rows), key.split(rows), value.split(rows), masks, strict=True)
+    return torch.cat([attend(*part, request, key_weights).context for part in parts])
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
