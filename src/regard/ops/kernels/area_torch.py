@@ -21,7 +21,6 @@ from regard.ops.masks import causal_mask
 from regard.ops.reference import AreaResult
 from regard.ops.shield import shield
 
-
 # C libraries give tensors of 32 MiB and more back to the system at once, and each new one is zeroed again, page by page.
 PIECE = 24 * 2**20
 
@@ -141,7 +140,12 @@ def attend_in_pieces(
     """Return the context of `attend`, computed for a part of the batch at a time where a CPU is faster so.
 
     Args:
-        query: see `attend`, and so on.
+        query: (B, H, T, D).
+        key: (B, H, S, D).
+        value: (B, H, S, Dv).
+        mask: bool, broadcastable to (B, H, T, S), or None.
+        request: the settings.
+        key_weights: for keys by Eq. 9.
 
     Returns:
         (B, H, T, Dv).
