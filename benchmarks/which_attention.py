@@ -42,6 +42,13 @@ def rows() -> list[list[str]]:
     )
     longer = value("length", "32", "crossed, s") / value("length", "32", "ordinary, s")
     soft, hard = "Show, Attend and Tell, soft", "Show, Attend and Tell, hard (best cell)"
+    models = (soft, "Show, Attend and Tell, hard", "Transformer", "Transformer, areas of 2 x 2", "Transformer, areas of 3 x 3")
+    caption = {name: value("flickr8k", name, "CIDEr-D") for name in models}
+
+    def verdict(hypothesis: str) -> str:
+        p = value("study_findings", ("li2018_captions", hypothesis), "p, corrected")
+        return f"{value('study_findings', ('li2018_captions', hypothesis), 'verdict')} (p = {p})"
+
     current, previous = "as in the table above", "looks before the last word is read, as published"
     words = {
         name: value("sentences_faithfulness", ("SST-2", name, "3"), "changed without")
@@ -93,6 +100,16 @@ def rows() -> list[list[str]]:
             f"{value('scenes', soft, 'minutes')} minutes on one core; hard {value('scenes', hard, 'minutes')}",
             "1,000 generated scenes, one seed",
             "[table](captioning.md#does-attention-point)",
+        ],
+        [
+            "captions of photographs",
+            "a Transformer that looks at cells; soft rather than hard attention in a recurrent one",
+            f"CIDEr-D {caption['Transformer']}, soft {caption[soft]}, hard {caption['Show, Attend and Tell, hard']}; areas of 2 x 2 "
+            f"{caption['Transformer, areas of 2 x 2']}, of 3 x 3 {caption['Transformer, areas of 3 x 3']}",
+            "the same number of updates",
+            f"one seed; over the test images {verdict('areas of 2 x 2 are better than cells')} for areas of 2 x 2, "
+            f"{verdict('areas of 3 x 3 are better than cells')} for 3 x 3",
+            "[table](captioning.md#flickr8k), [hypotheses](studies.md#which-of-their-claims-hold)",
         ],
         [
             "labels of sentences",
