@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
 
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, MissingExtraError
 from regard.integrations import hub
 from regard.integrations.hub import HubModel, fetch_run, publish_run
 from regard.tasks import Translator
@@ -107,3 +109,9 @@ def test_a_published_run_translates_where_it_is_fetched(tmp_path: Path, monkeypa
     (run / "model").rename(run / "elsewhere")
     with pytest.raises(CheckpointError, match="has no final weights yet"):
         publish_run(run, "model")
+
+
+def test_an_older_library_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "__version__", "0.36.2")
+    with pytest.raises(MissingExtraError, match=r"needs huggingface_hub 1\.0 or newer, found 0\.36\.2: pip install 'regard\[hf\]'"):
+        runpy.run_path(hub.__file__)

@@ -67,13 +67,14 @@ SPDX = {
     "python software foundation license": "PSF-2.0",
     "psf": "PSF-2.0",
     "the unlicense (unlicense)": "Unlicense",
+    "cmu license (mit-cmu)": "MIT-CMU",
     "historical permission notice and disclaimer (hpnd)": "HPND",
 }
 # Packages whose metadata tell no licence, or not only it, each with what its own licence file says.
 READ_BY_HAND: dict[str, str] = {
     "matplotlib": "PSF-2.0",  # its own licence, of the form of Python's
 }
-SUBSET = ["tests/ops", "tests/models", "tests/tasks"]
+SUBSET = [f"tests/{name}" for name in ("ops", "models", "tasks", "training", "system")]
 
 
 def requirements(extras: tuple[str, ...] = EXTRAS) -> list[Requirement]:

@@ -21,9 +21,13 @@ from regard.training.checkpoint import MODEL
 from regard.training.weights import check_fit, named_tensors, read_weights, whole_tensors
 
 try:
+    import huggingface_hub
     from huggingface_hub import HfApi, PyTorchModelHubMixin, hf_hub_download, snapshot_download
 except ImportError as error:
     raise MissingExtraError("regard.integrations.hub needs huggingface_hub: pip install 'regard[hf]'") from error
+if int(huggingface_hub.__version__.partition(".")[0]) < 1:  # tokenizers alone may bring an older one, whose mixin asks for other arguments
+    found = huggingface_hub.__version__
+    raise MissingExtraError(f"regard.integrations.hub needs huggingface_hub 1.0 or newer, found {found}: pip install 'regard[hf]'")
 
 __all__ = ["HubModel", "fetch_run", "publish_run"]
 

@@ -75,7 +75,8 @@ class _Saved(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     progress: Progress
-    scaler: dict[str, float | int]
+    # int first: of the types that fit, the oldest pydantic allowed takes the first, and a count of updates is no float.
+    scaler: dict[str, int | float]
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
