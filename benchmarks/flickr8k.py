@@ -132,15 +132,15 @@ def main() -> None:
         figures = own["figures"]
         minutes = minutes_of(run_of(arguments.runs, study, variant))
         rows.append([title, *scores_of(own), None if blind is None else round(100 * blind, 1), gain, int(figures["updates"]), minutes])
-        trained = ["Flickr8k, 6,000 images of 96 x 96", "small CNN from scratch, 12 x 12", f"{encoder} + {minutes} minutes of a core"]
+        trained = ["Flickr8k, 6,000 images of 96 x 96", "small CNN from scratch, 12 x 12", f"{encoder} + {minutes} minutes on a CPU"]
         beside.append(["ours", title, *trained, "Flickr8k", *scores_of(own)])
     machine = f"{platform.machine()}, torch {torch.__version__}, regard {regard.__version__}"
     columns = ["model", *SHOWN, "CIDEr-D of its control", "gain in %", "updates", "minutes"]
     note = (
         "`regard compare studies/xu2015.yaml`, `studies/li2018_captions.yaml` and `python benchmarks/flickr8k.py`: Flickr8k's 1,000 test "
         "images at 96 x 96, encoder from scratch, 12 x 12 cells that see 43 pixels each, beam 3, five references, scores times 100; one "
-        f"seed. A control is the same model trained with images shuffled between examples. Minutes of training with one thread, beside "
-        f"other work, after the {encoder} of the encoder that all begin with; {machine}."
+        f"seed. A control is the same model trained with images shuffled between examples. Minutes of training beside other "
+        f"work, after the {encoder} of the encoder that all begin with; {machine}."
     )
     write(arguments.out / "flickr8k.json", columns, rows, note)
     columns = ["source", "model", "trained on", "encoder", "budget", "test images", "CIDEr", *SHOWN[1:]]

@@ -155,12 +155,11 @@ def attend_in_pieces(
         >>> attend_in_pieces(torch.zeros(1, 1, 1, 1), memory, memory, None, Request(2)).item()
         3.200000047683716
     """
-    batch = query.shape[0]
-    rows = batch
-    if query.device.type == "cpu" and not torch.compiler.is_compiling() and 0 not in key.shape:
+    batch = rows = query.shape[0]
+    if query.device.type == "cpu" and not torch.compiler.is_compiling() and query.numel() and key.numel():
         areas = sum(area_counts(area_extent(key.shape[-2], request.max_area, request.grid)))
         wide = max(query.shape[-2], key.shape[-1] if key_weights is not None else 0)
-        rows = max(1, PIECE // (4 * query.shape[1] * areas * wide)) if query.numel() else batch
+        rows = max(1, PIECE // (4 * query.shape[1] * areas * wide))
     if rows >= batch:
         return attend(query, key, value, mask, request, key_weights).context
     per_row = mask is not None and mask.dim() == 4 and mask.shape[0] == batch
