@@ -137,6 +137,7 @@ def describe(pairs: Sequence[int], updates: int) -> str:
     command = f"python benchmarks/large_corpus.py --pairs {' '.join(map(str, pairs))} --updates {updates}"
     return (
         f"`{command}`: {SHARDS} shards a side, blocks of 65,536 pairs, a helper process, a small Transformer. {os.cpu_count()} cores, "
+        f"OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}, "
         f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, regard {regard.__version__}."
     )
 
