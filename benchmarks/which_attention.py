@@ -50,6 +50,11 @@ def rows() -> list[list[str]]:
         p = value("study_findings", ("li2018_captions", hypothesis), "p, corrected")
         return f"{value('study_findings', ('li2018_captions', hypothesis), 'verdict')} (p = {p})"
 
+    luong = ("global (dot)", *(f"global ({name}), input feeding" for name in ("concat", "dot", "general")))
+    score = {name: value("study_luong2015", name, "BLEU") for name in luong}
+    sharp = {name: value("study_luong2015", name, "entropy, bits") for name in luong}
+    chance = " and ".join(dict.fromkeys(value("study_luong2015", name, "p, corrected") for name in luong[1:]))
+
     current, previous = "as in the table above", "looks before the last word is read, as published"
     words = {
         name: value("sentences_faithfulness", ("SST-2", name, "3"), "changed without")
@@ -66,6 +71,18 @@ def rows() -> list[list[str]]:
             f"{value('multi30k', 'Bahdanau: additive, before the cell', 'minutes')} minutes of training",
             "one seed, an interval by bootstrap that is far from 0",
             "[table](results.md#translation-multi30k-english-german)",
+        ],
+        [
+            "translation, recurrent: the score",
+            "one that is bounded (concat, additive) rather than a product of states as they are (dot, general)",
+            f"concat {score['global (concat), input feeding']}, dot {score['global (dot), input feeding']}, general "
+            f"{score['global (general), input feeding']} BLEU after 1,200 updates; the products look at one token "
+            f"({sharp['global (dot), input feeding']} and {sharp['global (general), input feeding']} bits of entropy, concat "
+            f"{sharp['global (concat), input feeding']})",
+            f"{value('study_luong2015', 'global (dot), input feeding', 'parameters')} → "
+            f"{value('study_luong2015', 'global (concat), input feeding', 'parameters')} parameters",
+            f"one seed; each against dot without input feeding ({score['global (dot)']}): p = {chance}",
+            "[table](studies.md#scores-windows-input-feeding-luong-et-al-2015)",
         ],
         [
             "translation, Transformer",
