@@ -46,9 +46,6 @@ def main() -> None:
     # Each shape of a product leaves a megabyte in these two caches, and every batch has its own shapes: 1,024 entries are gigabytes.
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "512")
-    # Beside other programs a thread that turns at a barrier takes the processor from the thread it waits for (docs/performance.md).
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         sys.exit(_run())
     except BrokenPipeError:

@@ -103,19 +103,6 @@ def test_what_would_go_to_a_closed_error_output_does_not_go_among_the_results() 
     assert (done.returncode, done.stdout) == (2, b"")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="torch's OpenMP is libgomp on Linux only")
-@pytest.mark.parametrize(
-    ("given", "turns"),
-    [({}, 1000), ({"GOMP_SPINCOUNT": "77"}, 77), ({"OMP_WAIT_POLICY": "passive"}, 0), ({"OMP_WAIT_POLICY": "active"}, 30_000_000_000)],
-)
-def test_waiting_threads_soon_sleep_unless_the_user_has_said_else(given: dict[str, str], turns: int) -> None:
-    inherited = {name: value for name, value in environment().items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    done = subprocess.run(
-        [*PYTHON, "doctor"], capture_output=True, text=True, check=True, env={**inherited, **given, "OMP_DISPLAY_ENV": "verbose"}
-    )
-    assert f"GOMP_SPINCOUNT = '{turns}'" in done.stderr  # told by the library itself
-
-
 def test_a_closed_input_is_one_line_and_exit_code_2(folder: Path) -> None:
     done = in_shell("<&-", "translate", folder / "run")
     assert (done.returncode, done.stderr) == (2, b"regard: error: standard input: closed; give it lines\n")
