@@ -53,6 +53,7 @@ def rows() -> list[list[str]]:
     luong = ("global (dot)", *(f"global ({name}), input feeding" for name in ("concat", "dot", "general")))
     score = {name: value("study_luong2015", name, "BLEU") for name in luong}
     sharp = {name: value("study_luong2015", name, "entropy, bits") for name in luong}
+    updates = value("study_luong2015", "global (dot)", "updates")
     chance = " and ".join(dict.fromkeys(value("study_luong2015", name, "p, corrected") for name in luong[1:]))
 
     current, previous = "as in the table above", "looks before the last word is read, as published"
@@ -76,7 +77,7 @@ def rows() -> list[list[str]]:
             "translation, recurrent: the score",
             "one that is bounded (concat, additive) rather than a product of states as they are (dot, general)",
             f"concat {score['global (concat), input feeding']}, dot {score['global (dot), input feeding']}, general "
-            f"{score['global (general), input feeding']} BLEU after 1,200 updates; the products look at one token "
+            f"{score['global (general), input feeding']} BLEU after {updates} updates; the products look at one token "
             f"({sharp['global (dot), input feeding']} and {sharp['global (general), input feeding']} bits of entropy, concat "
             f"{sharp['global (concat), input feeding']})",
             f"{value('study_luong2015', 'global (dot), input feeding', 'parameters')} → "
