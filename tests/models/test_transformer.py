@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import MultiHeadAttention
+from regard.attention import Areas, MultiHeadAttention
 from regard.config import AreaConfig, CrossedConfig, TransformerConfig
 from regard.data.batching import collate
 from regard.decoding import SearchOptions, beam_search
@@ -206,18 +206,32 @@ def test_reordering_hypotheses_moves_no_key():
     assert turned.places.tolist() == [[1], [0], [5], [5]]
 
 
-@pytest.mark.parametrize("key_mode", ["sample_concat", "max"])
+@pytest.mark.parametrize("key_mode", ["sample_concat", "max", "mean"])
 def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     model = model_of(changes={"area": AreaConfig(max_area=3, key_mode=key_mode)})
     state = model.start(*batch_of((0, 1, 2))[:2])
     sizes = []
-    areas_of = MultiHeadAttention.areas_of
-    monkeypatch.setattr(MultiHeadAttention, "areas_of", lambda self, memory: sizes.append(memory.key.shape[2]) or areas_of(self, memory))
+    keys = Areas.keys
+    monkeypatch.setattr(Areas, "keys", lambda self, key: sizes.append(key.shape[2]) or keys(self, key))
     for _ in range(5):
         _, _, state = model.step(torch.full((3, 1), 4), state)
     # Two layers with areas: each looks at the last three tokens for the areas that end at the newest, and never at the source again.
     assert sizes == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
-    assert state.pasts[0].seen.key.shape[2] == 1 + 2 + 3 + 3 + 3
+    assert state.pasts[0].areas.key.shape == (5 * 3 * 3, 2, 5)
+
+
+def test_areas_step_by_step_are_those_of_all_at_once_in_native_code():
+    model = model_of(changes={"area": AREAS["area features"]}, dtype=torch.float32)
+    batch = batch_of((0, 1, 2))
+    with torch.inference_mode():
+        whole = model.output(model.decode(batch.source, batch.source_lengths, batch.target_input).readout)
+        state = model.start(batch.source, batch.source_lengths).select(torch.arange(3), torch.zeros(3, 4, dtype=torch.long))
+        for position in range(batch.target_input.shape[1]):
+            token = batch.target_input[:, position : position + 1].repeat(1, 4)
+            token[:, 1] = 5  # a hypothesis that goes its own way, and is dropped
+            logits, _, state = model.step(token, state)
+            torch.testing.assert_close(logits[:, 3], whole[:, position], rtol=1e-5, atol=1e-5)
+            state = state.select(torch.arange(3), torch.tensor([[2, 3, 0, 3]]).repeat(3, 1))
 
 
 def test_shown_weights_are_those_of_the_layer_asked_for():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.attention import ItemMemory, MultiHeadAttention, source_items
+from regard.attention import AdditiveScore, Areas, ItemMemory, MultiHeadAttention, source_items
 from regard.errors import ConfigError, ShapeError
 from regard.ops.kernels import indexed_cpu, native
 
@@ -121,8 +121,29 @@ def test_everything_may_be_attended_to_without_a_mask():
     assert ItemMemory(memory.key, memory.value, memory.places).batch == 2
 
 
-def test_an_attention_with_areas_has_no_memory_of_items():
-    from regard.attention import Areas
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.6}, {"top_k": 3}, {"key_mode": "max", "value_mode": "max"}])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_store_of_areas_equals_the_areas_of_a_memory(settings, masked):
+    torch.manual_seed(5)
+    attention = MultiHeadAttention(14, 2, areas=Areas(3, **settings))
+    states, query = torch.randn(3, 11, 14), torch.randn(3, 5, 14)
+    mask = torch.arange(11) < torch.tensor([11, 4, 7]).unsqueeze(1) if masked else None
+    with torch.no_grad():
+        memory = attention.areas_of(attention.memory(states, states, mask=mask))
+        expected = attention.attend(query, memory, need_weights="areas")
+        store = source_items(memory.key.transpose(1, 2), memory.value.transpose(1, 2), memory.mask)._replace(of_areas=True)
+        found = attention.attend_items(query, store, need_weights=True)
+    torch.testing.assert_close(found.context, expected.context)
+    in_order = expected.weights.gather(3, (store.places - 30 * torch.arange(3).unsqueeze(1))[:, None, None].expand_as(expected.weights))
+    torch.testing.assert_close(found.weights, in_order)
 
+
+def test_what_a_store_holds_and_what_an_attention_wants_must_agree():
     with pytest.raises(ConfigError, match="items: only scaled dot products"):
-        MultiHeadAttention(6, 2, areas=Areas(2)).items(torch.ones(1, 3, 6))
+        MultiHeadAttention(6, 2, score=AdditiveScore(3, 3, 4)).items(torch.ones(1, 3, 6))
+    with_areas, without = MultiHeadAttention(6, 2, areas=Areas(2)), MultiHeadAttention(6, 2)
+    items = with_areas.items(torch.ones(1, 3, 6))
+    with pytest.raises(ConfigError, match="the store is one of items"):
+        with_areas.attend_items(torch.ones(1, 2, 6), items)
+    with pytest.raises(ConfigError, match="the store is one of areas"):
+        without.attend_items(torch.ones(1, 2, 6), items._replace(of_areas=True))

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.ops.masks import length_mask
+
 
 class ItemMemory(NamedTuple):
     """Keys and values in one store, and for each group of queries a table of those it may attend to.
@@ -18,6 +20,7 @@ class ItemMemory(NamedTuple):
         value: (N, H, D).
         places: (G, L) long, 0 to N - 1.
         lengths: (G,) long, how many of a group's places count; None: all L.
+        of_areas: what is stored are areas, whose keys and values are made already.
 
     Example:
         >>> memory = ItemMemory(torch.ones(5, 1, 2), torch.ones(5, 1, 2), torch.tensor([[0, 1], [3, 4]]))
@@ -29,6 +32,7 @@ class ItemMemory(NamedTuple):
     value: Tensor
     places: Tensor
     lengths: Tensor | None = None
+    of_areas: bool = False
 
     @property
     def batch(self) -> int:
@@ -38,7 +42,12 @@ class ItemMemory(NamedTuple):
     def rows(self, index: Tensor) -> ItemMemory:
         """Keep only the groups `index` (G',), in that order."""
         lengths = None if self.lengths is None else self.lengths.index_select(0, index)
-        return ItemMemory(self.key, self.value, self.places.index_select(0, index), lengths)
+        return self._replace(places=self.places.index_select(0, index), lengths=lengths)
+
+    def gathered(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Copy what each group may attend to: keys and values (G, H, L, D), and which of them count (G, L), None for all."""
+        key, value = (part[self.places].transpose(1, 2) for part in (self.key, self.value))
+        return key, value, None if self.lengths is None else length_mask(self.lengths, self.places.shape[1])
 
 
 def source_items(key: Tensor, value: Tensor, mask: Tensor | None) -> ItemMemory:

@@ -53,11 +53,6 @@ class HeadMemory(NamedTuple):
         mask = None if self.mask is None else self.mask.index_select(0, index)
         return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask, self.of_areas)
 
-    def positions(self, index: Tensor) -> HeadMemory:
-        """Keep only the positions `index` (S',), in that order."""
-        mask = None if self.mask is None else self.mask.index_select(1, index)
-        return HeadMemory(self.key.index_select(2, index), self.value.index_select(2, index), mask, self.of_areas)
-
 
 def _all(memory: HeadMemory) -> Tensor:
     return torch.ones(memory.key.shape[0], memory.key.shape[2], dtype=torch.bool, device=memory.key.device)
@@ -196,10 +191,10 @@ class MultiHeadAttention(nn.Module):
         """Project states (B, S, E), which are keys and values alike, into a store for a search; `mask` (B, S) bool hides some.
 
         Raises:
-            ConfigError: with areas or scores of its own an attention has no such memory.
+            ConfigError: with scores of its own an attention has no such memory.
         """
-        if self.areas is not None or self.score is not None:
-            raise ConfigError("items: only scaled dot products with single items can be looked up in a store")
+        if self.score is not None:
+            raise ConfigError("items: only scaled dot products can be looked up in a store")
         if mask is not None:
             states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
         key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
@@ -209,10 +204,19 @@ class MultiHeadAttention(nn.Module):
         """Attend with groups of queries (G, K, E) to a store: context (G, K, E) and, if asked for, weights (G, H, K, L).
 
         A weight belongs to a place of the group's table, in its order.
+
+        Raises:
+            ConfigError: an attention with areas is given a store of items, or one without them a store of areas.
         """
+        areas = self.areas
+        if memory.of_areas != (areas is not None):
+            raise ConfigError(f"attend_items: areas are {areas}, and the store is one of {'areas' if memory.of_areas else 'items'}")
+        if areas is not None and areas.top_k is not None:
+            return self.attend(query, HeadMemory(*memory.gathered(), True), need_weights="areas" if need_weights else False)
+        scale = None if areas is None else 1 / (math.sqrt(self.head_dim) * areas.temperature)
         heads = self.query(query).unflatten(-1, (self.num_heads, self.head_dim))
         context, weights = ops.indexed_attention(
-            heads, memory.key, memory.value, memory.places, lengths=memory.lengths, need_weights=need_weights
+            heads, memory.key, memory.value, memory.places, lengths=memory.lengths, scale=scale, need_weights=need_weights
         )
         return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
 

@@ -29,11 +29,11 @@ from regard.models.transformer_layers import (
     ResidualNorm,
     SourceReader,
 )
-from regard.models.transformer_state import Cache, Newest, Store, TransformerState
+from regard.models.transformer_state import AreaStore, Newest, Store, TransformerState
 
 __all__ = [
+    "AreaStore",
     "Bridge",
-    "Cache",
     "CaptionModel",
     "CaptionTransformer",
     "CrossedEncoder",

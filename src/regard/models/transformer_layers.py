@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import ItemMemory, MultiHeadAttention
+from regard.attention import MultiHeadAttention
 from regard.models.source import Source, SourceMemory, recall, remember
-from regard.models.transformer_state import Cache, Newest, Past, Store, extend
+from regard.models.transformer_state import Newest, Past, grow
 
 Activation = Literal["relu", "swish", "gelu"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "swish": F.silu, "gelu": F.gelu}
@@ -241,13 +241,8 @@ class DecoderLayer(nn.Module):
         """Map the state of one token of each hypothesis, (B, K, E), each with a past of its own and all with the same sources."""
         given = self.attention_norm.before(x)
         token = given.flatten(0, 1).unsqueeze(1)  # (B K, 1, E)
-        if self.attention.areas is None:
-            latest = self.attention.items(token)
-            past = past.extended(newest.count, latest.key, latest.value) if isinstance(past, Store) else Store(latest.key, latest.value)
-            found = self.attention.attend_items(token, ItemMemory(past.key, past.value, newest.places))
-        else:
-            past = extend(past if isinstance(past, Cache) else None, self.attention.memory(token, token), self.attention)
-            found = self.attention.attend(token, past.seen)
+        past, memory = grow(past, token, newest, self.attention)
+        found = self.attention.attend_items(token, memory)
         x = self.attention_norm.after(x, found.context.view_as(x))
         return *self._read(x, memories, need_weights), past
 

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention import HeadMemory, ItemMemory, MultiHeadAttention
@@ -73,44 +74,20 @@ class Store:
         return found
 
 
-class Cache(NamedTuple):
-    """What self-attention with areas has seen so far, for B * K hypotheses one below the other.
+class AreaStore(NamedTuple):
+    """What a layer with areas remembers. An area stays as it was made: it ends at one token, and others are never added to it.
 
     Attributes:
-        seen: the keys and values of all tokens; where areas have keys to be made, those of all areas, in the order in which they ended.
-        recent: with such areas the last A - 1 tokens, in which the areas begin that end at the next one; else None.
+        items: all tokens.
+        areas: for each token A areas, those that end at it, the shortest first; one longer than the past of its token is zeros and in no
+            table.
     """
 
-    seen: HeadMemory
-    recent: HeadMemory | None
-
-    def rows(self, index: Tensor) -> Cache:
-        """Keep only the hypotheses `index`, in that order."""
-        return Cache(self.seen.rows(index), None if self.recent is None else self.recent.rows(index))
+    items: Store
+    areas: Store
 
 
-def extend(cache: Cache | None, latest: HeadMemory, attention: MultiHeadAttention) -> Cache:
-    """Add the newest token, and all areas that end at it: none of them existed before, and all earlier ones stay as they are.
-
-    Args:
-        cache: what was seen before; None at the first token.
-        latest: the newest token's key and value, one position.
-        attention: which attends to the cache, its areas along a sequence.
-    """
-    areas = attention.areas
-    assert areas is not None
-    if areas.fused or not isinstance(areas.max_area, int):
-        return Cache(latest if cache is None else cache.seen.append(latest), None)
-    items = latest if cache is None or cache.recent is None else cache.recent.append(latest)
-    size, device = items.key.shape[2], latest.key.device
-    # Areas stand by length, then by start: the last of each length, of which there are size, size - 1, ... 1, ends at the newest item.
-    newest = torch.tensor([count - 1 for count in accumulate(range(size, 0, -1))], device=device)
-    made = attention.areas_of(items).positions(newest)
-    recent = items.positions(torch.arange(max(0, size + 1 - areas.max_area), size, device=device))
-    return Cache(made if cache is None else cache.seen.append(made), recent)
-
-
-Past = Store | Cache
+Past = Store | AreaStore
 """What one layer's self-attention remembers: without areas, and with them."""
 
 
@@ -124,6 +101,50 @@ class Newest(NamedTuple):
 
     count: int
     places: Tensor
+
+
+def grow(past: Past | None, token: Tensor, newest: Newest, attention: MultiHeadAttention) -> tuple[Past, ItemMemory]:
+    """Add the newest token of each hypothesis, and all areas that end at it, to what a layer remembers.
+
+    Args:
+        past: what was read before; None at the first token.
+        token: (B K, 1, E), what the attention is given.
+        newest: where the tokens will stand.
+        attention: of the layer to its past, its areas along a sequence.
+
+    Returns:
+        What the layer remembers now, and what each hypothesis may attend to there.
+    """
+    latest = attention.items(token)
+    items = _extended(past.items if isinstance(past, AreaStore) else past, newest.count, latest.key, latest.value)
+    areas = attention.areas
+    if areas is None:
+        return items, ItemMemory(items.key, items.value, newest.places)
+    assert isinstance(areas.max_area, int)
+    key, value, _ = ItemMemory(items.key, items.value, newest.places[:, -areas.max_area :]).gathered()
+    # Areas stand by length, then by start: the last of each length, of which there are size, size - 1, ... 1, ends at the newest item.
+    size = key.shape[2]
+    ending = torch.tensor([count - 1 for count in accumulate(range(size, 0, -1))], device=key.device)
+    made = (F.pad(part.index_select(2, ending), (0, 0, 0, areas.max_area - size)) for part in (areas.keys(key), areas.values(value)))
+    key, value = (part.transpose(1, 2).flatten(0, 1) for part in made)
+    store = _extended(past.areas if isinstance(past, AreaStore) else None, newest.count * areas.max_area, key, value)
+    places = area_places(newest.places, areas.max_area)
+    return AreaStore(items, store), ItemMemory(store.key, store.value, places, of_areas=True)
+
+
+def _extended(store: Store | None, count: int, key: Tensor, value: Tensor) -> Store:
+    return Store(key, value) if store is None else store.extended(count, key, value)
+
+
+def area_places(places: Tensor, max_area: int) -> Tensor:
+    """Tell where the areas of each hypothesis stand in an `AreaStore`, (B K, N), from where its tokens stand, (B K, T).
+
+    Example:
+        >>> area_places(torch.tensor([[0, 3, 4]]), 2).tolist()  # the first token has one area
+        [[0, 6, 7, 8, 9]]
+    """
+    ends, lengths = torch.ones(places.shape[1], max_area, dtype=torch.bool, device=places.device).tril().nonzero(as_tuple=True)
+    return places.index_select(1, ends) * max_area + lengths
 
 
 @dataclass(frozen=True)
@@ -163,7 +184,6 @@ class TransformerState:
         same = rows.shape[0] == self.memories[0][0].batch
         return replace(
             self,
-            pasts=tuple(past.rows(index) if isinstance(past, Cache) else past for past in self.pasts),
             memories=self.memories if same else tuple(tuple(one.rows(rows) for one in layer) for layer in self.memories),
             places=self.places.index_select(0, index),
             beams=beams.shape[1],
