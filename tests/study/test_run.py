@@ -225,6 +225,22 @@ def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trai
         run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=lambda command, log: pytest.fail("trained"))
 
 
+def test_settings_that_do_not_fit_together_are_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    wrong = {"variants": {**VARIANTS, "dot": {"settings": {"model": {"attention": {"score": "dot"}}}}}}
+    study = load_study(written(tmp_path, data, **wrong))
+    with pytest.raises(ConfigError, match=r"reversing: the run letters-dot-1: .*decoder_dim is 8"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("a run was trained"))
+
+
+def test_a_transformer_runs_beside_others_on_two_vocabularies(tmp_path: Path, data: Path) -> None:
+    model = {"type": "transformer", "embed_dim": 8, "num_heads": 2, "ff_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
+    settings = {name: part for name, part in SMALL.items() if name != "model"} | {"vocabulary": {"kind": "word", "shared": False}}
+    changes = {"settings": settings, "variants": {"transformer": {"settings": {"model": model}}}}
+    study = load_study(written(tmp_path, data, **changes))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, say=lambda line: None, train=train_here) == 0
+    assert not load_config(tmp_path / "out" / "configs" / "letters-transformer-1.yaml").model.share_embeddings
+
+
 def test_a_training_is_no_part_of_the_group_that_shares_a_study() -> None:
     group = {
         "RANK": "5",

@@ -373,9 +373,9 @@ def test_a_line_of_two_columns_is_a_pair() -> None:
 @pytest.mark.parametrize("path", sorted([*CONFIGS.glob("s*.yaml"), *CONFIGS.glob("trec*.yaml")]), ids=lambda path: path.stem)
 def test_a_shipped_configuration_fits_together(path: Path) -> None:
     from regard.config import TASKS, task_of
-    from regard.tasks.sentences import _check_settings
+    from regard.tasks.sentences import check_sentence_settings
 
     config = load_config(path, kind=TASKS[task_of(path)])
     assert isinstance(config, ClassificationConfig | EntailmentConfig)
-    _check_settings(config)
+    check_sentence_settings(config)
     assert path.read_text().startswith(f"# regard train {config.task} --config configs/{path.name} ")

@@ -100,7 +100,7 @@ class TransformerSettings(Frozen):
     output_bias: bool = Field(default=False, description="whether the output layer has one")
     area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")
     tie_embeddings: bool = Field(default=True, description="output layer = target embedding")
-    share_embeddings: bool = Field(default=True, description="source embedding = target embedding; needs a shared vocabulary")
+    share_embeddings: bool = Field(default=True, description="source embedding = target embedding; absent: where the vocabulary is shared")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
     relu_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")

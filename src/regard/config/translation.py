@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from regard.config.base import DecodingConfig, Frozen, RunConfig
 from regard.config.models import ModelConfig, RNNConfig
@@ -36,5 +36,10 @@ class TranslationConfig(RunConfig):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _recurrent_unless_said(cls, model: Any) -> Any:
-        return {"type": RNNConfig().type, **model} if isinstance(model, Mapping) else model
+    def _completed(cls, model: Any, info: ValidationInfo) -> Any:
+        # Recurrent unless another is said; without one vocabulary no table can be of both sides.
+        if not isinstance(model, Mapping):
+            return model
+        vocabulary = info.data.get("vocabulary")
+        apart = {} if vocabulary is None or vocabulary.shared else {"share_embeddings": False}
+        return {"type": RNNConfig().type, **apart, **model}

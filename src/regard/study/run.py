@@ -29,6 +29,10 @@ from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
 from regard.study.claims import claim, holders
 from regard.study.measure import attention_of, measure_run, selection_of
+from regard.tasks.captioning import check_settings as check_captioning
+from regard.tasks.language import check_language_settings
+from regard.tasks.sentences import check_sentence_settings
+from regard.tasks.translation import check_settings as check_translation
 from regard.training import StopSignal
 
 RUNS, RESULTS, CLAIMS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
@@ -38,6 +42,15 @@ POLL = 0.2
 GROUP = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
 # What a file of weights holds beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+# Whether the settings of a run fit together.
+CHECKS: dict[str, Callable[[Any], None]] = {
+    "translation": check_translation,
+    "captioning": check_captioning,
+    "classification": check_sentence_settings,
+    "entailment": check_sentence_settings,
+    "lm": check_language_settings,
+}
 
 Trainer = Callable[[Sequence[str], Path], float | None]
 """Does a training: the words of its command and the file of its log in, its memory in MiB out."""
@@ -133,6 +146,10 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
     """
     for cell in cells(study):
         config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
+        try:
+            CHECKS[study.task](config)
+        except ConfigError as error:
+            raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
         if result_file(folder, cell).exists():
             done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
             if changed := differences(done, config):

@@ -153,7 +153,7 @@ def train_sentences(
         RegardError: bad data, settings that do not fit, a damaged run; see `prepare_run` and `regard.training.train`.
     """
     folder = Path(folder)
-    _check_settings(config)
+    check_sentence_settings(config)
     with processes() as world:
         tell = say if world.main else silent
         parts, digests = _read_data(config)
@@ -246,7 +246,16 @@ def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, l
     return job
 
 
-def _check_settings(config: SentenceConfig) -> None:
+def check_sentence_settings(config: SentenceConfig) -> None:
+    """Refuse settings that do not fit together, before anything is read or written.
+
+    Raises:
+        ConfigError: names the setting and what it needs.
+
+    Example:
+        >>> from regard.config import ClassificationConfig
+        >>> check_sentence_settings(ClassificationConfig())
+    """
     check_metric(config, METRICS)
     if config.data.vectors is not None and config.vocabulary.kind != "word":
         raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
