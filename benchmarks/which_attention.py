@@ -56,6 +56,7 @@ def rows() -> list[list[str]]:
     updates = value("study_luong2015", "global (dot)", "updates")
     chance = " and ".join(dict.fromkeys(value("study_luong2015", name, "p, corrected") for name in luong[1:]))
 
+    lstm = {name: value("study_li2018_lstm", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9")}
     current, previous = "as in the table above", "looks before the last word is read, as published"
     words = {
         name: value("sentences_faithfulness", ("SST-2", name, "3"), "changed without")
@@ -84,6 +85,16 @@ def rows() -> list[list[str]]:
             f"{value('study_luong2015', 'global (concat), input feeding', 'parameters')} parameters",
             f"one seed; each against dot without input feeding ({score['global (dot)']}): p = {chance}",
             "[table](studies.md#scores-windows-input-feeding-luong-et-al-2015)",
+        ],
+        [
+            "translation, LSTM with four heads",
+            "areas of one or two tokens (Eq. 3 and 4)",
+            f"{lstm['regular attention']} → {lstm['areas, Eq. 3 and 4']} BLEU; with learned keys {lstm['areas, Eq. 9']}",
+            "no parameters; with learned keys "
+            f"{value('study_li2018_lstm', 'regular attention', 'parameters')} → {value('study_li2018_lstm', 'areas, Eq. 9', 'parameters')}",
+            f"two seeds of 8 epochs, p = {value('study_li2018_lstm', 'areas, Eq. 3 and 4', 'p, corrected')} over them and the test "
+            f"sentences; with learned keys {value('study_li2018_lstm', 'areas, Eq. 9', 'p, corrected')}",
+            "[table](studies.md#areas-in-lstms-li-et-al-2018)",
         ],
         [
             "translation, Transformer",
