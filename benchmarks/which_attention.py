@@ -57,6 +57,9 @@ def rows() -> list[list[str]]:
     chance = " and ".join(dict.fromkeys(value("study_luong2015", name, "p, corrected") for name in luong[1:]))
 
     lstm = {name: value("study_li2018_lstm", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9")}
+    fed, named = "general, input feeding", ("general, input feeding", "additive", "Transformer", "Transformer, areas of 3")
+    points = {(data, name): value("study_generated", (data, name), "AER") for data in ("letters backwards", "dates") for name in named}
+    right = {name: value("study_generated", ("dates", name), "exact match") for name in (fed, "additive")}
     current, previous = "as in the table above", "looks before the last word is read, as published"
     words = {
         name: value("sentences_faithfulness", ("SST-2", name, "3"), "changed without")
@@ -121,6 +124,17 @@ def rows() -> list[list[str]]:
             f"{crossed:.1f} times the parameters, {longer:.1f} times the step",
             "within the spread of seeds",
             "[table](results.md#transformers-on-multi30k), [steps](performance.md#over-the-length-of-a-sentence)",
+        ],
+        [
+            "links between source and target",
+            "a recurrent decoder with additive attention, or general with input feeding; areas where they need not point",
+            f"alignment error on letters backwards: general {points['letters backwards', fed]} %, additive "
+            f"{points['letters backwards', 'additive']}, Transformer {points['letters backwards', 'Transformer']}, with areas "
+            f"{points['letters backwards', 'Transformer, areas of 3']}; on dates {points['dates', fed]}, {points['dates', 'additive']}, "
+            f"{points['dates', 'Transformer']}, {points['dates', 'Transformer, areas of 3']}",
+            f"lines that are right: general {right[fed]}, additive {right['additive']} % of the dates",
+            "two seeds, 1,000 lines of generated sets whose links are known",
+            "[table](studies.md#generated-sets-whose-alignments-are-known)",
         ],
         [
             "captions that point",
