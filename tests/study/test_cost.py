@@ -18,6 +18,7 @@ from regard.data.batching import collate
 from regard.data.vocabulary import UNK
 from regard.models import build_for
 from regard.study.cost import CAPTION, RATES, estimate, work_of
+from regard.study.run import CHECKS
 from regard.training.optimizer import build_optimizer
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
@@ -61,6 +62,14 @@ def test_a_study_can_be_estimated_at_every_scale(path: Path) -> None:
         columns, rows = estimate(study, beside=path.parent)
         assert len(rows) == len(study.data) * len(study.variants)
         assert all(len(row) == len(columns) for row in rows)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_settings_of_every_run_fit_together(path: Path) -> None:
+    for scale in (None, *load_study(path, data="/sets").scales):
+        study = load_study(path, data="/sets", scale=scale)
+        for cell in cells(study):
+            CHECKS[study.task](cell_config(study, cell, folder=path.parent))
 
 
 def test_the_measured_rate_is_the_one_that_was_measured() -> None:
