@@ -14,6 +14,7 @@ from regard.data.batching import collate
 from regard.decoding import SearchOptions, beam_search
 from regard.errors import ConfigError
 from regard.models import Decoder, DecoderLayer, EncoderLayer, FeedForward, Source, SourceReader, build, sinusoidal_positions
+from regard.ops.kernels import indexed_cpu, native
 
 VOCABULARY = 19
 PAIRS = ([[4, 5, 6, 7, 8, 9, 4], [9, 10], [11, 4, 5]], [[4, 5, 6, 11, 6, 7], [7], [8, 9, 10, 11]])
@@ -220,7 +221,10 @@ def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     assert state.pasts[0].areas.key.shape == (5 * 3 * 3, 2, 5)
 
 
-def test_areas_step_by_step_are_those_of_all_at_once_in_native_code():
+@pytest.mark.skipif(native.library() is None, reason="no native library")
+def test_areas_step_by_step_are_those_of_all_at_once_in_native_code(monkeypatch):
+    calls, attend = [], indexed_cpu.attend
+    monkeypatch.setattr(indexed_cpu, "attend", lambda *parts, **options: calls.append(1) or attend(*parts, **options))
     model = model_of(changes={"area": AREAS["area features"]}, dtype=torch.float32)
     batch = batch_of((0, 1, 2))
     with torch.inference_mode():
@@ -232,6 +236,15 @@ def test_areas_step_by_step_are_those_of_all_at_once_in_native_code():
             logits, _, state = model.step(token, state)
             torch.testing.assert_close(logits[:, 3], whole[:, position], rtol=1e-5, atol=1e-5)
             state = state.select(torch.arange(3), torch.tensor([[2, 3, 0, 3]]).repeat(3, 1))
+    assert len(calls) == 4 * batch.target_input.shape[1]  # three layers look back, and the one without areas at the source, too
+
+
+def test_a_past_has_no_areas_of_a_grid():
+    attention = MultiHeadAttention(6, 2, areas=Areas((2, 2), grid=(2, 3)))
+    layer = DecoderLayer(attention, SourceReader(MultiHeadAttention(6, 2)), FeedForward(6, 7), pre=False, dropout=0.0)
+    decoder = Decoder([layer], None)
+    with pytest.raises(ConfigError, match=r"areas of the grid \(2, 3\)"):
+        decoder.step(torch.ones(1, 1, 6), decoder.start([Source(torch.ones(1, 2, 6), None)]))
 
 
 def test_shown_weights_are_those_of_the_layer_asked_for():

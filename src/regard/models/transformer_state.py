@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention import HeadMemory, ItemMemory, MultiHeadAttention
+from regard.errors import ConfigError
 
 # Steps that a new store has room for; a full one doubles.
 FIRST_STEPS = 8
@@ -114,13 +115,17 @@ def grow(past: Past | None, token: Tensor, newest: Newest, attention: MultiHeadA
 
     Returns:
         What the layer remembers now, and what each hypothesis may attend to there.
+
+    Raises:
+        ConfigError: the areas are those of a grid, to which no token can be added.
     """
     latest = attention.items(token)
     items = _extended(past.items if isinstance(past, AreaStore) else past, newest.count, latest.key, latest.value)
     areas = attention.areas
     if areas is None:
         return items, ItemMemory(items.key, items.value, newest.places)
-    assert isinstance(areas.max_area, int)
+    if not isinstance(areas.max_area, int):
+        raise ConfigError(f"grow: a past is a sequence, to which tokens are added; found areas of the grid {areas.grid}")
     key, value, _ = ItemMemory(items.key, items.value, newest.places[:, -areas.max_area :]).gathered()
     # Areas stand by length, then by start: the last of each length, of which there are size, size - 1, ... 1, ends at the newest item.
     size = key.shape[2]
