@@ -6,8 +6,8 @@
 
 Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
 study_findings.json: what became of the hypotheses of all studies whose results are there. Times and memory stay in the study's own report:
-they are of a machine that may have done other things. What every run has given is kept in docs/results/studies/NAME, so that the tables can
-be made again without a training:
+they are of a machine that may have done other things. It is kept in docs/results/studies/NAME, with what every run has given, so that all
+of it can be made again without a training:
 
     cp -r docs/results/studies/generated runs/generated
     regard compare studies/generated.yaml --data FOLDER --out runs/generated --report
@@ -52,7 +52,8 @@ def tables(name: str, runs: Path, out: Path) -> None:
     note = (
         f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; p by approximate "
         f"randomisation, corrected for all comparisons of the table (Holm).{missing} "
-        f"torch {torch.__version__}, regard {regard.__version__}."
+        f"torch {torch.__version__}, regard {regard.__version__}. With times, memory, speeds and commands: the "
+        f"[report](results/studies/{name}/report.md); with learning curves, too: the [page](results/studies/{name}/report.html)."
     )
     shown = [[row[number] for number in kept] for row in rows]
     write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
@@ -67,9 +68,11 @@ def tables(name: str, runs: Path, out: Path) -> None:
 
 
 def keep(name: str, runs: Path, out: Path) -> None:
-    """Keep the settings and the results of a study's runs."""
+    """Keep the report of a study, and the settings and the results of its runs."""
     for part in ("configs", "results"):
         shutil.copytree(runs / name / part, out / "studies" / name / part, dirs_exist_ok=True)
+    for part in ("report.md", "report.html"):
+        shutil.copy(runs / name / part, out / "studies" / name / part)
 
 
 def write_findings(out: Path) -> None:

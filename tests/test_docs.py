@@ -26,7 +26,8 @@ from regard.cli import app
 from regard.config import AttentionConfig
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").rglob("*.md"))
+# What stands in docs/results is written by commands.
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
 FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 # One process for all blocks and commands: nearly all the time of one goes into importing torch.
 RUN_ALL = """
@@ -291,6 +292,41 @@ def test_the_file_tree_of_the_readme_names_what_exists_and_all_of_the_package() 
     ]
     expected = {f"src/regard/{path.name}" + ("/" if path.is_dir() else "") for path in parts}
     assert expected - set(entries) == set()
+
+
+def prose(document: Path) -> str:
+    """Return a document without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the names by which a document's headings are linked to."""
+    headings = re.findall(r"^#+ (.+)$", prose(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(document: Path) -> list[str]:
+    """Return the links to files that are not there, and to headings that a document does not have."""
+    dead = []
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(document)):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_every_link_of_a_document_leads_somewhere(document: Path) -> None:
+    assert dead_links(document) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text(
+        "# The *one*, then\n[a](#the-one-then) [b](#two) [c](b.md) [d](a.md#the-one-then) [e](https://x.y)\n```\n# no\n```\n[f](#no)\n"
+    )
+    assert dead_links(document) == ["#two", "b.md", "#no"]
 
 
 def test_the_readme_names_every_score_and_window_there_is() -> None:
