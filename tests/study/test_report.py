@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from regard.config import validate
 from regard.config.study import StudyCell, StudyConfig
 from regard.study import build_report, write_report
-from regard.study.report_files import findings, markdown
+from regard.study.report_files import curves, findings, markdown, table
 from regard.study.run import result_file
 
-TEST = {"classification": {"examples": "a.tsv"}, "lm": {"text": "a.txt"}}
+TEST = {"classification": {"examples": "a.tsv"}, "lm": {"text": "a.txt"}, "captioning": {"captions": "a.txt", "images": "a.tar"}}
+MAIN = {"classification": ("accuracy", "mean"), "lm": ("perplexity", "perplexity"), "captioning": ("CIDEr-D", "mean")}
 
 
 def study_of(task: str, *hypotheses: Mapping[str, Any], seeds: Sequence[int] = (1,)) -> StudyConfig:
@@ -32,11 +34,12 @@ def study_of(task: str, *hypotheses: Mapping[str, Any], seeds: Sequence[int] = (
 
 def put(folder: Path, task: str, data: str, variant: str, seed: int, counts: Sequence[tuple[float, float]]) -> None:
     """Keep a result as `regard compare` does, of the counts of its items."""
-    main, kind = {"classification": ("accuracy", "mean"), "lm": ("perplexity", "perplexity")}[task]
+    main, kind = MAIN[task]
     path = result_file(folder, StudyCell(data=data, variant=variant, seed=seed))
     path.parent.mkdir(parents=True, exist_ok=True)
     cell = {"data": data, "variant": variant, "seed": seed}
-    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "curve": [], "command": "regard train"}
+    result = {"cell": cell, "main": main, "metric": kind, "scores": {main: 1.0}, "attention": {}, "command": "regard train"}
+    result["curve"] = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path.write_text(json.dumps({**result, "counts": list(map(list, counts))}))
 
 
@@ -112,3 +115,26 @@ def test_a_study_without_hypotheses_says_nothing_of_them(tmp_path: Path) -> None
     report = build_report(study_of("classification"), tmp_path, samples=1)
     assert findings(report) is None
     assert "found out" not in markdown(report)
+
+
+def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
+    for variant, value in (("plain", 0.25), ("good", 0.5)):
+        put(tmp_path, "captioning", "a", variant, 1, [(value, 1.0)] * 8)
+    report = build_report(study_of("captioning", {"says": "it helps", "better": "good", "than": "plain"}), tmp_path, samples=200)
+    columns, (plain, good) = table(report)
+    assert columns[3:5] == ["CIDEr-D", "against plain"]
+    assert [plain[3:5], good[3:5]] == [["1.000", ""], ["1.000", "+0.250"]]
+    shown = findings(report)
+    assert shown is not None
+    assert shown[1][0][2] == "+0.250"
+
+
+def test_no_two_learning_curves_look_the_same(tmp_path: Path) -> None:
+    study = study_of("lm")
+    names = [f"v{number}" for number in range(13)]
+    study = study.model_copy(update={"variants": dict.fromkeys(names, study.variants["plain"])})
+    for name in names:
+        put(tmp_path, "lm", "a", name, 1, [(2.0, 1.0)])
+    drawn = curves(build_report(study, tmp_path, samples=10))
+    lines = re.findall(r'<path d="M [^"]*" clip-path[^>]* style="([^"]+)"', drawn)
+    assert len(lines) == len(set(lines)) == 13

@@ -14,6 +14,9 @@ from regard.study.report import LEVEL, LOWER, Report
 
 # What a test set with known alignments or regions tells of the attention.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
+# Decimals of the main score: those of captions are about 1, all others up to 100.
+DECIMALS = {"captioning": 3}
+LINES = ("-", "--", ":", "-.")  # of curves: there are ten colours
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -52,12 +55,13 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "mass on areas by size",
         "chosen by validation",
     ]
-    rows = []
+    rows, decimals = [], DECIMALS.get(study.task, 2)
     for row in report.rows:
-        spread = "" if row.deviation is None else f" ± {row.deviation:.2f}"
+        spread = "" if row.deviation is None else f" ± {row.deviation:.{decimals}f}"
         areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
         cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
-        cells_ += [f"{row.score:.2f}{spread}", _number(row.difference, "+.2f"), _number(row.p_value, ".3f"), _number(row.corrected, ".3f")]
+        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f")]
+        cells_ += [_number(row.p_value, ".3f"), _number(row.corrected, ".3f")]
         cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
         cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
         cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
@@ -91,9 +95,9 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
     if not report.findings:
         return None
     study = report.study
-    rows = []
+    rows, gain = [], f"+.{DECIMALS.get(study.task, 2)}f"
     for row in report.findings:
-        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, "+.2f")]
+        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, gain)]
         rows.append([*own, _number(row.p_value, ".3f"), _number(row.corrected, ".3f"), str(row.runs), row.verdict])
     columns = ["hypothesis", "data", "published", f"here, {report.metric}", "p", "p, corrected", "seeds", "verdict"]
     kept = [number for number, column in enumerate(columns) if column != "published" or any(row[number] for row in rows)]
@@ -228,10 +232,11 @@ def curves(report: Report) -> str:
         axes = figure.subplots()
         for number, (variant, named) in enumerate(report.study.variants.items()):
             label: str | None = named.title or variant
+            style = LINES[number // 10 % len(LINES)]
             for run in runs:
                 if run["cell"]["variant"] == variant:
                     points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
-                    axes.plot(*zip(*points, strict=True), color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
+                    axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
                     label = None  # once a variant
         axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss")
         axes.legend(frameon=False, fontsize=8)
