@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from regard.training import TrainResult, train
+from regard.training.checkpoint import list_checkpoints
 from tests.training import tiny
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -98,6 +99,15 @@ def test_a_signal_saves_and_the_run_resumes_exactly(
         assert result.step not in [line["step"] for line in lines(tmp_path) if line["event"] == "evaluate"], "the evaluation is left"
     assert tiny.run(tmp_path).weights_sha256 == expected.weights_sha256
     assert lines(tmp_path) == lines(folder)
+
+
+def test_a_stop_leaves_no_checkpoint_that_a_run_never_stopped_would_not_have(tmp_path: Path) -> None:
+    tiny.run(tmp_path / "straight", keep=100)
+    for moment in ("update 5", "update 8", "evaluate 9", "save 12"):
+        tiny.run(tmp_path / "stopped", moment, lambda: os.kill(os.getpid(), signal.SIGTERM), keep=100)
+    tiny.run(tmp_path / "stopped", keep=100)
+    straight, stopped = ([path.name for path in list_checkpoints(tmp_path / name)] for name in ("straight", "stopped"))
+    assert stopped == straight
 
 
 def test_a_run_that_is_done_does_nothing_more(tmp_path: Path, undisturbed: dict[str, tuple[Path, TrainResult]]) -> None:

@@ -248,8 +248,10 @@ def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]
             )
 
 
-def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int]) -> None:
-    """Remove all but the newest `keep` checkpoints and those of the steps in `needed`."""
+def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int], passing: int | None = None) -> None:
+    """Remove the checkpoint of the step `passing`, then all but the newest `keep` and those of the steps in `needed`."""
+    if passing is not None:
+        shutil.rmtree(checkpoint_path(folder, passing), ignore_errors=True)
     kept = {checkpoint_path(folder, step).name for step in needed}
     for path in list_checkpoints(folder)[:-keep]:
         if path.name not in kept:

@@ -101,6 +101,8 @@ class _Loop:
         self.group_size = world.size * config.accumulation
         self.total = min(config.max_updates or math.inf, config.epochs * math.ceil(len(self._plan(0)) / self.group_size))
         self.saved = (self.progress.step, self.progress.evaluated_step)
+        # Saved only because a signal came: no run that was never stopped has it.
+        self.passing = start if start and not self._save_asked() else None
         self.metrics: dict[str, float] = {}
         self.watch = FiniteWatch(world)
         # Sums over this process since the last line of the log: loss, nll, tokens, correct. What a checkpoint knows of them
@@ -145,14 +147,18 @@ class _Loop:
         return bool(self._done()) or (progress.batch == 0 if every is None else progress.step % every == 0)
 
     def _save_due(self) -> bool:
-        progress, every = self.progress, self.config.save_every
+        progress = self.progress
         if progress.step == 0 or self.saved == (progress.step, progress.evaluated_step):
             return False
+        return self._save_asked() or bool(self.job.stop.agreed)
+
+    def _save_asked(self) -> bool:
+        progress, every = self.progress, self.config.save_every
         evaluated = progress.evaluated_step == progress.step
         # The final weights are made of checkpoints: of the best one, or of the last `average` evaluations.
         needed = evaluated and (progress.best_step == progress.step or self.config.average > 1)
         asked = evaluated if every is None else progress.step % every == 0
-        return asked or needed or bool(self._done()) or bool(self.job.stop.agreed)
+        return asked or needed or bool(self._done())
 
     def _evaluate(self) -> None:
         progress, config = self.progress, self.config
@@ -198,7 +204,10 @@ class _Loop:
         self.saved = (progress.step, progress.evaluated_step)
         if self.world.main:
             best = [] if progress.best_step is None else [progress.best_step]
-            prune_checkpoints(self.folder, keep=self.config.keep, needed=best + (progress.recent if self.config.average > 1 else []))
+            needed = best + (progress.recent if self.config.average > 1 else [])
+            passing = self.passing if self.passing != progress.step else None
+            prune_checkpoints(self.folder, keep=self.config.keep, needed=needed, passing=passing)
+        self.passing = None
         self.job.on_event(f"saved {progress.step}")
         self._pause()
         self._agree()
