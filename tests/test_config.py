@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from regard.config import TranslationConfig, differences, dump_config, load_config
+from regard.config.reading import read_yaml
 from regard.errors import ConfigError
 
 
@@ -22,6 +23,7 @@ from regard.errors import ConfigError
         (["model.cell.x=3"], "model.cell: "),
         (["model=3"], "model: "),
         (["model.dropout=[a"], "the value is not YAML"),
+        (["model={cell: gru, cell: lstm}"], "the value is not YAML: the key 'cell' comes twice"),
         (["training.seed=2001-99-99"], "the value is not YAML"),
         (["training.seed=" + "[" * 700], "the value is not YAML"),
         (["training.seed=9223372036854775808"], "training.seed: Input should be less than"),
@@ -48,7 +50,8 @@ def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"model: {cell: gru\n", "line 2: not valid YAML"),
+        (b"model: {cell: gru\n", "line 2: not valid YAML: expected ',' or '}'"),
+        (b"model:\n  cell: gru\n  dropout: 0.1\n  cell: lstm\n", "line 4: not valid YAML: the key 'cell' comes twice"),
         (b"model: &a\n  model: *a\n", "more than 5 levels deep"),
         (b"[" * 700, "not valid YAML"),
         (b"a: \0", "not valid YAML"),
@@ -104,3 +107,9 @@ def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
     assert load_config(tmp_path / "a.yaml") == config
     assert differences(config, config) == []
     assert {"data.source: a b.txt -> None", "training.ema: 0.5 -> None"} < set(differences(config, TranslationConfig()))
+
+
+def test_parts_of_a_file_may_be_taken_in_elsewhere_and_changed_there(tmp_path: Path) -> None:
+    text = "one: &one {a: 1, b: 2}\nmany: [{deep: &two {<<: *one, b: 3}}]\nlast: {<<: *two, c: 4}\n"
+    (tmp_path / "a.yaml").write_text(text)
+    assert read_yaml(tmp_path / "a.yaml")["last"] == {"a": 1, "b": 3, "c": 4}

@@ -68,7 +68,8 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
             {"data": {"copy": {"test": {"source": "x", "link_unit": "line"}}}},
             "data.copy.test.link_unit: 'line', expected word or character",
         ),
-        ({"data": {"copy": {"test": {"text": "x"}}}}, "data.copy.test: expected source"),
+        ({"data": {"copy": {"test": {"text": "x"}}}}, "data.copy.test: unknown key 'text'; known keys: source"),
+        ({"data": {"other": {"test": {"target": "b"}}}}, "data.other.test: source is missing"),
     ],
 )
 def test_a_study_that_does_not_fit_is_refused_by_the_key(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

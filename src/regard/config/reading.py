@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 
 from regard.config.base import Frozen, RunConfig
 from regard.config.captioning import CaptioningConfig
@@ -24,6 +25,8 @@ AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
 
 # What the reader raises: its own error, a date that is none, lists within lists without end.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
+# A key that takes in the keys of another part; there may be several.
+MERGE = "tag:yaml.org,2002:merge"
 # Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
 MAX_DEPTH = 5
 MAX_ERRORS = 5
@@ -35,6 +38,28 @@ TASKS: dict[str, type[RunConfig]] = {
     for config in (TranslationConfig, CaptioningConfig, ClassificationConfig, EntailmentConfig, LanguageConfig)
 }
 """The configuration of each task, by its name."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which no key comes twice: PyYAML alone would take the last one and say nothing."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set[str]()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                if key.value in seen:
+                    raise ComposerError(None, None, f"the key {key.value!r} comes twice", key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+def _parse(text: str) -> Any:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 @overload
@@ -80,9 +105,9 @@ def load_config(
         if not equals or not key:
             raise ConfigError(f"override {item!r} is not of the form key.sub=value")
         try:
-            value = yaml.safe_load(text) if text else ""
+            value = _parse(text) if text else ""
         except NOT_YAML as error:
-            raise ConfigError(f"override {item!r}: the value is not YAML") from error
+            raise ConfigError(f"override {item!r}: the value is not YAML{_problem(error)}") from error
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
@@ -178,7 +203,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ConfigError(f"{path}: more than {MAX_BYTES:,} bytes, expected settings")
-        tree = yaml.safe_load(data.decode("utf-8"))
+        tree = _parse(data.decode("utf-8"))
     except ConfigError:
         raise
     except FileNotFoundError as error:
@@ -188,7 +213,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     except NOT_YAML as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigError(f"{path}{line}: not valid YAML") from error
+        raise ConfigError(f"{path}{line}: not valid YAML{_problem(error)}") from error
     if tree is None:
         return {}
     if not isinstance(tree, Mapping):
@@ -196,6 +221,11 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     if sum(1 for _ in itertools.islice(_entries(tree), MAX_ENTRIES + 1)) > MAX_ENTRIES:
         raise ConfigError(f"{path}: more than {MAX_ENTRIES:,} keys and values, expected settings")
     return tree
+
+
+def _problem(error: Exception) -> str:
+    problem = getattr(error, "problem", None)
+    return f": {problem}" if problem else ""
 
 
 def _entries(tree: Any, depth: int = 0) -> Iterator[Any]:

@@ -140,8 +140,10 @@ class StudyConfig(Frozen):
             raise ValueError("seeds: one of them comes twice")
         known = TEST_FILES[self.task]
         for name, data in self.data.items():
-            if known[0] not in data.test or set(data.test) - set(known):
-                raise ValueError(f"data.{name}.test: expected {known[0]}, and perhaps {', '.join(known[1:]) or 'nothing else'}")
+            if unknown := [key for key in data.test if key not in known]:
+                raise ValueError(f"data.{name}.test: unknown key {unknown[0]!r}; known keys: {', '.join(known)}")
+            if known[0] not in data.test:
+                raise ValueError(f"data.{name}.test: {known[0]} is missing")
             if data.test.get("link_unit", "word") not in ("word", "character"):
                 raise ValueError(f"data.{name}.test.link_unit: {data.test['link_unit']!r}, expected word or character")
         return self
