@@ -1,0 +1,65 @@
+"""The table of speeds in the README, each figure looked up in the table it comes from.
+
+    python benchmarks/at_a_glance.py
+    python benchmarks/fill_tables.py
+
+Writes at_a_glance.json from the other files of docs/results. A row or a column that is no longer there is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from multi30k import write
+from which_attention import RESULTS, value
+
+RECURRENT = "[table](docs/results.md#speed-beside-joeynmt-and-eole)"
+TRANSFORMER = "[table](docs/results.md#transformer-speed-beside-its-peers)"
+AREAS = "[table](docs/performance.md#time)"
+STEP = "[table](docs/performance.md#a-whole-training-step)"
+
+
+def rows() -> list[list[str]]:
+    """Return what the table holds: the work, beside what, how many times as fast, where the figures are."""
+
+    def recurrent(what: str, peer: str) -> str:
+        return value("rnn_speed", (what, "additive"), f"over {peer}").split()[0]
+
+    def transformer(what: str, *peers: str) -> str:
+        return ", ".join(f"{value('transformer_speed', (what, 'Regard float32', peer), 'median ratio'):.2f}" for peer in peers)
+
+    def area(column: str) -> float:
+        return value("area", ("(64, 256), d = 64, A = 5, causal", "forward + backward"), column)
+
+    training, greedy, beam, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
+    recurrent_peers = ", ".join(recurrent(training, peer) for peer in ("joeynmt", "eole"))
+    workers = (native, f"{native}, two workers")
+    return [
+        ["training a recurrent model with additive attention", "JoeyNMT, eole", recurrent_peers, RECURRENT],
+        ["its beam search", "JoeyNMT", recurrent(beam, "joeynmt"), RECURRENT],
+        ["training a Transformer", "eole, Hugging Face", transformer(training, "eole float32", "Hugging Face float32"), TRANSFORMER],
+        ["its beam search", "CTranslate2 with one worker, with two", transformer(beam, *workers), TRANSFORMER],
+        ["its beam search", "Hugging Face", transformer(beam, "Hugging Face float32"), TRANSFORMER],
+        ["its greedy search", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
+        ["attention to areas of up to 5 items, backward, too", "the areas written out", f"{area('materialised / cpu'):.1f}", AREAS],
+        ["the same", "ordinary attention (PyTorch's)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
+        [
+            "an update of a Transformer with areas",
+            "the same without areas",
+            f"{1 / value('area_step', 'areas, Eq. 3 and 4', 'ratio'):.2f}",
+            STEP,
+        ],
+    ]
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    note = (
+        "`python benchmarks/at_a_glance.py`: medians of pairs in one run on a 2-core processor, float32; below 1 the other is faster. "
+        "Every figure is looked up in the table that its last column names, where the machine, the versions and the spread stand."
+    )
+    write(RESULTS / "at_a_glance.json", ["what", "beside", "times as fast", "from"], rows(), note)
+
+
+if __name__ == "__main__":
+    main()
