@@ -72,6 +72,7 @@ def test_head_takes_the_first_translation_and_no_more(folder: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(PYTHONUNBUFFERED="1"),
+        pipesize=4096,  # what is written does not fit in: it waits for the reader, however late that is on a busy machine
     ) as process:
         assert process.stdin
         assert process.stdout
