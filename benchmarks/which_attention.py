@@ -57,6 +57,7 @@ def rows() -> list[list[str]]:
     chance = " and ".join(dict.fromkeys(value("study_luong2015", name, "p, corrected") for name in luong[1:]))
 
     lstm = {name: value("study_li2018_lstm", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9")}
+    letters = {name: value("study_li2018_lstm_characters", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4")}
     fed, named = "general, input feeding", ("general, input feeding", "additive", "Transformer", "Transformer, areas of 3")
     points = {(data, name): value("study_generated", (data, name), "AER") for data in ("letters backwards", "dates") for name in named}
     right = {name: value("study_generated", ("dates", name), "exact match") for name in (fed, "additive")}
@@ -92,11 +93,13 @@ def rows() -> list[list[str]]:
         [
             "translation, LSTM with four heads",
             "areas of one or two tokens (Eq. 3 and 4)",
-            f"{lstm['regular attention']} → {lstm['areas, Eq. 3 and 4']} BLEU; with learned keys {lstm['areas, Eq. 9']}",
+            f"{lstm['regular attention']} → {lstm['areas, Eq. 3 and 4']} BLEU; with learned keys {lstm['areas, Eq. 9']}; by characters "
+            f"{letters['regular attention']} → {letters['areas, Eq. 3 and 4']}",
             "no parameters; with learned keys "
             f"{value('study_li2018_lstm', 'regular attention', 'parameters')} → {value('study_li2018_lstm', 'areas, Eq. 9', 'parameters')}",
             f"two seeds of 8 epochs, p = {value('study_li2018_lstm', 'areas, Eq. 3 and 4', 'p, corrected')} over them and the test "
-            f"sentences; with learned keys {value('study_li2018_lstm', 'areas, Eq. 9', 'p, corrected')}",
+            f"sentences; with learned keys {value('study_li2018_lstm', 'areas, Eq. 9', 'p, corrected')}; by characters one seed, p = "
+            f"{value('study_li2018_lstm_characters', 'areas, Eq. 3 and 4', 'p, corrected')}",
             "[table](studies.md#areas-in-lstms-li-et-al-2018)",
         ],
         [
