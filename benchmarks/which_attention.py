@@ -32,6 +32,15 @@ def value(table: str, row: str | Sequence[str], column: str) -> Any:
     return rows[0][found["columns"].index(column)]
 
 
+def times_as_long(variant: str) -> str:
+    """Return how many times as long the search of a variant of `li2018_translation` took as that of regular attention, on its data sets."""
+    folder, found = RESULTS / "studies" / "li2018_translation" / "results", []
+    for data in ("multi30k", "multi30k_fr"):
+        regular, other = (json.loads((folder / f"{data}-{name}-1.json").read_text(encoding="utf-8")) for name in ("regular", variant))
+        found.append(f"{regular['lines_per_second'] / other['lines_per_second']:.1f}")
+    return " to ".join(sorted(set(found), key=float))
+
+
 def rows() -> list[list[str]]:
     """Return what the table holds: task, advice, what it buys, what it costs, how sure it is, where the figures are."""
     seeds = [value("multi30k_transformer", "Transformer", f"BLEU, seed {number}") for number in (1, 2)]
@@ -58,6 +67,8 @@ def rows() -> list[list[str]]:
 
     lstm = {name: value("study_li2018_lstm", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9")}
     letters = {name: value("study_li2018_lstm_characters", name, "BLEU") for name in ("regular attention", "areas, Eq. 3 and 4")}
+    regular = "regular attention"
+    french = {name: value("study_li2018_translation", ("Multi30k en-fr", name), "BLEU") for name in (regular, *step)}
     fed, named = "general, input feeding", ("general, input feeding", "additive", "Transformer", "Transformer, areas of 3")
     points = {(data, name): value("study_generated", (data, name), "AER") for data in ("letters backwards", "dates") for name in named}
     right = {name: value("study_generated", ("dates", name), "exact match") for name in (fed, "additive")}
@@ -105,10 +116,13 @@ def rows() -> list[list[str]]:
         [
             "translation, Transformer",
             "ordinary attention; areas (Eq. 3 and 4) where you want to see spans",
-            f"{seeds[0]} and {seeds[1]} BLEU with two seeds; areas {mean['areas, Eq. 3 and 4']} in the mean, Eq. 9 {mean['areas, Eq. 9']}",
-            f"a step {step['areas, Eq. 3 and 4']} times as long with areas, {step['areas, Eq. 9']} with Eq. 9",
-            "two seeds of one model differ as much as the models do: no gain shown",
-            "[table](results.md#transformers-on-multi30k), [steps](performance.md#a-whole-training-step)",
+            f"{seeds[0]} and {seeds[1]} BLEU with two seeds; areas {mean['areas, Eq. 3 and 4']} in the mean, Eq. 9 {mean['areas, Eq. 9']}; "
+            f"to French {french[regular]}, {french['areas, Eq. 3 and 4']} and {french['areas, Eq. 9']}",
+            f"a step {step['areas, Eq. 3 and 4']} times as long with areas, {step['areas, Eq. 9']} with Eq. 9; a search "
+            f"{times_as_long('area')} and {times_as_long('area_features')} times (beside other work)",
+            "two seeds of one model differ as much as the models do; to French one seed: no gain shown",
+            "[table](results.md#transformers-on-multi30k), [French](studies.md#areas-in-transformers-li-et-al-2018), "
+            "[steps](performance.md#a-whole-training-step), [searches](results/studies/li2018_translation/report.md)",
         ],
         [
             "translation by characters",
