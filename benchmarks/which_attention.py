@@ -32,20 +32,12 @@ def value(table: str, row: str | Sequence[str], column: str) -> Any:
     return rows[0][found["columns"].index(column)]
 
 
-def times_as_long(variant: str) -> str:
-    """Return how many times as long the search of a variant of `li2018_translation` took as that of regular attention, on its data sets."""
-    folder, found = RESULTS / "studies" / "li2018_translation" / "results", []
-    for data in ("multi30k", "multi30k_fr"):
-        regular, other = (json.loads((folder / f"{data}-{name}-1.json").read_text(encoding="utf-8")) for name in ("regular", variant))
-        found.append(f"{regular['lines_per_second'] / other['lines_per_second']:.1f}")
-    return " to ".join(sorted(set(found), key=float))
-
-
 def rows() -> list[list[str]]:
     """Return what the table holds: task, advice, what it buys, what it costs, how sure it is, where the figures are."""
     seeds = [value("multi30k_transformer", "Transformer", f"BLEU, seed {number}") for number in (1, 2)]
     mean = {name: value("multi30k_transformer", name, "mean") for name in ("areas, Eq. 3 and 4", "areas, Eq. 9", "crossed co-attention")}
     step = {name: value("area_step", name, "ratio") for name in ("areas, Eq. 3 and 4", "areas, Eq. 9")}
+    search = {name: value("area_search", name, "ratio") for name in step}
     crossed = value("multi30k_transformer", "crossed co-attention", "parameters") / value(
         "multi30k_transformer", "Transformer", "parameters"
     )
@@ -119,10 +111,10 @@ def rows() -> list[list[str]]:
             f"{seeds[0]} and {seeds[1]} BLEU with two seeds; areas {mean['areas, Eq. 3 and 4']} in the mean, Eq. 9 {mean['areas, Eq. 9']}; "
             f"to French {french[regular]}, {french['areas, Eq. 3 and 4']} and {french['areas, Eq. 9']}",
             f"a step {step['areas, Eq. 3 and 4']} times as long with areas, {step['areas, Eq. 9']} with Eq. 9; a search "
-            f"{times_as_long('area')} and {times_as_long('area_features')} times (beside other work)",
+            f"{search['areas, Eq. 3 and 4']} and {search['areas, Eq. 9']} times",
             "two seeds of one model differ as much as the models do; to French one seed: no gain shown",
             "[table](results.md#transformers-on-multi30k), [French](studies.md#areas-in-transformers-li-et-al-2018), "
-            "[steps](performance.md#a-whole-training-step), [searches](results/studies/li2018_translation/report.md)",
+            "[steps](performance.md#a-whole-training-step), [searches](performance.md#a-search)",
         ],
         [
             "translation by characters",

@@ -29,6 +29,8 @@ MODELS = {
     "bahdanau": RNNConfig(**RECURRENT, attention=AttentionConfig(attention_dim=5)),
     "areas": RNNConfig(**RECURRENT, attention=AttentionConfig(score="dot", query_state="current", area=AreaSettings(max_area=3))),
     "area heads": RNNConfig(**RECURRENT, attention=AttentionConfig(**HEADS, area=AreaSettings(max_area=2))),
+    "heads fed": RNNConfig(**RECURRENT, attention=AttentionConfig(**HEADS, input_feeding=True)),
+    "area mean heads fed": RNNConfig(**RECURRENT, attention=AttentionConfig(**HEADS, input_feeding=True, area=AreaSettings(max_area=2))),
     "area heads fed": RNNConfig(
         **RECURRENT, attention=AttentionConfig(**HEADS, input_feeding=True, area=AreaSettings(max_area=2, key_mode="features"))
     ),

@@ -67,8 +67,9 @@ def walk(model, count, *, beam=3, steps=6, rows=None):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", [1, 5, 43])  # 129 rows: three tasks, the last of one row
-def test_it_equals_the_step_layer_by_layer(norm, size, count, monkeypatch):
-    model = model_of(norm=norm, shown_layer=2, **SIZES[size])
+@pytest.mark.parametrize("area", [None, {"max_area": 2, "layers": 2}, {"max_area": 20, "layers": 3}])
+def test_it_equals_the_step_layer_by_layer(norm, size, count, area, monkeypatch):
+    model = model_of(norm=norm, shown_layer=2, area=None if area is None else AreaConfig(**area), **SIZES[size])
     expected = walk(model, count)
     calls = []
     step = DecoderPlan.step
@@ -127,11 +128,12 @@ def test_a_state_that_is_continued_twice_gives_the_same_both_times():
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (TransformerConfig, {"area": AreaConfig(max_area=2)}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="features")}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, temperature=2.0)}),
         (TransformerConfig, {"activation": "gelu"}),
         (CrossedConfig, {}),
     ],
-    ids=["areas", "gelu", "crossed"],
+    ids=["learned keys", "temperature", "gelu", "crossed"],
 )
 def test_what_it_does_not_do_is_done_layer_by_layer(config, changes):
     model = model_of(config, **changes)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import HeadMemory, MultiHeadAttention
+from regard.attention import HeadMemory, ItemMemory, MultiHeadAttention
 from regard.config import AreaSettings, AttentionConfig, RNNConfig, load_config
 from regard.data.batching import collate
 from regard.decoding import SearchOptions, beam_search, greedy_search
@@ -260,7 +260,7 @@ def test_keys_of_areas_are_made_once_for_all_steps(monkeypatch):
         for _ in range(3):
             _, _, state = model.step(torch.full((3, 1), 4), state)
         assert made == [6] * (whole + steps)
-        assert isinstance(state.memory, HeadMemory)
+        assert isinstance(state.memory, HeadMemory if steps else ItemMemory)
         assert state.memory.of_areas == bool(steps)
         made.clear()
 

@@ -207,7 +207,7 @@ def test_reordering_hypotheses_moves_no_key():
     assert turned.places.tolist() == [[1], [0], [5], [5]]
 
 
-@pytest.mark.parametrize("key_mode", ["sample_concat", "max", "mean"])
+@pytest.mark.parametrize("key_mode", ["sample_concat", "max"])
 def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     model = model_of(changes={"area": AreaConfig(max_area=3, key_mode=key_mode)})
     state = model.start(*batch_of((0, 1, 2))[:2])
@@ -219,6 +219,17 @@ def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     # Two layers with areas: each looks at the last three tokens for the areas that end at the newest, and never at the source again.
     assert sizes == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
     assert state.pasts[0].areas.key.shape == (5 * 3 * 3, 2, 5)
+
+
+def test_areas_of_means_are_never_made_in_decoding(monkeypatch):
+    model = model_of(changes={"area": AreaConfig(max_area=3)})
+    monkeypatch.setattr(Areas, "keys", lambda self, key: pytest.fail("keys of areas"))
+    monkeypatch.setattr(Areas, "values", lambda self, value: pytest.fail("values of areas"))
+    with torch.no_grad():
+        state = model.start(*batch_of((0, 1, 2))[:2])
+        for _ in range(5):
+            _, _, state = model.step(torch.full((3, 1), 4), state)
+    assert state.pasts[0].key.shape == (5 * 3, 2, 5)
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library")

@@ -67,6 +67,55 @@ def test_places_past_a_length_do_not_count(way):
     assert not weights[1, :, :, 1:].any()
 
 
+def by_areas(query, key, value, places, lengths, max_area, scale):
+    """Write all areas of each group out, then attend as the equation says."""
+    contexts, weights = [], torch.zeros(*query.shape[:3], places.shape[1], dtype=query.dtype)
+    for group, table in enumerate(places):
+        length = places.shape[1] if lengths is None else int(lengths[group])
+        spans = [(start, end) for end in range(1, length + 1) for start in range(max(0, end - max_area), end)]
+        if not spans:
+            contexts.append(torch.zeros_like(query[group]))
+            continue
+        keys = torch.stack([key[table[start:end]].mean(0) for start, end in spans])
+        values = torch.stack([value[table[start:end]].sum(0) for start, end in spans])
+        shares = (torch.einsum("khd,ahd->kha", query[group], keys) * scale).softmax(-1)
+        contexts.append(torch.einsum("kha,ahd->khd", shares, values))
+        for number, (start, end) in enumerate(spans):
+            weights[group, :, :, start:end] += shares[:, :, number, None]
+    return torch.stack(contexts), weights
+
+
+@pytest.mark.parametrize("max_area", [2, 3, 5, 40])
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 2, 7, 11), (2, 1, 3, 64, 19), (5, 3, 1, 128, 33), (1, 1, 1, 1, 1), (2, 3, 4, 37, 50), (3, 2, 2, 16, 0)]
+)
+def test_areas_of_items_that_are_next_to_each_other(way, shape, max_area):
+    query, key, value, places = inputs(*shape)
+    exact, shares = by_areas(*(part.double() for part in (query, key, value)), places, None, max_area, 0.3)
+    context, weights = ops.indexed_attention(query, key, value, places, scale=0.3, max_area=max_area, need_weights=True)
+    torch.testing.assert_close(context.double(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weights.double(), shares, rtol=1e-5, atol=1e-6)
+    assert torch.equal(ops.indexed_attention(query, key, value, places, scale=0.3, max_area=max_area)[0], context) or way == "torch"
+
+
+def test_an_area_ends_where_a_length_does_and_great_scores_do_no_harm(way):
+    query, key, value, _ = inputs(4, 3, 2, 19, 13, items=52, spread=100.0)
+    places, lengths = torch.randperm(52, generator=torch.Generator().manual_seed(1)).view(4, 13), torch.tensor([13, 1, 0, 7])
+    for group, length in enumerate(lengths):
+        key[places[group, length:]] = value[places[group, length:]] = torch.nan
+    context, weights = ops.indexed_attention(query, key, value, places, lengths=lengths, max_area=4, need_weights=True)
+    exact, shares = by_areas(*(part.double() for part in (query, key, value)), places, lengths, 4, 19**-0.5)
+    torch.testing.assert_close(context.double(), exact, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(weights.double(), shares, rtol=1e-3, atol=1e-4)
+    for group, length in enumerate(lengths):
+        assert not weights[group, :, :, length:].any()
+
+
+def test_an_area_without_items_is_refused():
+    with pytest.raises(ConfigError, match="max_area"):
+        ops.indexed_attention(*inputs(1, 1, 1, 2, 3), max_area=0)
+
+
 def test_a_group_does_not_see_the_others(way):
     query, key, value, places = inputs(5, 3, 2, 19, 13)
     together = ops.indexed_attention(query, key, value, places)[0]
@@ -141,7 +190,7 @@ def test_a_store_of_areas_equals_the_areas_of_a_memory(settings, masked):
 def test_what_a_store_holds_and_what_an_attention_wants_must_agree():
     with pytest.raises(ConfigError, match="items: only scaled dot products"):
         MultiHeadAttention(6, 2, score=AdditiveScore(3, 3, 4)).items(torch.ones(1, 3, 6))
-    with_areas, without = MultiHeadAttention(6, 2, areas=Areas(2)), MultiHeadAttention(6, 2)
+    with_areas, without = MultiHeadAttention(6, 2, areas=Areas(2, key_mode="max")), MultiHeadAttention(6, 2)
     items = with_areas.items(torch.ones(1, 3, 6))
     with pytest.raises(ConfigError, match="the store is one of items"):
         with_areas.attend_items(torch.ones(1, 2, 6), items)

@@ -164,3 +164,17 @@ class Areas(nn.Module):
         """Show the settings."""
         shown = f"max_area={self.max_area}, grid={self.grid}, key_mode={self.key_mode!r}, value_mode={self.value_mode!r}"
         return f"{shown}, top_k={self.top_k}, temperature={self.temperature:g}"
+
+
+def longest_run(areas: Areas | None) -> int | None:
+    """Return how many items an area has at most, where their scores and values are all that is needed; None where areas are to be made.
+
+    That is so for mean keys, sums of values and every area of a sequence, and without areas, when it is 1.
+
+    Example:
+        >>> longest_run(Areas(5)), longest_run(None), longest_run(Areas(5, key_mode="max"))
+        (5, 1, None)
+    """
+    if areas is None:
+        return 1
+    return areas.max_area if areas.fused and areas.value_mode == "sum" and isinstance(areas.max_area, int) else None

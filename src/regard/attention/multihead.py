@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.area import Areas
+from regard.attention.area import Areas, longest_run
 from regard.attention.items import ItemMemory, source_items
 from regard.attention.protocol import AttentionOutput, NeedWeights
 from regard.attention.score import LocationScore, Score
@@ -203,21 +203,25 @@ class MultiHeadAttention(nn.Module):
     def attend_items(self, query: Tensor, memory: ItemMemory, *, need_weights: bool = False) -> AttentionOutput:
         """Attend with groups of queries (G, K, E) to a store: context (G, K, E) and, if asked for, weights (G, H, K, L).
 
-        A weight belongs to a place of the group's table, in its order.
+        A weight belongs to a place of the group's table, in its order. Where areas need not be made (`longest_run`), the store may be one
+        of items: neighbours are those that stand next to each other in the table.
 
         Raises:
-            ConfigError: an attention with areas is given a store of items, or one without them a store of areas.
+            ConfigError: an attention with areas that are to be made is given a store of items, or one without areas a store of areas.
         """
         areas = self.areas
-        if memory.of_areas != (areas is not None):
+        longest = 1 if memory.of_areas else longest_run(areas)
+        if longest is None or (memory.of_areas and areas is None):
             raise ConfigError(f"attend_items: areas are {areas}, and the store is one of {'areas' if memory.of_areas else 'items'}")
+        if watching() and not memory.of_areas:
+            whole = HeadMemory(*memory.gathered())
+            note(self, areas, lambda need: self.attend(query, whole, need_weights=need).weights)
         if areas is not None and areas.top_k is not None:
             return self.attend(query, HeadMemory(*memory.gathered(), True), need_weights="areas" if need_weights else False)
         scale = None if areas is None else 1 / (math.sqrt(self.head_dim) * areas.temperature)
         heads = self.query(query).unflatten(-1, (self.num_heads, self.head_dim))
-        context, weights = ops.indexed_attention(
-            heads, memory.key, memory.value, memory.places, lengths=memory.lengths, scale=scale, need_weights=need_weights
-        )
+        settings = {"lengths": memory.lengths, "scale": scale, "max_area": longest, "need_weights": need_weights}
+        context, weights = ops.indexed_attention(heads, memory.key, memory.value, memory.places, **settings)
         return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
 
     def areas_of(self, memory: HeadMemory) -> HeadMemory:

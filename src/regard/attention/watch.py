@@ -41,7 +41,8 @@ def watch(*, areas: bool = False) -> Iterator[list[Sight]]:
     """Record what every `Attention` and `MultiHeadAttention` weighs that is called in this block.
 
     The weights are computed on the side, once more and without a gradient: what the attentions return is not changed by it. They are
-    those before dropout; in training, what is chosen or sampled by chance is drawn anew. Compiled code is not watched.
+    those before dropout; in training, what is chosen or sampled by chance is drawn anew. Compiled code is not watched, nor is attention to
+    a store of areas that were made (`MultiHeadAttention.attend_items`), as in the steps of a search with learned keys.
 
     Args:
         areas: the weights of areas, too.

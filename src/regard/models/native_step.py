@@ -8,7 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from regard.attention import ItemMemory, MultiHeadAttention
+from regard.attention import Areas, ItemMemory, MultiHeadAttention
+from regard.attention.area import longest_run
 from regard.models.transformer_layers import DecoderLayer, SourceReader
 from regard.models.transformer_state import Newest, Store, TransformerState
 from regard.ops.kernels import native
@@ -19,7 +20,8 @@ from regard.ops.kernels.panels import Affine
 def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int) -> DecoderPlan | None:
     """Copy the weights of a decoder for the native library; None where it cannot do what the layers do.
 
-    It does layers of ordinary attention to one source with relu between, in float32 on a CPU, in evaluation.
+    It does layers of attention to items or to areas that need not be made (`longest_run`), to one source, with relu between, in float32
+    on a CPU, in evaluation.
 
     Args:
         layers: from the bottom up.
@@ -68,9 +70,13 @@ def native_step(plan: DecoderPlan, x: Tensor, state: TransformerState, newest: N
 def _is_known(layer: DecoderLayer) -> bool:
     if layer.training or not isinstance(layer.reader, SourceReader) or layer.feed_forward.activation != "relu":
         return False
-    if any(each.areas is not None or each.score is not None for each in _attentions(layer)):
+    if any(each.score is not None or not _is_simple(each.areas) for each in _attentions(layer)):
         return False
     return all(part.dtype == torch.float32 and part.device.type == "cpu" for part in layer.parameters())
+
+
+def _is_simple(areas: Areas | None) -> bool:
+    return longest_run(areas) is not None and (areas is None or areas.temperature == 1)
 
 
 def _attentions(layer: DecoderLayer) -> tuple[MultiHeadAttention, MultiHeadAttention]:
@@ -87,6 +93,7 @@ def _weights(layer: DecoderLayer) -> LayerWeights:
         hidden=_affine(layer.feed_forward.hidden),
         output=_affine(layer.feed_forward.output),
         norms=(_affine(layer.attention_norm), _affine(layer.reader_norm), _affine(layer.feed_forward_norm)),
+        areas=(longest_run(own.areas) or 1, longest_run(source.areas) or 1),
     )
 
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
+from regard.attention.area import longest_run
 from regard.errors import ShapeError
 
 SourceMemory = HeadMemory | ItemMemory
-"""A source as an attention keeps it: for whole targets or with areas, and for the steps of a search."""
+"""A source as an attention keeps it: for whole targets or with areas that are made, and for the steps of a search."""
 
 
 class Source(NamedTuple):
@@ -30,10 +31,15 @@ def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> S
         >>> remember(attention, Source(torch.ones(3, 5, 6), None), ready=True).key.shape  # 5 items and 4 pairs
         torch.Size([3, 2, 9, 3])
     """
-    if ready and attention.areas is None:
+    if ready and (attention.areas is None or (longest_run(attention.areas) and _begins(source.mask))):
         return attention.items(source.states, source.mask)
     memory = attention.memory(source.states, source.states, mask=source.mask, finite=True)
     return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
+
+
+def _begins(mask: Tensor | None) -> bool:
+    # What may be attended to stands first: a store, in which nothing else is, has the same neighbours.
+    return mask is None or not bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
 def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:

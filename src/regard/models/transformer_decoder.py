@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.attention import ItemMemory
 from regard.attention.watch import watching
 from regard.errors import ConfigError
 from regard.models.native_step import native_step, plan_of
@@ -67,7 +68,7 @@ class Decoder(nn.Module):
         """
         newest = state.newest()
         plan = None if watching() else ops.prepared(self, lambda: plan_of(self._layers(), self.norm, self.shown_layer))
-        if plan is not None:
+        if plan is not None and all(isinstance(memory, ItemMemory) for layer in state.memories for memory in layer):
             found, weights, stores = native_step(plan, x, state, newest)
             return found, (weights,), state.advanced(newest, stores)
         shown, pasts = None, []

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.attention import HeadMemory, ItemMemory, MultiHeadAttention
+from regard.attention.area import longest_run
 from regard.errors import ConfigError
 
 # Steps that a new store has room for; a full one doubles.
@@ -76,7 +77,7 @@ class Store:
 
 
 class AreaStore(NamedTuple):
-    """What a layer with areas remembers. An area stays as it was made: it ends at one token, and others are never added to it.
+    """What a layer remembers whose areas are to be made. One stays as it was made: it ends at one token, and others are never added to it.
 
     Attributes:
         items: all tokens.
@@ -89,7 +90,7 @@ class AreaStore(NamedTuple):
 
 
 Past = Store | AreaStore
-"""What one layer's self-attention remembers: without areas, and with them."""
+"""What one layer's self-attention remembers: items, and items with the areas that were made of them."""
 
 
 class Newest(NamedTuple):
@@ -105,7 +106,7 @@ class Newest(NamedTuple):
 
 
 def grow(past: Past | None, token: Tensor, newest: Newest, attention: MultiHeadAttention) -> tuple[Past, ItemMemory]:
-    """Add the newest token of each hypothesis, and all areas that end at it, to what a layer remembers.
+    """Add the newest token of each hypothesis, and of areas that are to be made all that end at it, to what a layer remembers.
 
     Args:
         past: what was read before; None at the first token.
@@ -122,7 +123,7 @@ def grow(past: Past | None, token: Tensor, newest: Newest, attention: MultiHeadA
     latest = attention.items(token)
     items = _extended(past.items if isinstance(past, AreaStore) else past, newest.count, latest.key, latest.value)
     areas = attention.areas
-    if areas is None:
+    if areas is None or longest_run(areas):
         return items, ItemMemory(items.key, items.value, newest.places)
     if not isinstance(areas.max_area, int):
         raise ConfigError(f"grow: a past is a sequence, to which tokens are added; found areas of the grid {areas.grid}")

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.align import masked_softmax
+from regard.ops.area_attention import area_attention
+from regard.ops.area_windows import check_areas
 from regard.ops.kernels import indexed_cpu
 from regard.ops.masks import length_mask
 
@@ -20,12 +22,17 @@ def indexed_attention(
     *,
     lengths: Tensor | None = None,
     scale: float | None = None,
+    max_area: int = 1,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with groups of queries to the items that a table names for each group.
 
         weights[g, k, h, i] = softmax over i of scale * query[g, k, h] . keys[places[g, i], h]
         context[g, k, h] = sum over i of weights[g, k, h, i] * values[places[g, i], h]
+
+    With areas (Li et al. 2018, Eq. 3 and 4) items that stand next to each other in a table are attended to together, too: the softmax goes
+    over all runs of up to A of them, the score of a run is the mean of its items', and a weight is the sum of those of the runs that hold
+    the item.
 
     A hypothesis of a beam search has its past in such a table: what was written stays where it is, and only tables are reordered. The
     hypotheses of one source are a group of queries to its states.
@@ -37,6 +44,7 @@ def indexed_attention(
         places: (G, L) long, each 0 to N - 1.
         lengths: (G,) long, how many of a group's places count; None: all L. A length of 0 gives zeros.
         scale: of the scores; None: 1 / sqrt(D).
+        max_area: A, the most items of an area; 1: items alone.
         need_weights: return the weights, too.
 
     Returns:
@@ -44,6 +52,7 @@ def indexed_attention(
 
     Raises:
         ShapeError: shapes do not agree; the message holds them.
+        ConfigError: an area has no item.
 
     Example:
         >>> import torch
@@ -56,13 +65,19 @@ def indexed_attention(
     if not fitting or (lengths is not None and lengths.shape != (groups,)):
         found = ", ".join(str(tuple(part.shape)) for part in (query, keys, values, places, lengths) if part is not None)
         raise ShapeError(f"indexed_attention: query (G, K, H, D), keys and values (N, H, D), places (G, L), lengths (G,): found {found}")
+    check_areas(max_area, None)
     scale = 1 / math.sqrt(size) if scale is None else scale
     if indexed_cpu.supports(query, keys, values):
-        return indexed_cpu.attend(query, keys, values, places, lengths=lengths, scale=scale, need_weights=need_weights)
+        table = indexed_cpu.Table(places, lengths)
+        return indexed_cpu.attend(query, keys, values, table, scale=scale, max_area=max_area, need_weights=need_weights)
     key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
     mask = None if lengths is None else length_mask(lengths, places.shape[1])[:, None, None]
     if mask is not None:  # a weight of 0 does not help against NaN in a place that does not count
         key, value = (part.masked_fill(~mask.mT, 0.0) for part in (key, value))
+    if max_area > 1:
+        found = area_attention(query.transpose(1, 2), key, value, max_area=max_area, mask=mask, scale=scale, need_weights=need_weights)
+        context, weights = found if isinstance(found, tuple) else (found, None)
+        return context.transpose(1, 2), None if weights is None else weights.transpose(1, 2)
     scores = query.transpose(1, 2) @ key.mT * scale
     weights = masked_softmax(scores, mask)
     context = (weights @ value.to(weights.dtype)).transpose(1, 2)

@@ -24,6 +24,7 @@ class LayerWeights(NamedTuple):
         hidden: of the feed-forward, before relu.
         output: behind it.
         norms: of self-attention, of the attention to the source, of the feed-forward.
+        areas: the most items of an area, of self-attention and of the attention to the source; 1: items alone.
     """
 
     project: tuple[Affine, Affine, Affine]
@@ -33,6 +34,7 @@ class LayerWeights(NamedTuple):
     hidden: Affine
     output: Affine
     norms: tuple[Affine, Affine, Affine]
+    areas: tuple[int, int] = (1, 1)
 
 
 class Source(NamedTuple):
@@ -69,6 +71,7 @@ class _Layer(ctypes.Structure):
         *((name, PanelLinear) for name in ("project", "join", "ask", "answer", "hidden", "output")),
         ("norms", _Norm * 3),
         *((name, ctypes.c_void_p) for name in ("keys", "values", "source_keys", "source_values")),
+        *((name, ctypes.c_int64) for name in ("areas", "source_areas")),
     ]
 
 
@@ -78,7 +81,7 @@ class _Call(ctypes.Structure):
         ("layers", ctypes.POINTER(_Layer)),
         ("norm", _Norm),
         *((name, ctypes.c_void_p) for name in ("x", "out", "weights", "places", "source_places", "source_lengths")),
-        *((name, ctypes.c_int64) for name in ("count", "shown", "rows", "share", "width", "heads", "wide", "steps", "sources")),
+        *((name, ctypes.c_int64) for name in ("count", "shown", "rows", "share", "width", "heads", "wide", "steps", "sources", "areas")),
         *((name, ctypes.c_int64) for name in ("first", "pre", "source_key_row", "source_value_row")),
         ("eps", ctypes.c_double),
         ("threads", ctypes.c_int64),
@@ -110,6 +113,7 @@ class DecoderPlan:
         self._pre, self._eps, self._shown = pre, eps, shown
         self._norm = _Norm() if norm is None else self._point(norm)
         self._layers = (_Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        self._areas = max(size for layer in layers for size in layer.areas)
 
     @property
     def heads_and_size(self) -> tuple[int, int]:
@@ -140,7 +144,7 @@ class DecoderPlan:
             layer.source_keys, layer.source_values = source.key.data_ptr(), source.value.data_ptr()
         pointers = (None if part is None else part.data_ptr() for part in (x, out, weights, places, source_places, lengths))
         sizes = (len(layers), self._shown, rows, rows // groups, self.width, self._heads, self._shelf.widest, places.shape[1], length)
-        strides = (tables.first, int(self._pre), sources[0].key.stride(0), sources[0].value.stride(0))
+        strides = (self._areas, tables.first, int(self._pre), sources[0].key.stride(0), sources[0].value.stride(0))
         call = _Call(layers, self._norm, *pointers, *sizes, *strides, self._eps, torch.get_num_threads())
         if library.regard_decoder(ctypes.byref(call)):
             raise MemoryError("regard_decoder: no memory for the threads")
@@ -150,7 +154,8 @@ class DecoderPlan:
         biases = [part.bias for part in layer.project if part.bias is not None]
         project = Affine(torch.cat([part.weight for part in layer.project]), torch.cat(biases) if biases else None)
         products = (project, layer.join, layer.ask, layer.answer, layer.hidden, layer.output)
-        return _Layer(*map(self._shelf.linear, products), (_Norm * 3)(*map(self._point, layer.norms)))
+        norms = (_Norm * 3)(*map(self._point, layer.norms))
+        return _Layer(*map(self._shelf.linear, products), norms, areas=layer.areas[0], source_areas=layer.areas[1])
 
     def _point(self, part: Affine) -> _Norm:
         assert part.bias is not None

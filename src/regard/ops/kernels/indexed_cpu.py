@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,12 +11,19 @@ from torch import Tensor
 from regard.ops.kernels import native
 
 
+class Table(NamedTuple):
+    """Which items the queries of each group attend to: places (G, L) long, of which the first `lengths` (G,) count, None for all."""
+
+    places: Tensor
+    lengths: Tensor | None
+
+
 class _Call(ctypes.Structure):
     # Mirrors IndexedCall of csrc/indexed.h.
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("query", "keys", "values", "places", "lengths", "context", "weights")),
         ("scale", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("groups", "share", "heads", "size", "length", "key_row", "value_row", "threads")),
+        *((name, ctypes.c_int64) for name in ("groups", "share", "heads", "size", "length", "areas", "key_row", "value_row", "threads")),
     ]
 
 
@@ -40,7 +48,7 @@ def supports(query: Tensor, keys: Tensor, values: Tensor) -> bool:
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, places: Tensor, *, lengths: Tensor | None, scale: float, need_weights: bool
+    query: Tensor, keys: Tensor, values: Tensor, table: Table, *, scale: float, max_area: int, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Return context (G, K, H, D) and, if asked for, weights (G, K, H, L); see `regard.ops.indexed_attention`.
 
@@ -49,19 +57,19 @@ def attend(
     Example:
         >>> query, items, places = torch.ones(1, 1, 1, 2), torch.ones(3, 1, 2), torch.tensor([[2, 0]])
         >>> ready = supports(query, items, items)
-        >>> attend(query, items, items, places, lengths=None, scale=1.0, need_weights=False)[0].shape if ready else query.shape
+        >>> attend(query, items, items, Table(places, None), scale=1.0, max_area=1, need_weights=False)[0].shape if ready else query.shape
         torch.Size([1, 1, 1, 2])
     """
     library = native.library()
     assert library is not None
-    query, places = query.contiguous(), places.contiguous()
-    lengths = None if lengths is None else lengths.contiguous()
+    query, places = query.contiguous(), table.places.contiguous()
+    lengths = None if table.lengths is None else table.lengths.contiguous()
     groups, share, heads, size = query.shape
     length = places.shape[1]
     context = torch.empty_like(query)
     weights = query.new_empty(groups, share, heads, length) if need_weights else None
     parts = (query, keys, values, places, lengths, context, weights)
-    sizes = (groups, share, heads, size, length, keys.stride(0), values.stride(0), torch.get_num_threads())
+    sizes = (groups, share, heads, size, length, max_area, keys.stride(0), values.stride(0), torch.get_num_threads())
     call = _Call(*(None if part is None else part.data_ptr() for part in parts), scale, *sizes)
     if library.regard_indexed(ctypes.byref(call)):
         raise MemoryError("regard_indexed: no memory for the threads")

@@ -20,6 +20,7 @@ typedef struct {
     DecoderNorm norms[3];        /* of self-attention, source and feed-forward */
     float *keys, *values;        /* (items, width), what was read; the newest items are written here */
     const float *source_keys, *source_values; /* (source items, width) */
+    int64_t areas, source_areas; /* the most items of an area of self-attention and of the source; 1: items alone */
 } DecoderLayer;
 
 typedef struct {
@@ -34,6 +35,7 @@ typedef struct {
     int64_t count, shown;          /* layers, and the one whose weights are wanted */
     int64_t rows, share, width, heads, wide; /* wide: the most outputs of a product, in whole panels */
     int64_t steps, sources;
+    int64_t areas;                 /* the most of all layers */
     int64_t first;                 /* where the newest item of row 0 stands in the stores; the others follow */
     int64_t pre;                   /* norms before the parts, or after the residuals */
     int64_t source_key_row, source_value_row;

@@ -14,7 +14,7 @@
 typedef struct {
     real *x, *given, *change; /* width, in whole panels */
     real *wide;               /* the widest product */
-    real *scores;             /* one row's: heads x the longer of steps and sources */
+    real *scores;             /* one row's, with room for areas */
 } decoder_rooms;
 
 static void decoder_norm(const DecoderNorm *norm, const real *x, real *to, int64_t width, double eps) {
@@ -54,7 +54,7 @@ static void decoder_self(const DecoderCall *call, const DecoderLayer *layer, con
     }
     for (int64_t i = 0; i < rows; i++) {
         const indexed_view view = {layer->keys, layer->values, width, width, call->places + (start + i) * call->steps, call->steps,
-                                   call->heads, size, (real)(INDEXED_LOG2_E / sqrt((double)size))};
+                                   call->heads, size, (real)(INDEXED_LOG2_E / sqrt((double)size)), layer->areas};
         indexed_query(&view, rooms->wide + i * call->wide, rooms->scores, rooms->given + i * row_size);
     }
     panel_linear(&layer->join, rooms->given, row_size, rows, rooms->change, row_size, 0);
@@ -70,7 +70,7 @@ static void decoder_source(const DecoderCall *call, const DecoderLayer *layer, c
         const indexed_view view = {layer->source_keys, layer->source_values, call->source_key_row, call->source_value_row,
                                    call->source_places + group * call->sources,
                                    call->source_lengths ? call->source_lengths[group] : call->sources, call->heads, size,
-                                   (real)(INDEXED_LOG2_E / sqrt((double)size))};
+                                   (real)(INDEXED_LOG2_E / sqrt((double)size)), layer->source_areas};
         indexed_query(&view, rooms->wide + i * call->wide, rooms->scores, rooms->given + i * row_size);
         if (shown) indexed_keep(rooms->scores, call->heads, view.length, call->weights + row * call->heads * call->sources, call->sources);
     }
@@ -108,7 +108,7 @@ static void decoder_task(int64_t task, void *scratch, const void *context) {
 
 int VARIANT(decoder)(const DecoderCall *call) {
     const int64_t row_size = panel_whole(call->width), longest = call->steps > call->sources ? call->steps : call->sources;
-    const int64_t numbers = 3 * panel_room(DECODER_ROWS * row_size) + panel_room(DECODER_ROWS * call->wide) + call->heads * (longest + 1);
+    const int64_t numbers = 3 * panel_room(DECODER_ROWS * row_size) + panel_room(DECODER_ROWS * call->wide) + indexed_room(call->heads, longest, call->areas);
     const int64_t tasks = (call->rows + DECODER_ROWS - 1) / DECODER_ROWS;
     return parallel_for(tasks, (int)call->threads, (size_t)numbers * sizeof(real), decoder_task, call);
 }

@@ -14,6 +14,7 @@ typedef struct {
     float *weights;         /* (groups, share, heads, length), or NULL; zeros past lengths */
     double scale;
     int64_t groups, share, heads, size, length;
+    int64_t areas;              /* the most items, next to each other in a table, of an area (mean keys, sums of values); 1: items alone */
     int64_t key_row, value_row; /* elements from one item to the next */
     int64_t threads;
 } IndexedCall;

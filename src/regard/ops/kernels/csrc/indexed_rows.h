@@ -17,25 +17,55 @@ INLINE real indexed_dot(const real *a, const real *b, int64_t size) {
     return total;
 }
 
-/* Scores to weights, in place: exp(score - greatest) / sum, the logarithm of 2 already in the scores. */
-static inline void indexed_softmax(real *scores, int64_t length) {
-    real greatest = scores[0], total;
-    for (int64_t t = 1; t < length; t++) greatest = scores[t] > greatest ? scores[t] : greatest;
+/* x = 2^(factor x - greatest), in place; returns the sum. */
+static inline real indexed_exp(real *x, int64_t length, real factor, real greatest) {
     int64_t t = 0;
     vec sum = {0};
     for (; t + LANES <= length; t += LANES) {
-        const vec e = exp2_vec(load(scores + t) - greatest);
-        store(scores + t, e);
+        const vec e = exp2_vec(load(x + t) * factor - greatest);
+        store(x + t, e);
         sum += e;
     }
-    total = lanes_sum(sum);
+    real total = lanes_sum(sum);
     if (t < length) {
         real rest[LANES] = {0};
-        for (int64_t i = t; i < length; i++) rest[i - t] = scores[i] - greatest;
+        for (int64_t i = t; i < length; i++) rest[i - t] = x[i] * factor - greatest;
         store(rest, exp2_vec(load(rest)));
-        for (int64_t i = t; i < length; i++) total += scores[i] = rest[i - t];
+        for (int64_t i = t; i < length; i++) total += x[i] = rest[i - t];
     }
+    return total;
+}
+
+static inline real indexed_greatest(const real *scores, int64_t length) {
+    real greatest = scores[0];
+    for (int64_t t = 1; t < length; t++) greatest = scores[t] > greatest ? scores[t] : greatest;
+    return greatest;
+}
+
+/* Scores to weights, in place: exp(score - greatest) / sum, the logarithm of 2 already in the scores. */
+static inline void indexed_softmax(real *scores, int64_t length) {
+    const real total = indexed_exp(scores, length, 1, indexed_greatest(scores, length));
     for (int64_t i = 0; i < length; i++) scores[i] /= total;
+}
+
+/* The same over all areas of up to `areas` items that follow each other, the score of an area being the mean of its items': what stays in
+   scores is for each item the sum of the weights of the areas that hold it. */
+static inline void indexed_areas(real *restrict scores, int64_t length, int64_t areas, real *restrict room) {
+    const real greatest = indexed_greatest(scores, length); /* no mean is above */
+    const int64_t longest = areas < length ? areas : length;
+    real total = 0;
+    /* Row a of room: the areas of a + 1 items, each at its last one, from a on. First sums of scores, then weights. */
+    memcpy(room, scores, (size_t)length * sizeof(real));
+    for (int64_t a = 1; a < longest; a++)
+        for (int64_t t = a; t < length; t++) room[a * length + t] = room[(a - 1) * length + t] + scores[t - a];
+    for (int64_t a = 0; a < longest; a++) total += indexed_exp(room + a * length + a, length - a, 1 / (real)(a + 1), greatest);
+    /* Then those of all areas of more than a items: they hold the item a before their last one. */
+    for (int64_t a = longest - 2; a >= 0; a--)
+        for (int64_t t = a + 1; t < length; t++) room[a * length + t] += room[(a + 1) * length + t];
+    memcpy(scores, room, (size_t)length * sizeof(real));
+    for (int64_t a = 1; a < longest; a++)
+        for (int64_t t = a; t < length; t++) scores[t - a] += room[a * length + t];
+    for (int64_t t = 0; t < length; t++) scores[t] /= total;
 }
 
 /* to[0 .. parts * LANES) = sum over t of weights[t] * the item's numbers. */
@@ -72,9 +102,15 @@ typedef struct {
     const int64_t *places;       /* (length) */
     int64_t length, heads, size;
     real scale;                  /* with the logarithm of 2 in it: weights are powers of 2 */
+    int64_t areas;               /* the most items of an area; 1: items alone */
 } indexed_view;
 
-/* The context (heads, size) of a query; its weights stay in scores (heads, length). */
+/* How many numbers `scores` of a query has room for. */
+static inline int64_t indexed_room(int64_t heads, int64_t length, int64_t areas) {
+    return heads * (length + 1) + (areas > 1 ? areas * length : 0);
+}
+
+/* The context (heads, size) of a query; its weights stay in scores (heads, length), behind which there is room for areas. */
 static inline void indexed_query(const indexed_view *view, const real *query, real *scores, real *context) {
     const int64_t size = view->size, length = view->length;
     for (int64_t t = 0; t < length; t++) {
@@ -83,7 +119,10 @@ static inline void indexed_query(const indexed_view *view, const real *query, re
             scores[head * length + t] = view->scale * indexed_dot(query + head * size, key + head * size, size);
     }
     for (int64_t head = 0; head < view->heads; head++) {
-        if (length) indexed_softmax(scores + head * length, length);
+        if (length && view->areas > 1)
+            indexed_areas(scores + head * length, length, view->areas, scores + view->heads * length);
+        else if (length)
+            indexed_softmax(scores + head * length, length);
         indexed_head(view->values + head * size, view->value_row, size, scores + head * length, view->places, length, context + head * size);
     }
 }
