@@ -318,5 +318,7 @@ def guarded_root(variance: Tensor, epsilon: float) -> Tensor:
         [0.0, 2.0]
     """
     shifted = variance + epsilon
+    if not (torch.is_grad_enabled() and shifted.requires_grad):
+        return shifted.clamp_min(0).sqrt()
     flat = shifted <= 0
     return shifted.masked_fill(flat, 1.0).sqrt().masked_fill(flat, 0.0)
