@@ -19,6 +19,7 @@ from torch import Tensor
 from regard import ops
 from regard.ops.area import LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, hidden_parts
 from tests.ops.test_additive import plain as plain_additive
+from tests.ops.test_indexed import by_areas
 from tests.ops.test_indexed import plain as plain_indexed
 from tests.ops.test_residual import plain as plain_residual
 from tests.reference import area as area_loops
@@ -461,13 +462,16 @@ def indexed_attention(draw: Draw) -> Call:
     groups, share, heads, size, length, items = draw.size(5), draw.size(5), draw.size(3), draw.size(67), draw.size(), draw.size(31)
     places = torch.randint(items, (groups, length), generator=draw.generator)
     lengths = draw.pick(None, torch.randint(length + 1, (groups,), generator=draw.generator))
+    longest = draw.pick(1, 1, 2, 3, 5)
     leaves = [draw.numbers(groups, share, heads, size), draw.moderate(items, heads, size), draw.moderate(items, heads, size)]
 
     def plain(query: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        if longest > 1:
+            return by_areas(query, keys, values, places, lengths, longest, size**-0.5)
         return plain_indexed(query, keys, values, places, lengths)
 
     def ours(query: Tensor, keys: Tensor, values: Tensor) -> Any:
-        return ops.indexed_attention(query, keys, values, places, lengths=lengths, need_weights=True)
+        return ops.indexed_attention(query, keys, values, places, lengths=lengths, max_area=longest, need_weights=True)
 
     counted = places if lengths is None else places[torch.arange(length) < lengths.unsqueeze(1)]
     gone = torch.ones(items, dtype=torch.bool).index_fill(0, counted.flatten(), False)[:, None, None]

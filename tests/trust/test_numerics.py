@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from regard import ops
-from regard.config import DecodingConfig
+from regard.config import AreaConfig, DecodingConfig
 from regard.ops.kernels import additive_cpu, area_cpu, area_op, feature_cpu, native
 from regard.tasks import Translation
 from tests.attention.mechanisms import MECHANISMS, B, Mechanism, Uniform, build, inputs
@@ -265,9 +265,10 @@ def test_the_steps_of_a_transformer_obey_the_error_rule(check: Checks) -> None:
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data, torch.float32)
         size, norm, count, beam = draw.pick(*test_native_step.SIZES), draw.pick("pre", "post"), draw.size(7), draw.size(5)
-        seed, sizes = draw.size(10**6), dict[str, Any](test_native_step.SIZES[size])
-        model = stirred(test_native_step.model_of(norm=norm, decoder_layers=2, **sizes), seed)
-        return f"{size}, {norm}, {count}, {beam}, {seed}", steps_obey(
+        seed, sizes, longest = draw.size(10**6), dict[str, Any](test_native_step.SIZES[size]), draw.pick(1, 2, 5)
+        area = AreaConfig(max_area=longest, layers=1) if longest > 1 else None
+        model = stirred(test_native_step.model_of(norm=norm, decoder_layers=2, area=area, **sizes), seed)
+        return f"{size}, {norm}, {count}, {beam}, {longest}, {seed}", steps_obey(
             model, lambda model: test_native_step.walk(model, count, beam=beam, steps=4)
         )
 
