@@ -93,8 +93,14 @@ def test_keys_reach_everything(opened):
     press(page, "?")
     assert shown(page, "#keys")
     press(page, Keys.ESCAPE)
+    # The browser closes it and gives the keyboard back to the page, each in its own time.
+    WebDriverWait(page, 10, 0.05).until_not(lambda _: page.execute_script("return document.activeElement.closest('#keys')"))
     assert not shown(page, "#keys")
-    press(page, "]", "]", "3", ".")
+    press(page, "]", "]")
+    assert one(page, "#title").text == "Areas of a sentence"
+    press(page, "3")
+    assert one(page, "#tab-areas").get_attribute("aria-selected") == "true"
+    press(page, ".")
     assert one(page, "#step").get_attribute("value") == "1"
     press(page, ",")
     assert one(page, "#step").get_attribute("value") == "0"
