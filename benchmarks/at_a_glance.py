@@ -17,6 +17,7 @@ RECURRENT = "[table](docs/results.md#speed-beside-joeynmt-and-eole)"
 TRANSFORMER = "[table](docs/results.md#transformer-speed-beside-its-peers)"
 AREAS = "[table](docs/performance.md#time)"
 STEP = "[table](docs/performance.md#a-whole-training-step)"
+SEARCH = "[table](docs/performance.md#a-search)"
 
 
 def rows() -> list[list[str]]:
@@ -49,6 +50,7 @@ def rows() -> list[list[str]]:
             f"{1 / value('area_step', 'areas, Eq. 3 and 4', 'ratio'):.2f}",
             STEP,
         ],
+        ["its beam search", "the same without areas", f"{1 / value('area_search', 'areas, Eq. 3 and 4', 'ratio'):.2f}", SEARCH],
     ]
 
 

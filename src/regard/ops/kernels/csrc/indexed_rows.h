@@ -107,7 +107,7 @@ typedef struct {
 
 /* How many numbers `scores` of a query has room for. */
 static inline int64_t indexed_room(int64_t heads, int64_t length, int64_t areas) {
-    return heads * (length + 1) + (areas > 1 ? areas * length : 0);
+    return heads * (length + 1) + (areas > 1 ? (areas < length ? areas : length) * length : 0);
 }
 
 /* The context (heads, size) of a query; its weights stay in scores (heads, length), behind which there is room for areas. */
