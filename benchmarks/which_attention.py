@@ -122,9 +122,9 @@ def rows() -> list[list[str]]:
             f"{value('study_li2018_characters', 'regular attention', 'BLEU')} → "
             f"{value('study_li2018_characters', 'areas, Eq. 9', 'BLEU')} BLEU; without learned keys "
             f"{value('study_li2018_characters', 'areas, Eq. 3 and 4', 'BLEU')}",
-            f"a step {step['areas, Eq. 9']} times as long",
-            f"one seed, p = {value('study_li2018_characters', 'areas, Eq. 9', 'p, corrected')} over the test sentences",
-            "[table](studies.md#areas-in-transformers-li-et-al-2018)",
+            f"a step {step['areas, Eq. 9']} times as long, a search (of tokens) {search['areas, Eq. 9']} times",
+            f"one seed, p = {value('study_li2018_characters', 'areas, Eq. 9', 'p, corrected')} over the test sentences; a second agrees",
+            "[table](studies.md#areas-in-transformers-li-et-al-2018), [second seed](log.md#characters-with-a-second-seed)",
         ],
         [
             "translation, crossed co-attention",
