@@ -256,13 +256,25 @@ def test_keys_of_areas_are_made_once_for_all_steps(monkeypatch):
         model = model_of("lstm", name)
         model.decode(*batch[:3])
         assert len(made) == whole
-        state = model.start(*batch[:2])
-        for _ in range(3):
-            _, _, state = model.step(torch.full((3, 1), 4), state)
+        with torch.no_grad():
+            state = model.start(*batch[:2])
+            for _ in range(3):
+                _, _, state = model.step(torch.full((3, 1), 4), state)
         assert made == [6] * (whole + steps)
         assert isinstance(state.memory, HeadMemory if steps else ItemMemory)
         assert state.memory.of_areas == bool(steps)
         made.clear()
+
+
+@pytest.mark.parametrize("name", ["heads", "area heads"])
+def test_a_store_is_for_searches_and_gives_what_training_gives(name):
+    model, batch = model_of("lstm", name), batch_of((0, 1, 2))
+    with torch.no_grad():
+        searching = model.start(*batch[:2])
+        expected = model.step(torch.full((3, 1), 4), searching)[0]
+    training = model.start(*batch[:2])
+    assert [type(state.memory) for state in (searching, training)] == [ItemMemory, HeadMemory]
+    torch.testing.assert_close(model.step(torch.full((3, 1), 4), training)[0], expected)
 
 
 def test_the_parameters_of_an_lstm_with_heads_and_areas_are_those_counted_by_hand():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
@@ -31,7 +32,9 @@ def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> S
         >>> remember(attention, Source(torch.ones(3, 5, 6), None), ready=True).key.shape  # 5 items and 4 pairs
         torch.Size([3, 2, 9, 3])
     """
-    if ready and (attention.areas is None or (longest_run(attention.areas) and _begins(source.mask))):
+    # A store is for searches: where gradients are wanted, each step would copy out of it what it attends to.
+    stored = ready and not (torch.is_grad_enabled() and source.states.requires_grad)
+    if stored and (attention.areas is None or (longest_run(attention.areas) and _begins(source.mask))):
         return attention.items(source.states, source.mask)
     memory = attention.memory(source.states, source.states, mask=source.mask, finite=True)
     return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
