@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 
 from regard.decoding import SearchOptions, greedy_search
-from tests.decoding.history import BOS, EOS, HistoryStep, read_alone, same
+from tests.decoding.history import BOS, EOS, HistoryStep, Read, read_alone, same
+from tests.ops.test_top import sure
 
 OPTIONS = SearchOptions(bos=BOS, eos=EOS, max_length=13, need_attention=True)
 SOURCES = (5, 2, 3, 7, 1)
@@ -41,6 +42,16 @@ def test_the_first_of_equal_tokens_is_taken() -> None:
     step.logits.zero_()
     [[best]] = greedy_search(step, step.start([0]), batch_size=1, options=replace(OPTIONS, banned=(0,), max_length=2))
     assert best.tokens == [1, 1]
+
+
+def test_the_log_probability_of_a_given_token_is_exact_where_logits_are_large() -> None:
+    logits = sure(7)
+    count = len(logits)
+    options = SearchOptions(bos=BOS, eos=EOS, max_length=1, length_penalty=0.0, prefix=[[1]] * count)
+    state = Read(torch.arange(count), torch.zeros(count, 1, 0, dtype=torch.long))
+    found = greedy_search(lambda tokens, state: (logits[state.sentences, None], None, state), state, batch_size=count, options=options)
+    right = logits.double().log_softmax(-1).float()[:, 1]
+    torch.testing.assert_close(torch.tensor([best.log_probs[0] for [best] in found]), right, rtol=1e-6, atol=1e-6)
 
 
 def test_no_sentences_and_no_tokens_ask_the_model_nothing() -> None:

@@ -5,6 +5,8 @@ import torch
 
 from regard import ops
 from regard.ops.kernels import best_cpu, native
+from regard.ops.kernels.panels import Affine
+from regard.ops.kernels.vocabulary_cpu import OutputPlan
 from regard.ops.top import BLOCK, top_tokens
 
 
@@ -54,7 +56,25 @@ def test_the_best_of_logits_are_those_of_a_stable_sort_of_log_probabilities(
     log_probs, tokens = plain(logits, 7)
     assert torch.equal(found.tokens, tokens)
     torch.testing.assert_close(found.log_probs, log_probs.float(), rtol=1e-6, atol=2e-6)
-    torch.testing.assert_close(found.log_sum, logits.double().logsumexp(-1).float(), rtol=1e-6, atol=2e-6)
+
+
+def sure(size: int) -> torch.Tensor:
+    """Return large logits (40, size) of which one is far above the others: its log-probability is smaller than a logit's last digit."""
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.rand(40, 1, generator=generator) * 300 - torch.rand(40, size, generator=generator) * 6 - 9
+    return logits.scatter_add(1, torch.randint(size, (40, 1), generator=generator), torch.full((40, 1), 13.0))
+
+
+@pytest.mark.parametrize("size", [2, 7, 65, 523])
+def test_log_probabilities_of_large_logits_are_as_exact_as_those_of_small_ones(size: int) -> None:
+    logits = sure(size)
+    right = logits.double().log_softmax(-1).float()
+    found = {"list": ops.top_log_probs(logits, 2)}
+    if native.library() is not None:
+        plan, forbidden = OutputPlan(Affine(torch.eye(size), None)), torch.tensor([], dtype=torch.long)
+        found["plan"] = ops.TopLogProbs(*plan.best(logits, 2, forbidden, instead=0, least=-1e9))
+    for log_probs, tokens in found.values():
+        torch.testing.assert_close(log_probs, right.gather(-1, tokens), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.skipif(native.library() is None, reason="the native library is not built")

@@ -75,12 +75,13 @@ def _best(logits: Tensor, only: Tensor, live: Live, rules: Rules, *, count: int)
     Of `count` more than are forbidden, `count` are left: the forbidden need not be taken out of the logits.
     """
     forbidden = rules.forbidden(live.length)
-    log_probs, tokens, log_sum = ops.top_log_probs(logits, count + len(forbidden))
+    log_probs, tokens = ops.top_log_probs(logits, count + len(forbidden))
+    behind = logits.gather(-1, only[..., None]).float() - logits.gather(-1, tokens[..., :1]).float()
+    only_log_probs = behind + log_probs[..., :1]
     if len(forbidden):
         masked = log_probs.masked_fill(torch.isin(tokens, forbidden), -torch.inf)
         log_probs, order = masked.sort(dim=-1, descending=True, stable=True)
         tokens = tokens.gather(-1, order)
-    only_log_probs = logits.gather(-1, only[..., None]).float() - log_sum[..., None]
     return Candidates(tokens[..., :count], log_probs[..., :count]), only_log_probs
 
 

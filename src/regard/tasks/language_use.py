@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard import ops
@@ -264,7 +265,7 @@ class LanguageModel:
         parts = []
         for rows, goal in zip(readout.split(ROWS), goals.split(ROWS), strict=True):
             logits = self.run.model.logits(rows)
-            parts.append(logits.gather(1, goal.unsqueeze(1)).squeeze(1) - logits.logsumexp(1))
+            parts.append(-F.cross_entropy(logits, goal, reduction="none"))
         return torch.cat(parts)
 
     @torch.inference_mode()

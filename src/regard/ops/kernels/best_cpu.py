@@ -15,7 +15,7 @@ MOST = 64
 
 class _Call(ctypes.Structure):
     # Mirrors BestCall of csrc/best.h.
-    _fields_ = [(name, ctypes.c_void_p) for name in ("logits", "log_sum", "values", "places")] + [
+    _fields_ = [(name, ctypes.c_void_p) for name in ("logits", "values", "places")] + [
         (name, ctypes.c_int64) for name in ("rows", "size", "count", "threads")
     ]
 
@@ -34,8 +34,8 @@ def supports(logits: Tensor, count: int) -> bool:
     return 1 <= count <= min(MOST, logits.shape[-1]) and native.library() is not None
 
 
-def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities (..., count), places (..., count) and log-sums (...,) of logits (..., V); see `regard.ops.top_log_probs`.
+def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities (..., count) and places (..., count) of logits (..., V); see `regard.ops.top_log_probs`.
 
     Only for what `supports` accepts.
 
@@ -48,10 +48,10 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     assert library is not None
     logits = logits.contiguous()
     leading, size = logits.shape[:-1], logits.shape[-1]
-    log_sum, values = logits.new_empty(leading), logits.new_empty(*leading, count)
+    values = logits.new_empty(*leading, count)
     places = torch.empty(*leading, count, dtype=torch.long)
-    pointers = (part.data_ptr() for part in (logits, log_sum, values, places))
+    pointers = (part.data_ptr() for part in (logits, values, places))
     call = _Call(*pointers, leading.numel(), size, count, torch.get_num_threads())
     if library.regard_best(ctypes.byref(call)):
         raise MemoryError("regard_best: no memory for the threads")
-    return values, places, log_sum
+    return values, places

@@ -8,8 +8,7 @@ enum { BEST_BLOCK = 64, BEST_MOST = 64 };
 
 typedef struct {
     const float *logits;  /* (rows, size) */
-    float *log_sum;       /* (rows): log of the sum of the exponentials */
-    float *values;        /* (rows, count): the greatest logits minus log_sum, in descending order */
+    float *values;        /* (rows, count): the greatest logits as log-probabilities, in descending order */
     int64_t *places;      /* (rows, count): where they stand; equal ones in ascending order */
     int64_t rows, size, count; /* 1 <= count <= min(size, BEST_MOST) */
     int64_t threads;

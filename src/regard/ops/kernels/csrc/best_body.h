@@ -54,7 +54,6 @@ static void best_task(int64_t row, void *scratch, const void *context) {
     for (int64_t b = 0; b < blocks; b++)
         for (int64_t i = b * BEST_BLOCK; maxima[b] >= least && i < call->size && i < (b + 1) * BEST_BLOCK; i++)
             best_insert(&best, logits[i], i);
-    call->log_sum[row] = greatest + log_sum;
     for (int64_t i = 0; i < call->count; i++) {
         values[i] = i < best.found ? best.values[i] - greatest - log_sum : log_sum;
         places[i] = i < best.found ? best.places[i] : i;

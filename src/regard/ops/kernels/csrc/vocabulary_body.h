@@ -52,9 +52,10 @@ static void vocabulary_piece(const VocabularyCall *call, vocabulary_row *row, co
         store(row->sums, load(row->sums) * (real)exp((double)row->greatest - greatest));
         row->greatest = greatest;
     }
-    const real base = row->greatest == (real)-INFINITY ? 0 : row->greatest * log2_e;
+    /* Less the greatest first: log2(e) times it, rounded, would be off by more than the log-probability of a sure output is. */
+    const real base = row->greatest == (real)-INFINITY ? 0 : row->greatest;
     UNROLL
-    for (int i = 0; i < PIECE / LANES; i++) sums[i % CHAINS] += exp2_vec(load(logits + i * LANES) * log2_e - base);
+    for (int i = 0; i < PIECE / LANES; i++) sums[i % CHAINS] += exp2_vec((load(logits + i * LANES) - base) * log2_e);
     store(row->sums, load(row->sums) + ((sums[0] + sums[1]) + (sums[2] + sums[3])));
 }
 
