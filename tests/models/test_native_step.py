@@ -38,17 +38,15 @@ def sources(count):
     return torch.randint(4, 19, (count, 11), generator=generator), lengths
 
 
-def walk(model, count, *, beam=3, steps=6, rows=None):
-    """Take a few steps as a search would: hypotheses are reordered, and sentences leave."""
-    source, lengths = sources(count)
-    if rows is not None:
-        source, lengths = source[rows], lengths[rows]
+def walk(model, count, *, beam=3, steps=6, rows=None, start=None):
+    """Take a few steps as a search would, all sentences or some `rows`: hypotheses are reordered, and of all sentences some leave."""
     found = []
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        state = model.start(source, lengths)
-        state = state.select(torch.arange(len(source)), torch.zeros(len(source), beam, dtype=torch.long))
-        left = len(source)
+        state = model.start(*sources(count)) if start is None else start
+        chosen = torch.arange(count) if rows is None else torch.tensor(rows)
+        state = state.select(chosen, torch.zeros(len(chosen), beam, dtype=torch.long))
+        left = len(chosen)
         for step in range(steps):
             tokens = (torch.arange(left * beam).view(left, beam) * 5 + step) % 15 + 4
             if rows is not None:
@@ -84,13 +82,14 @@ def test_it_equals_the_step_layer_by_layer(norm, size, count, area, monkeypatch)
 
 @needs_library
 def test_a_sentence_is_not_changed_by_the_others():
-    # The decoder alone: the output layer's products come from a library that rounds by the size of the batch.
+    # The decoder alone: the products of the encoder and the output layer come from a library that rounds by the size of the batch.
     model = model_of(**SIZES["usual"])
     model.logits = lambda readout: readout
-    with ops.packed_weights():
-        together = walk(model, 9, rows=list(range(9)))
+    with torch.no_grad(), ops.packed_weights():
+        start = model.start(*sources(9))
+        together = walk(model, 9, rows=list(range(9)), start=start)
         for row in range(9):
-            for (mine, weights), (all_, shares) in zip(walk(model, 9, rows=[row]), together, strict=True):
+            for (mine, weights), (all_, shares) in zip(walk(model, 9, rows=[row], start=start), together, strict=True):
                 assert torch.equal(weights[0], shares[row])
                 assert torch.equal(mine[0], all_[row])
 
@@ -103,11 +102,12 @@ def test_threads_do_not_matter(threads):
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        with ops.packed_weights():
-            expected = walk(model, 67)
+        with torch.no_grad(), ops.packed_weights():
+            start = model.start(*sources(67))
+            expected = walk(model, 67, start=start)
         torch.set_num_threads(threads)
         with ops.packed_weights():
-            found = walk(model, 67)
+            found = walk(model, 67, start=start)
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for one, other in zip(found, expected, strict=True) for a, b in zip(one, other, strict=True))

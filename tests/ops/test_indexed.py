@@ -159,7 +159,7 @@ def test_a_memory_of_items_equals_one_of_heads():
     assert memory.batch == 3
     kept = memory.rows(torch.tensor([2, 0]))
     with torch.no_grad():
-        assert torch.equal(attention.attend_items(query[[2, 0]], kept).context, found.context[[2, 0]])
+        torch.testing.assert_close(attention.attend_items(query[[2, 0]], kept).context, found.context[[2, 0]])
 
 
 def test_everything_may_be_attended_to_without_a_mask():

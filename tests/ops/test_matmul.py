@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from regard import ops
+from regard.ops import matmul
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +180,12 @@ def test_packed_weights_give_the_same_products_and_are_met_once() -> None:
     assert layer.weight.grad is not None
 
 
-def test_products_in_bfloat16_are_those_of_rounded_inputs_and_weights() -> None:
+@pytest.mark.parametrize("has_bfloat16", [True, False])
+def test_products_in_bfloat16_are_those_of_rounded_inputs_and_weights(has_bfloat16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, reason = ops.bfloat16_path()
+    if has_bfloat16 and path == "float32":
+        pytest.skip(reason)
+    monkeypatch.setattr(matmul, "bfloat16_path", lambda: ("onednn" if has_bfloat16 else "float32", "the test says so"))
     layer = ops.Linear(67, 131)
     for rows in (1, 3, 16, 17, 33):
         x = torch.randn(rows, 67)

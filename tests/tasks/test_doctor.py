@@ -19,6 +19,7 @@ def test_the_report_names_versions_device_threads_and_the_product_in_use() -> No
     assert f"torch {torch.__version__}" in lines
     assert any(line.startswith(f"threads: {torch.get_num_threads()} ") for line in lines)
     assert any(line.startswith("float32 products on the CPU: ") for line in lines)
+    assert any(line.startswith("bfloat16 products on the CPU: ") for line in lines)
     assert f"interpreter: {sys.executable}" in lines
     assert [line for line in lines if "\n" in line] == []
 

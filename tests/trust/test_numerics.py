@@ -649,8 +649,9 @@ def test_the_batch_does_not_change_a_translation(check: Checks, family: str) -> 
         decoding = DecodingConfig(beam=beam, max_length=13, batch_size=1)
         alone = dict(zip(share, map(best, subject.translate(share, decoding=decoding)), strict=True))
         exactly = Exactly(family, share, alone, decoding)
-        # Random weights write few texts, but no two sentences have a score in common: it shows whose state was used.
-        assert len({score for _, score in alone.values()}) > 0.9 * len(share), "else the comparison says nothing"
+        # Random weights write few texts, but scores tell sentences apart, all but those of which every token is sure: they show whose
+        # state was used.
+        assert len({score for _, score in alone.values()}) > 0.8 * len(share), "else the comparison says nothing"
         for _ in range(2):
             rest = chance.sample(share, len(share))
             while rest:

@@ -22,7 +22,7 @@ from regard.ops.hard import (
 )
 from regard.ops.indexed import indexed_attention
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
-from regard.ops.matmul import Linear, joint_linear, linear, matmul_path, packed_weights, prepared, recurrent_steps
+from regard.ops.matmul import Linear, bfloat16_path, joint_linear, linear, matmul_path, packed_weights, prepared, recurrent_steps
 from regard.ops.nonlocal_op import NonLocalResult, nonlocal_attention
 from regard.ops.penalties import doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.reference import AreaResult
@@ -54,6 +54,7 @@ __all__ = [
     "area_spans",
     "area_sums",
     "area_values",
+    "bfloat16_path",
     "block_mask",
     "causal_mask",
     "cosine_scores",

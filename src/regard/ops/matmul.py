@@ -42,7 +42,7 @@ def matmul_path() -> tuple[str, str]:
     forced = os.environ.get("REGARD_MATMUL", "")
     if forced not in ("", "blas", "onednn"):
         raise ConfigError(f"REGARD_MATMUL: expected blas or onednn, found {forced!r}")
-    available = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    available = _has_onednn()
     if forced == "onednn" and not available:
         raise ConfigError("REGARD_MATMUL=onednn: this build of torch has no oneDNN linear")
     if forced:
@@ -52,6 +52,29 @@ def matmul_path() -> tuple[str, str]:
     if platform.machine().lower() not in ("x86_64", "amd64") or _is_intel():
         return "blas", "torch's BLAS is the fast one on this processor"
     return "onednn", "an x86-64 processor on which MKL does not use the widest vector units"
+
+
+@functools.cache
+def bfloat16_path() -> tuple[str, str]:
+    """Name what multiplies numbers that `packed_weights` rounds to bfloat16 on this CPU, and why.
+
+    Returns:
+        ("onednn" or "float32", the reason in words).
+
+    Example:
+        >>> bfloat16_path()[0] in ("onednn", "float32")
+        True
+    """
+    if not _has_onednn():
+        return "float32", "this build of torch has no oneDNN linear"
+    # Elsewhere oneDNN refuses such weights, and torch's own product of them takes several times that of float32.
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "float32", "oneDNN multiplies no bfloat16 on this processor"
+    return "onednn", "oneDNN multiplies bfloat16 on this processor"
+
+
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _is_intel() -> bool:
@@ -223,8 +246,9 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Iterator[None]:
     """Prepare each weight that `linear` uses on a CPU in this block once, for many products with weights that do not change meanwhile.
 
     In float32, where `matmul_path` is oneDNN, weights are kept in its own layout: a product with few rows takes half the time. In bfloat16
-    inputs and weights are rounded to 8 bits and multiplied in about half the time again; results are float32. Without effect where a
-    gradient is asked for and under autocast. Threads share what is packed if they run in a copy of the context.
+    inputs and weights are rounded to 8 bits and multiplied in about half the time again where `bfloat16_path` is oneDNN, elsewhere in
+    float32, which saves nothing; results are float32. Without effect where a gradient is asked for and under autocast. Threads share what
+    is packed if they run in a copy of the context.
 
     Args:
         dtype: torch.float32 or torch.bfloat16.
@@ -273,12 +297,14 @@ def _packed(x: Tensor, weight: Tensor) -> _Packs | None:
 
 def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
     # With several weights one below the other.
-    onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    packed = packs.dtype == torch.float32 or bfloat16_path()[0] == "onednn"
     name = tuple(map(id, weights))
     if name not in packs.weights:
         kept = torch.cat([weight.detach().to(packs.dtype) for weight in weights])
-        packs.weights[name] = (weights, torch.ops.mkldnn._reorder_linear_weight(kept) if onednn else kept)
+        packs.weights[name] = (weights, torch.ops.mkldnn._reorder_linear_weight(kept) if packed else kept.float())
     rows, kept = x.shape[0], packs.weights[name][1]
+    if not packed:
+        return _product(x.to(packs.dtype).float(), kept, None if bias is None else bias.to(packs.dtype).float())
     whole = -(-rows // _ROWS) * _ROWS if rows > _ROWS else 1 << (rows - 1).bit_length()
     if whole > rows:
         x = F.pad(x, (0, 0, 0, whole - rows))
@@ -286,8 +312,7 @@ def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None,
         product = _onednn(x, kept, bias)
         return product[:rows] if whole > rows else product
     x, bias = x.to(packs.dtype), None if bias is None else bias.to(packs.dtype)
-    product = _onednn(x, kept, bias) if onednn else F.linear(x, kept, bias)
-    return product[:rows].float()
+    return _onednn(x, kept, bias)[:rows].float()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import sys
 import torch
 
 import regard
-from regard.ops import area_path, matmul_path
+from regard.ops import area_path, bfloat16_path, matmul_path
 from regard.ops.kernels import native
 from regard.training.distributed import choose_device
 
@@ -24,6 +24,7 @@ def report() -> list[str]:
         True
     """
     path, reason = matmul_path()
+    half, half_reason = bfloat16_path()
     device = choose_device()
     # A plain call in float32, as a model makes it.
     query = torch.zeros(1, 1, 5, 64, device=device)
@@ -33,6 +34,7 @@ def report() -> list[str]:
         f"device: {device}",
         f"threads: {torch.get_num_threads()} of torch; vector units: {torch.backends.cpu.get_cpu_capability()}",
         f"float32 products on the CPU: {path} ({reason})",
+        f"bfloat16 products on the CPU: {half} ({half_reason})",
         f"native kernels: {'used' if native.status().usable else 'not used'} ({native.status().reason})",
         f"area attention on {device}: {area} ({area_reason})",
         f"interpreter: {sys.executable}",
