@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -18,6 +19,8 @@ from regard.ops.kernels import area_cpu, native
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "regard" / "ops" / "kernels" / "csrc"
 BUILT = sorted(Path(native.__file__).parent.glob("_cpu*.so"))
+# The number of the interface, and a digest of all structs of calls and exported functions.
+INTERFACE = (8, "f71e05efba04dab0")
 needs_library = pytest.mark.skipif(not BUILT, reason="no native library here")
 
 
@@ -39,6 +42,16 @@ def test_a_library_of_another_interface_is_not_used(monkeypatch: pytest.MonkeyPa
     library, reason = native.load(BUILT[0].parent)
     assert library is None
     assert f"has interface {native.ABI - 1}, this package needs {native.ABI}" in reason
+
+
+def test_what_python_and_the_library_agree_on_does_not_change_without_a_new_number() -> None:
+    headers = [re.sub(r"/\*.*?\*/", "", path.read_text(encoding="utf-8"), flags=re.DOTALL) for path in sorted(SOURCES.glob("*.[ch]"))]
+    structs = [struct for text in headers for struct in re.findall(r"typedef struct \{[^}]*\} [A-Z]\w*;", text)]
+    functions = [line for text in headers for line in re.findall(r"^(?:EXPORT|ENTRY).*\)", text, flags=re.MULTILINE)]
+    assert len(structs) > 10
+    assert len(functions) > 15
+    digest = hashlib.sha256(" ".join("".join(structs + functions).split()).encode()).hexdigest()[:16]
+    assert (native.ABI, digest) == INTERFACE, "raise ABI in native.py and REGARD_ABI in native.h, then write both down here"
 
 
 @needs_library
