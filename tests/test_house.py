@@ -28,6 +28,7 @@ MAX_PARAMETERS = 7
 # Pieces that may be larger, each with its reason.
 LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/area_attention.py:area_attention": "one call for all that area attention can be",
+    "src/regard/ops/area.py:area_keys": "one call for all that a key of an area can be made of",
     "src/regard/ops/reference.py:area_attention": "the same, and the weights of learned keys",
     "src/regard/ops/indexed.py:indexed_attention": "one call for all that attention to a store can be",
     "src/regard/ops/kernels/area_op.py:attend": "an operator registered with torch takes no structures",

@@ -211,13 +211,19 @@ def test_reordering_hypotheses_moves_no_key():
 def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     model = model_of(changes={"area": AreaConfig(max_area=3, key_mode=key_mode)})
     state = model.start(*batch_of((0, 1, 2))[:2])
-    sizes = []
-    keys = Areas.keys
-    monkeypatch.setattr(Areas, "keys", lambda self, key: sizes.append(key.shape[2]) or keys(self, key))
+    sizes, keys = [], Areas.keys
+
+    def counted(self, key, **options):
+        made = keys(self, key, **options)
+        sizes.append((key.shape[2], made.shape[2]))
+        return made
+
+    monkeypatch.setattr(Areas, "keys", counted)
     for _ in range(5):
         _, _, state = model.step(torch.full((3, 1), 4), state)
-    # Two layers with areas: each looks at the last three tokens for the areas that end at the newest, and never at the source again.
-    assert sizes == [1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
+    # Two layers with areas: each looks at the last three tokens, makes the areas that end at the newest and no other, and
+    # never looks at the source again.
+    assert sizes == [(count, count) for count in (1, 1, 2, 2, 3, 3, 3, 3, 3, 3)]
     assert state.pasts[0].areas.key.shape == (5 * 3 * 3, 2, 5)
 
 

@@ -203,6 +203,23 @@ def test_values_equal_the_loops(mode, size, max_area, grid):
     close(ops.area_values(x, max_area, grid, mode=mode), reference.over_areas(x.numpy(), max_area, grid, mode))
 
 
+@pytest.mark.parametrize("starts", [1, 2, 100])
+@EVERY
+def test_areas_that_start_early_are_some_of_all(size, max_area, grid, starts):
+    x = normal(2, size, D)
+    columns = ops.area_spans(grid or size, max_area)[:, 1 if grid else 0]
+    some = columns < starts
+    for mode in KEY_MODES:
+        weights = weights_for(mode, max_area) if mode in LEARNED_KEY_MODES else None
+        found, every = (ops.area_keys(x, max_area, grid, mode=mode, weights=weights, starts=each) for each in (starts, None))
+        torch.testing.assert_close(found, every[:, some])
+    for mode in VALUE_MODES:
+        found, every = (ops.area_values(x, max_area, grid, mode=mode, starts=each) for each in (starts, None))
+        torch.testing.assert_close(found, every[:, some])
+    with pytest.raises(ConfigError, match="starts: areas that start in at least 1 column, or None for all; found 0"):
+        ops.area_values(x, max_area, grid, starts=0)
+
+
 @EVERY
 def test_an_area_is_allowed_when_all_its_items_are(size, max_area, grid):
     mask = normal(2, 3, size) > -0.7

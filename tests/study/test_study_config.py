@@ -11,6 +11,7 @@ import yaml
 from regard.config import TranslationConfig, merged
 from regard.config.study import cell_config, cells, load_study
 from regard.errors import ConfigError
+from regard.study.cost import estimate
 
 STUDY: dict[str, Any] = {
     "name": "letters",
@@ -63,6 +64,7 @@ def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(
             {"hypotheses": [{"says": "x", "better": "wide", "than": "plain", "data": ["no"]}]},
             "hypotheses.0.data: 'no', expected some of copy",
         ),
+        ({"variants": {"wide": {"seeds": [1, 7]}}, "seeds": [1, 2]}, "variants.wide.seeds: 7, expected some of 1, 2"),
         ({"budget": {"seconds": 9}}, "give updates, tokens or seconds, one of them"),
         (
             {"data": {"copy": {"test": {"source": "x", "link_unit": "line"}}}},
@@ -92,6 +94,13 @@ def test_a_scale_with_other_variants_has_the_hypotheses_it_names(tmp_path: Path)
     path = written(tmp_path, hypotheses=[said], scales={"few": few, "own": own})
     for scale, expected in ((None, ["width helps"]), ("few", ["width helps"]), ("large", []), ("own", ["depth helps"])):
         assert [each.says for each in load_study(path, scale=scale).hypotheses] == expected
+
+
+def test_a_variant_that_costs_much_may_have_fewer_seeds(tmp_path: Path) -> None:
+    study = load_study(written(tmp_path, seeds=[1, 2], variants={"plain": {}, "wide": {"seeds": [2]}}))
+    assert [cell.name for cell in cells(study)] == ["copy-plain-1", "copy-plain-2", "copy-wide-2"]
+    _, rows = estimate(study, beside=tmp_path)
+    assert [row[1] for row in rows] == ["plain", "wide"]
 
 
 def test_an_unknown_scale_is_refused(tmp_path: Path) -> None:

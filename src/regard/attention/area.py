@@ -95,13 +95,14 @@ class Areas(nn.Module):
             return None
         return AreaWeights(self.height, self.width, self.hidden.weight, self.output.weight, self.hidden.bias, self.output.bias)
 
-    def keys(self, key: Tensor) -> Tensor:
-        """Make the keys of the areas, (..., N, D), from those of the items, (..., S, D)."""
-        return ops.area_keys(key, self.max_area, self.grid, mode=self.key_mode, weights=self.key_weights, training=self.training)
+    def keys(self, key: Tensor, *, starts: int | None = None) -> Tensor:
+        """Make the keys of the areas, (..., N, D), from those of the items, (..., S, D); `starts` as in `regard.ops.area_keys`."""
+        settings = {"mode": self.key_mode, "weights": self.key_weights, "training": self.training}
+        return ops.area_keys(key, self.max_area, self.grid, **settings, starts=starts)
 
-    def values(self, value: Tensor) -> Tensor:
-        """Make the values of the areas, (..., N, Dv), from those of the items, (..., S, Dv)."""
-        return ops.area_values(value, self.max_area, self.grid, mode=self.value_mode)
+    def values(self, value: Tensor, *, starts: int | None = None) -> Tensor:
+        """Make the values of the areas, (..., N, Dv), from those of the items, (..., S, Dv); `starts` as in `regard.ops.area_values`."""
+        return ops.area_values(value, self.max_area, self.grid, mode=self.value_mode, starts=starts)
 
     def mask(self, mask: Tensor) -> Tensor:
         """Allow the areas whose items are all allowed: (..., S) bool to (..., N) bool."""

@@ -51,6 +51,9 @@ class VariantConfig(Frozen):
 
     title: str | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="what makes it differ")
+    seeds: tuple[int, ...] | None = Field(
+        default=None, min_length=1, description="some of the study's, for a variant that costs much; absent: all"
+    )
 
 
 class HypothesisConfig(Frozen):
@@ -138,6 +141,9 @@ class StudyConfig(Frozen):
                 raise ValueError(f"hypotheses.{number}.data: {unknown[0]!r}, expected some of {', '.join(self.data)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: one of them comes twice")
+        for name, variant in self.variants.items():
+            if unknown := sorted(set(variant.seeds or ()) - set(self.seeds)):
+                raise ValueError(f"variants.{name}.seeds: {unknown[0]}, expected some of {', '.join(map(str, self.seeds))}")
         known = TEST_FILES[self.task]
         for name, data in self.data.items():
             if unknown := [key for key in data.test if key not in known]:
@@ -225,7 +231,13 @@ def cells(study: StudyConfig) -> list[StudyCell]:
         >>> [cell.name for cell in cells(study)]
         ['a-x-1', 'a-y-1', 'a-x-2', 'a-y-2']
     """
-    return [StudyCell(data=data, variant=variant, seed=seed) for seed in study.seeds for data in study.data for variant in study.variants]
+    return [
+        StudyCell(data=data, variant=name, seed=seed)
+        for seed in study.seeds
+        for data in study.data
+        for name, variant in study.variants.items()
+        if variant.seeds is None or seed in variant.seeds
+    ]
 
 
 def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: int | None = None) -> RunConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -127,11 +126,9 @@ def grow(past: Past | None, token: Tensor, newest: Newest, attention: MultiHeadA
         return items, ItemMemory(items.key, items.value, newest.places)
     if not isinstance(areas.max_area, int):
         raise ConfigError(f"grow: a past is a sequence, to which tokens are added; found areas of the grid {areas.grid}")
-    key, value, _ = ItemMemory(items.key, items.value, newest.places[:, -areas.max_area :]).gathered()
-    # Areas stand by length, then by start: the last of each length, of which there are size, size - 1, ... 1, ends at the newest item.
-    size = key.shape[2]
-    ending = torch.tensor([count - 1 for count in accumulate(range(size, 0, -1))], device=key.device)
-    made = (F.pad(part.index_select(2, ending), (0, 0, 0, areas.max_area - size)) for part in (areas.keys(key), areas.values(value)))
+    # Read backwards, for what ends at the newest item starts there then.
+    key, value, _ = ItemMemory(items.key, items.value, newest.places[:, -areas.max_area :].flip(1)).gathered()
+    made = (F.pad(part, (0, 0, 0, areas.max_area - part.shape[2])) for part in (areas.keys(key, starts=1), areas.values(value, starts=1)))
     key, value = (part.transpose(1, 2).flatten(0, 1) for part in made)
     store = _extended(past.areas if isinstance(past, AreaStore) else None, newest.count * areas.max_area, key, value)
     places = area_places(newest.places, areas.max_area)

@@ -98,6 +98,7 @@ def area_keys(
     weights: AreaWeights | None = None,
     training: bool = False,
     generator: torch.Generator | None = None,
+    starts: int | None = None,
 ) -> Tensor:
     """Make the key of every area from the keys of its items.
 
@@ -122,6 +123,7 @@ def area_keys(
         weights: for the modes with learned weights, see `AreaWeights`; of longer tables of embeddings only the first rows are used.
         training: whether the sampling modes add noise, standard normal, drawn for every feature of every area.
         generator: where the noise comes from; None: torch's own.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         (..., N, D).
@@ -136,13 +138,13 @@ def area_keys(
     """
     check_modes(mode, "sum")
     if mode == "mean" or (mode == "sample" and not training):
-        return window_sums(key, max_area, grid, mean=True)
+        return window_sums(key, max_area, grid, mean=True, starts=starts)
     if mode == "max":
-        return window_maxima(key, max_area, grid)
+        return window_maxima(key, max_area, grid, starts=starts)
     if mode == "max_concat":
-        features = [window_maxima(key, max_area, grid)]
+        features = [window_maxima(key, max_area, grid, starts=starts)]
     else:
-        mean, std = window_moments(key, max_area, grid)
+        mean, std = window_moments(key, max_area, grid, starts=starts)
         if mode.startswith("sample"):
             features = [mean + std * _noise(std, generator) if training else mean]
         else:
@@ -155,7 +157,8 @@ def area_keys(
         raise ShapeError(
             f"area_keys: the last axis of key {tuple(key.shape)} must be that of the weights (D, D) = {tuple(weights.output.shape)}"
         )
-    shape = shape_features(weights, area_extent(key.shape[-2], max_area, grid), width_first=mode == "features").to(key.dtype)
+    extent = area_extent(key.shape[-2], max_area, grid)
+    shape = shape_features(weights, extent, width_first=mode == "features", starts=starts).to(key.dtype)
     features = [features[0] + shape] if mode in ("sum", "sample_sum") else [*features, shape]
     # One product for each feature, not one of all side by side: the shape of an area is the same in every batch and head.
     columns = weights.hidden.split(key.shape[-1], dim=-1)
@@ -171,13 +174,14 @@ def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = True) -> Tensor:
+def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = True, starts: int | None = None) -> Tensor:
     """Stack the embeddings of the width and the height of every area, Eq. 6 to 8.
 
     Args:
         weights: see `AreaWeights`; `height` and `width` are used.
         extent: see `area_extent`.
         width_first: e = [e^w; e^h] as in Eq. 8; False: [e^h; e^w] as in the authors' code.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         (N, D).
@@ -197,11 +201,13 @@ def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = 
     heights = [weights.height[h] for h in range(tallest) for _ in range(widest)]
     widths = [weights.width[w] for _ in range(tallest) for w in range(widest)]
     pairs = zip(widths, heights, strict=True) if width_first else zip(heights, widths, strict=True)
-    rows = [torch.cat(pair).expand(count, -1) for pair, count in zip(pairs, area_counts(extent), strict=True)]
+    rows = [torch.cat(pair).expand(count, -1) for pair, count in zip(pairs, area_counts(extent, starts), strict=True)]
     return torch.cat(rows) if rows else torch.cat([weights.width, weights.height[:1].expand(weights.width.shape[0], -1)], dim=-1)[:0]
 
 
-def area_values(value: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mode: str = "sum") -> Tensor:
+def area_values(
+    value: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mode: str = "sum", starts: int | None = None
+) -> Tensor:
     """Make the value of every area from the values of its items: their sum (Eq. 4), their mean or their largest features.
 
     Args:
@@ -209,6 +215,7 @@ def area_values(value: Tensor, max_area: Size, grid: tuple[int, int] | None = No
         max_area: the largest length, or the largest (height, width).
         grid: (rows, columns), or None for a sequence.
         mode: "sum", "mean" or "max".
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         (..., N, Dv).
@@ -222,7 +229,9 @@ def area_values(value: Tensor, max_area: Size, grid: tuple[int, int] | None = No
         [1.0, 3.0, 2.0]
     """
     check_modes("mean", mode)
-    return window_maxima(value, max_area, grid) if mode == "max" else window_sums(value, max_area, grid, mean=mode == "mean")
+    if mode == "max":
+        return window_maxima(value, max_area, grid, starts=starts)
+    return window_sums(value, max_area, grid, mean=mode == "mean", starts=starts)
 
 
 def area_mask(mask: Tensor, max_area: Size, grid: tuple[int, int] | None = None) -> Tensor:

@@ -99,11 +99,12 @@ def _extent_of(size: Size, max_area: Size) -> Extent:
     return area_extent(math.prod(size), max_area, size) if isinstance(size, tuple | list) else area_extent(size, max_area)
 
 
-def area_counts(extent: Extent) -> list[int]:
+def area_counts(extent: Extent, starts: int | None = None) -> list[int]:
     """Count the areas of each height and width, in order.
 
     Args:
         extent: see `area_extent`.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         one number for each (height, width), height outer.
@@ -113,37 +114,48 @@ def area_counts(extent: Extent) -> list[int]:
         [4, 3, 2]
     """
     (rows, columns), (tallest, widest) = extent
-    return [(rows - h + 1) * (columns - w + 1) for h in range(1, tallest + 1) for w in range(1, widest + 1)]
+    most = columns if starts is None else starts
+    return [(rows - h + 1) * min(columns - w + 1, most) for h in range(1, tallest + 1) for w in range(1, widest + 1)]
 
 
-def sweep(states: State, merge: Callable[[State, State, tuple[int, int]], State], extent: Extent) -> list[tuple[int, State]]:
+def sweep(
+    states: State, merge: Callable[[State, State, tuple[int, int]], State], extent: Extent, starts: int | None = None
+) -> list[tuple[int, State]]:
     """Grow areas item by item: columns of items downwards, then areas of each height to the right.
 
     Args:
         states: of every item, each (..., S, D).
         merge: makes the states of an area from those of two neighbouring ones, and from how many items each of the two holds.
         extent: see `area_extent`.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         for each height and width, in order: how many items such an area holds, and the states (..., count, D) of all of them.
+
+    Raises:
+        ConfigError: `starts` is below 1.
 
     Example:
         >>> sizes = sweep((torch.tensor([[1.0], [2.0]]),), lambda a, b, counts: (a[0] * b[0],), area_extent(2, 2))
         >>> [(size, states[0].flatten().tolist()) for size, states in sizes]
         [(1, [1.0, 2.0]), (2, [2.0])]
     """
+    if starts is not None and starts < 1:
+        raise ConfigError(f"starts: areas that start in at least 1 column, or None for all; found {starts}")
     grid, (tallest, widest) = extent
     items = tuple(state.unflatten(-2, grid) for state in states)
     sizes: list[tuple[int, State]] = []
-    column = items
+    column, columns = items, grid[1]
+    most = columns if starts is None else starts
     for height in range(1, tallest + 1):
         if height > 1:
             above, below = (tuple(s[..., :-1, :, :] for s in column), tuple(s[..., height - 1 :, :, :] for s in items))
             column = merge(above, below, (height - 1, 1))
-        area = column
+        area = column if starts is None else tuple(s[..., :most, :] for s in column)
         for width in range(1, widest + 1):
             if width > 1:
-                left, right = tuple(s[..., :-1, :] for s in area), tuple(s[..., width - 1 :, :] for s in column)
+                count = min(columns - width + 1, most)
+                left, right = tuple(s[..., :count, :] for s in area), tuple(s[..., width - 1 : width - 1 + count, :] for s in column)
                 area = merge(left, right, (height * (width - 1), height))
             sizes.append((height * width, tuple(s.flatten(-3, -2) for s in area)))
     return sizes
@@ -213,7 +225,7 @@ def area_spans(size: Size, max_area: Size, device: torch.device | str | None = N
     return spans[:, 1::2] if isinstance(max_area, int) else spans
 
 
-def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mean: bool = False) -> Tensor:
+def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mean: bool = False, starts: int | None = None) -> Tensor:
     """Sum (or average) the items of every area, without a summed area table (see the head of this file for why).
 
     Args:
@@ -221,6 +233,7 @@ def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, 
         max_area: the largest length, or the largest (height, width).
         grid: (rows, columns), or None for a sequence.
         mean: divide by the number of items.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         (..., N, D).
@@ -236,17 +249,18 @@ def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, 
     def add(first: State, second: State, _: tuple[int, int]) -> State:
         return (first[0] + second[0],)
 
-    pieces = [total / size if mean else total for size, (total,) in sweep((accumulated(x),), add, area_extent(x.shape[-2], max_area, grid))]
-    return joined(pieces, x)
+    sizes = sweep((accumulated(x),), add, area_extent(x.shape[-2], max_area, grid), starts)
+    return joined([total / size if mean else total for size, (total,) in sizes], x)
 
 
-def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None) -> Tensor:
+def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, starts: int | None = None) -> Tensor:
     """Take the largest value of every feature over every area.
 
     Args:
         x: (..., S, D).
         max_area: the largest length, or the largest (height, width).
         grid: (rows, columns), or None for a sequence.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         (..., N, D); where two items tie, the gradient is shared between them.
@@ -262,10 +276,12 @@ def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None
     def larger(first: State, second: State, _: tuple[int, int]) -> State:
         return (torch.maximum(first[0], second[0]),)
 
-    return joined([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid))], x)
+    return joined([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid), starts)], x)
 
 
-def window_moments(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
+def window_moments(
+    x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6, starts: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of the items of every area (Eq. 3 and 5), without a summed area table.
 
         std = sqrt(variance + epsilon)
@@ -279,6 +295,7 @@ def window_moments(x: Tensor, max_area: Size, grid: tuple[int, int] | None = Non
         grid: (rows, columns), or None for a sequence.
         epsilon: added to the variance, as in the authors' code; it keeps the root's gradient small where an area is constant (all areas of
             one item are). With 0 the root is the paper's, its gradient 0 where the variance is 0.
+        starts: only the areas that start in the first so many columns; None: all.
 
     Returns:
         mean (..., N, D) and std (..., N, D).
@@ -298,7 +315,7 @@ def window_moments(x: Tensor, max_area: Size, grid: tuple[int, int] | None = Non
         return first[0] + step * (counts[1] / total), first[1] + second[1] + step * step * (counts[0] * counts[1] / total)
 
     wide = accumulated(x)
-    sizes = sweep((wide, torch.zeros_like(wide)), merge, area_extent(x.shape[-2], max_area, grid))
+    sizes = sweep((wide, torch.zeros_like(wide)), merge, area_extent(x.shape[-2], max_area, grid), starts)
     means = [mean for _, (mean, _) in sizes]
     return joined(means, x), joined([guarded_root(squares / size, epsilon) for size, (_, squares) in sizes], x)
 

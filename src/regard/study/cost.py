@@ -12,7 +12,7 @@ from torch import nn
 from regard.config.base import RunConfig
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.config.models import CrossedConfig, RNNConfig, TransformerConfig
-from regard.config.study import StudyConfig, cell_config, cells
+from regard.config.study import StudyCell, StudyConfig, cell_config, cells
 from regard.config.translation import TranslationConfig
 from regard.data.vocabulary import UNK
 from regard.errors import ConfigError
@@ -114,10 +114,10 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         ConfigError: see `work_of`, and `regard.config.study.cell_config`.
     """
     columns = ["data", "variant", "parameters", "tokens an update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
-    rows = []
+    rows, first = [], dict[tuple[str, str], StudyCell]()
     for cell in cells(study):
-        if cell.seed != study.seeds[0]:
-            continue
+        first.setdefault((cell.data, cell.variant), cell)
+    for cell in first.values():
         work = work_of(cell_config(study, cell, folder=beside))
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row.append(f"{work.tokens:,}")
