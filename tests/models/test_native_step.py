@@ -21,6 +21,16 @@ SIZES = {
 }
 
 
+AREAS = {
+    "items": None,
+    "means": {"max_area": 2, "layers": 2},
+    "long means": {"max_area": 20, "layers": 3},
+    "learned": {"max_area": 3, "layers": 2, "key_mode": "features"},
+    "learned below": {"max_area": 2, "layers": 1, "key_mode": "features"},
+    "long learned": {"max_area": 20, "layers": 3, "key_mode": "features"},
+}
+
+
 def model_of(config=TransformerConfig, **changes):
     torch.manual_seed(7)
     settings = {"encoder_layers": 1, "decoder_layers": 3, **SIZES["odd"], **changes}
@@ -65,9 +75,9 @@ def walk(model, count, *, beam=3, steps=6, rows=None, start=None):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("count", [1, 5, 43])  # 129 rows: three tasks, the last of one row
-@pytest.mark.parametrize("area", [None, {"max_area": 2, "layers": 2}, {"max_area": 20, "layers": 3}])
+@pytest.mark.parametrize("area", AREAS)
 def test_it_equals_the_step_layer_by_layer(norm, size, count, area, monkeypatch):
-    model = model_of(norm=norm, shown_layer=2, area=None if area is None else AreaConfig(**area), **SIZES[size])
+    model = model_of(norm=norm, shown_layer=1, area=None if AREAS[area] is None else AreaConfig(**AREAS[area]), **SIZES[size])
     expected = walk(model, count)
     calls = []
     step = DecoderPlan.step
@@ -81,9 +91,10 @@ def test_it_equals_the_step_layer_by_layer(norm, size, count, area, monkeypatch)
 
 
 @needs_library
-def test_a_sentence_is_not_changed_by_the_others():
+@pytest.mark.parametrize("area", ["items", "learned"])
+def test_a_sentence_is_not_changed_by_the_others(area):
     # The decoder alone: the products of the encoder and the output layer come from a library that rounds by the size of the batch.
-    model = model_of(**SIZES["usual"])
+    model = model_of(area=None if AREAS[area] is None else AreaConfig(**AREAS[area]), **SIZES["usual"])
     model.logits = lambda readout: readout
     with torch.no_grad(), ops.packed_weights():
         start = model.start(*sources(9))
@@ -96,8 +107,9 @@ def test_a_sentence_is_not_changed_by_the_others():
 
 @needs_library
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_do_not_matter(threads):
-    model = model_of(**SIZES["usual"])
+@pytest.mark.parametrize("area", ["items", "learned"])
+def test_threads_do_not_matter(area, threads):
+    model = model_of(area=None if AREAS[area] is None else AreaConfig(**AREAS[area]), **SIZES["usual"])
     model.logits = lambda readout: readout
     before = torch.get_num_threads()
     try:
@@ -114,8 +126,9 @@ def test_threads_do_not_matter(threads):
 
 
 @needs_library
-def test_a_state_that_is_continued_twice_gives_the_same_both_times():
-    model = model_of()
+@pytest.mark.parametrize("area", [None, AreaConfig(max_area=3, key_mode="features", layers=1)])
+def test_a_state_that_is_continued_twice_gives_the_same_both_times(area):
+    model = model_of(area=area)
     with torch.no_grad(), ops.packed_weights():
         _, _, first = model.step(torch.full((5, 1), 4), model.start(*sources(5)))
         left, _, _ = model.step(torch.full((5, 1), 5), first)
@@ -128,12 +141,15 @@ def test_a_state_that_is_continued_twice_gives_the_same_both_times():
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="features")}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="max")}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="features", value_mode="mean")}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="features", top_k=2)}),
+        (TransformerConfig, {"area": AreaConfig(max_area=2, key_mode="features", temperature=2.0)}),
         (TransformerConfig, {"area": AreaConfig(max_area=2, temperature=2.0)}),
         (TransformerConfig, {"activation": "gelu"}),
         (CrossedConfig, {}),
     ],
-    ids=["learned keys", "temperature", "gelu", "crossed"],
+    ids=["largest keys", "mean values", "best areas", "temperature of learned", "temperature", "gelu", "crossed"],
 )
 def test_what_it_does_not_do_is_done_layer_by_layer(config, changes):
     model = model_of(config, **changes)
@@ -142,8 +158,24 @@ def test_what_it_does_not_do_is_done_layer_by_layer(config, changes):
     assert plan_of(list(decoder.layers), decoder.norm, 0) is None
     with ops.packed_weights():
         found = walk(model, 3)
-    for (logits, _), (right, _) in zip(found, expected, strict=True):
+    for (logits, weights), (right, shares) in zip(found, expected, strict=True):
         torch.testing.assert_close(logits, right, rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-5)
+
+
+@needs_library
+def test_what_was_begun_in_native_code_goes_on_without():
+    model = model_of(area=AreaConfig(max_area=3, key_mode="features"))
+    tokens = [torch.full((5, 1), token) for token in (4, 5, 6)]
+    with torch.no_grad():
+        with ops.packed_weights():
+            _, _, native_state = model.step(tokens[0], model.start(*sources(5)))
+        _, _, state = model.step(tokens[0], model.start(*sources(5)))
+        for token in tokens[1:]:
+            found, weights, native_state = model.step(token, native_state)
+            expected, shares, state = model.step(token, state)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(weights, shares, rtol=1e-4, atol=1e-5)
 
 
 def test_there_is_no_plan_in_training_or_in_double_precision():

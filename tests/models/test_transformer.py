@@ -253,7 +253,7 @@ def test_areas_step_by_step_are_those_of_all_at_once_in_native_code(monkeypatch)
             logits, _, state = model.step(token, state)
             torch.testing.assert_close(logits[:, 3], whole[:, position], rtol=1e-5, atol=1e-5)
             state = state.select(torch.arange(3), torch.tensor([[2, 3, 0, 3]]).repeat(3, 1))
-    assert len(calls) == 4 * batch.target_input.shape[1]  # three layers look back, and the one without areas at the source, too
+    assert len(calls) == 6 * batch.target_input.shape[1]  # three layers look back and at the source, with areas and without
 
 
 def test_a_past_has_no_areas_of_a_grid():

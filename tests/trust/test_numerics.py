@@ -266,9 +266,10 @@ def test_the_steps_of_a_transformer_obey_the_error_rule(check: Checks) -> None:
         draw = Draw(data, torch.float32)
         size, norm, count, beam = draw.pick(*test_native_step.SIZES), draw.pick("pre", "post"), draw.size(7), draw.size(5)
         seed, sizes, longest = draw.size(10**6), dict[str, Any](test_native_step.SIZES[size]), draw.pick(1, 2, 5)
-        area = AreaConfig(max_area=longest, layers=1) if longest > 1 else None
+        mode = draw.pick("mean", "features")
+        area = AreaConfig(max_area=longest, layers=1, key_mode=mode) if longest > 1 else None
         model = stirred(test_native_step.model_of(norm=norm, decoder_layers=2, area=area, **sizes), seed)
-        return f"{size}, {norm}, {count}, {beam}, {longest}, {seed}", steps_obey(
+        return f"{size}, {norm}, {count}, {beam}, {longest} {mode}, {seed}", steps_obey(
             model, lambda model: test_native_step.walk(model, count, beam=beam, steps=4)
         )
 

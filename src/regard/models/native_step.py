@@ -10,18 +10,21 @@ from torch import Tensor, nn
 
 from regard.attention import Areas, ItemMemory, MultiHeadAttention
 from regard.attention.area import longest_run
+from regard.models.source import item_weights
 from regard.models.transformer_layers import DecoderLayer, SourceReader
-from regard.models.transformer_state import Newest, Store, TransformerState
+from regard.models.transformer_state import AreaStore, Newest, Past, Store, TransformerState
+from regard.ops.area import shape_features
+from regard.ops.area_windows import area_extent
 from regard.ops.kernels import native
-from regard.ops.kernels.decoder_cpu import DecoderPlan, LayerWeights, Source, Tables
+from regard.ops.kernels.decoder_cpu import AreaKeyWeights, DecoderPlan, LayerWeights, Memory
 from regard.ops.kernels.panels import Affine
 
 
 def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int) -> DecoderPlan | None:
     """Copy the weights of a decoder for the native library; None where it cannot do what the layers do.
 
-    It does layers of attention to items or to areas that need not be made (`longest_run`), to one source, with relu between, in float32
-    on a CPU, in evaluation.
+    It does layers of attention to items, to areas that need not be made (`longest_run`), to those of keys by Eq. 9 and, of the source, to
+    areas made before; of one source, with relu between, in float32 on a CPU, in evaluation.
 
     Args:
         layers: from the bottom up.
@@ -45,32 +48,54 @@ def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: in
     return DecoderPlan(found, last, heads=count, pre=norms[0].pre, eps=eps.pop(), shown=shown)
 
 
-def native_step(plan: DecoderPlan, x: Tensor, state: TransformerState, newest: Newest) -> tuple[Tensor, Tensor, list[Store]]:
+def native_step(
+    plan: DecoderPlan, layers: Sequence[DecoderLayer], x: Tensor, state: TransformerState, newest: Newest
+) -> tuple[Tensor, Tensor, list[Past]]:
     """Do a step by the plan of the decoder.
 
     Args:
         plan: of `plan_of`.
+        layers: it was made of.
         x: (B, K, E), one embedded token of each hypothesis.
         state: before it.
         newest: where the tokens will stand.
 
     Returns:
-        (B, K, E); the shown layer's weights (B, H, K, S); for each layer its store with the newest items.
+        (B, K, E); the shown layer's weights (B, H, K, S); for each layer what it remembers, with the newest items.
     """
     rows, (heads, size) = x.shape[0] * x.shape[1], plan.heads_and_size
-    like = x.new_empty(rows, heads, size)
-    stores = [Store.with_room(past if isinstance(past, Store) else None, newest.count, like) for past in state.pasts]
-    memories = [cast(ItemMemory, memory) for (memory,) in state.memories]
-    tables = Tables(newest.places, newest.count, memories[0].places, memories[0].lengths)
-    sources = [Source(memory.key, memory.value) for memory in memories]
-    out, weights = plan.step(x.flatten(0, 1), [Source(store.key, store.value) for store in stores], sources, tables)
-    return out.view_as(x), weights.transpose(1, 2), stores
+    like = x.new_empty(1, heads, size)
+    like = like.expand(rows, -1, -1)
+    pasts = [_with_room(past, newest.count, like, areas) for past, areas in zip(state.pasts, plan.learned, strict=True)]
+    sources = [cast(ItemMemory, memory) for (memory,) in state.memories]
+    memories = [Memory(*_parts(past), *source[:4]) for past, source in zip(pasts, sources, strict=True)]
+    out, weights = plan.step(x.flatten(0, 1), memories, newest.places, newest.count)
+    shown = item_weights(_attentions(layers[plan.shown])[1].areas, sources[plan.shown], weights.transpose(1, 2))
+    return out.view_as(x), shown, pasts
+
+
+def _with_room(past: Past | None, count: int, like: Tensor, areas: int) -> Past:
+    # Room for the newest items, like (N, H, D), and where areas are made for `areas` of each.
+    if not areas:
+        return Store.with_room(past if isinstance(past, Store) else None, count, like)
+    items, made = past if isinstance(past, AreaStore) else (None, None)
+    many = like[:1].expand(areas * like.shape[0], -1, -1)
+    return AreaStore(Store.with_room(items, count, like), Store.with_room(made, areas * count, many))
+
+
+def _parts(past: Past) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    if isinstance(past, AreaStore):
+        return past.items.key, past.items.value, past.areas.key, past.areas.value
+    return past.key, past.value, None, None
 
 
 def _is_known(layer: DecoderLayer) -> bool:
     if layer.training or not isinstance(layer.reader, SourceReader) or layer.feed_forward.activation != "relu":
         return False
-    if any(each.score is not None or not _is_simple(each.areas) for each in _attentions(layer)):
+    own, source = _attentions(layer)
+    if own.score is not None or source.score is not None or not (_is_simple(own.areas) or _is_learned(own.areas)):
+        return False
+    if source.areas is not None and (source.areas.temperature != 1 or source.areas.top_k is not None):
         return False
     return all(part.dtype == torch.float32 and part.device.type == "cpu" for part in layer.parameters())
 
@@ -79,12 +104,19 @@ def _is_simple(areas: Areas | None) -> bool:
     return longest_run(areas) is not None and (areas is None or areas.temperature == 1)
 
 
+def _is_learned(areas: Areas | None) -> bool:
+    if areas is None or areas.key_mode != "features" or areas.value_mode != "sum" or not isinstance(areas.max_area, int):
+        return False
+    return areas.temperature == 1 and areas.top_k is None
+
+
 def _attentions(layer: DecoderLayer) -> tuple[MultiHeadAttention, MultiHeadAttention]:
     return layer.attention, cast(SourceReader, layer.reader).attention
 
 
 def _weights(layer: DecoderLayer) -> LayerWeights:
     own, source = _attentions(layer)
+    learned = _area_keys(own.areas)
     return LayerWeights(
         project=(_affine(own.query), _affine(own.key), _affine(own.value)),
         join=_affine(own.output),
@@ -94,7 +126,19 @@ def _weights(layer: DecoderLayer) -> LayerWeights:
         output=_affine(layer.feed_forward.output),
         norms=(_affine(layer.attention_norm), _affine(layer.reader_norm), _affine(layer.feed_forward_norm)),
         areas=(longest_run(own.areas) or 1, longest_run(source.areas) or 1),
+        learned=learned,
     )
+
+
+def _area_keys(areas: Areas | None) -> AreaKeyWeights | None:
+    weights = None if areas is None else areas.key_weights
+    if areas is None or weights is None or not isinstance(areas.max_area, int):
+        return None
+    size = weights.output.shape[0]
+    # Of areas that start at the first of so many items there is one of each size.
+    shape = shape_features(weights, area_extent(areas.max_area, areas.max_area), starts=1)
+    added = shape @ weights.hidden[:, 2 * size :].T
+    return AreaKeyWeights(Affine(weights.hidden[:, : 2 * size], None), Affine(weights.output, None), added)
 
 
 def _affine(part: nn.Linear | nn.LayerNorm) -> Affine:

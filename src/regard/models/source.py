@@ -7,12 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from regard.attention import AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
+from regard import ops
+from regard.attention import Areas, AttentionOutput, HeadMemory, ItemMemory, MultiHeadAttention
 from regard.attention.area import longest_run
+from regard.attention.items import source_items
+from regard.attention.watch import watching
 from regard.errors import ShapeError
 
 SourceMemory = HeadMemory | ItemMemory
-"""A source as an attention keeps it: for whole targets or with areas that are made, and for the steps of a search."""
+"""A source as an attention keeps it: for whole targets, and for the steps of a search."""
 
 
 class Source(NamedTuple):
@@ -29,15 +32,39 @@ def remember(attention: MultiHeadAttention, source: Source, *, ready: bool) -> S
         >>> import torch
         >>> from regard.attention import Areas
         >>> attention = MultiHeadAttention(6, 2, areas=Areas(2, key_mode="max"))
-        >>> remember(attention, Source(torch.ones(3, 5, 6), None), ready=True).key.shape  # 5 items and 4 pairs
+        >>> remember(attention, Source(torch.ones(3, 5, 6, requires_grad=True), None), ready=True).key.shape  # 5 items and 4 pairs
         torch.Size([3, 2, 9, 3])
     """
+    areas = attention.areas
     # A store is for searches: where gradients are wanted, each step would copy out of it what it attends to.
     stored = ready and not (torch.is_grad_enabled() and source.states.requires_grad)
-    if stored and (attention.areas is None or (longest_run(attention.areas) and _begins(source.mask))):
+    if stored and (areas is None or (longest_run(areas) and _begins(source.mask))):
         return attention.items(source.states, source.mask)
     memory = attention.memory(source.states, source.states, mask=source.mask, finite=True)
-    return attention.areas_of(memory) if ready and attention.areas is not None and not attention.areas.fused else memory
+    if not ready or areas is None or areas.fused:
+        return memory
+    made = attention.areas_of(memory)
+    # Where each step would only copy them out of the store again, areas stay as they are, and where all of them are to be seen.
+    native = made.key.dtype == torch.float32 and ops.native_takes_items(made.key, made.key)
+    if not stored or not native or areas.top_k is not None or attention.score is not None or watching():
+        return made
+    key, value = (part.transpose(1, 2).contiguous() for part in (made.key, made.value))
+    return source_items(key, value, made.mask)._replace(of_areas=True)
+
+
+def item_weights(areas: Areas | None, memory: ItemMemory, weights: Tensor) -> Tensor:
+    """Give the weights (G, H, K, L) on what is in a source's store, in the order of its table, to the items of the source, (G, H, K, S).
+
+    Example:
+        >>> import torch
+        >>> memory = ItemMemory(torch.ones(3, 1, 1), torch.ones(3, 1, 1), torch.tensor([[2, 0, 1]]), of_areas=True)
+        >>> item_weights(Areas(2, key_mode="max"), memory, torch.tensor([[[[0.5, 0.25, 0.25]]]])).tolist()  # the pair, and each item
+        [[[[0.75, 0.75]]]]
+    """
+    if areas is None or not memory.of_areas:
+        return weights
+    places = memory.places - memory.places.amin(1, keepdim=True)  # all areas of a source are in its table
+    return areas.project(torch.zeros_like(weights).scatter(-1, places[:, None, None].expand_as(weights), weights))
 
 
 def _begins(mask: Tensor | None) -> bool:
@@ -58,7 +85,8 @@ def recall(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *
         torch.Size([3, 2, 7, 5])
     """
     if isinstance(memory, ItemMemory):
-        return attention.attend_items(query, memory, need_weights=need_weights)
+        found = attention.attend_items(query, memory, need_weights=need_weights)
+        return found if found.weights is None else found._replace(weights=item_weights(attention.areas, memory, found.weights))
     sources = len(memory.key)
     if len(query) != sources:
         # Rows of one source are queries on it: neither its keys nor its values are copied.

@@ -69,8 +69,8 @@ class Decoder(nn.Module):
         newest = state.newest()
         plan = None if watching() else ops.prepared(self, lambda: plan_of(self._layers(), self.norm, self.shown_layer))
         if plan is not None and all(isinstance(memory, ItemMemory) for layer in state.memories for memory in layer):
-            found, weights, stores = native_step(plan, x, state, newest)
-            return found, (weights,), state.advanced(newest, stores)
+            found, weights, pasts = native_step(plan, self._layers(), x, state, newest)
+            return found, (weights,), state.advanced(newest, pasts)
         shown, pasts = None, []
         for number, (layer, past, memories) in enumerate(zip(self._layers(), state.pasts, state.memories, strict=True)):
             x, weights, longer = layer.step(x, past, newest, memories, need_weights=number == self.shown_layer)

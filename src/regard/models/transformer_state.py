@@ -80,7 +80,7 @@ class AreaStore(NamedTuple):
 
     Attributes:
         items: all tokens.
-        areas: for each token A areas, those that end at it, the shortest first; one longer than the past of its token is zeros and in no
+        areas: for each token A areas, those that end at it, the shortest first; one longer than the past of its token is in no
             table.
     """
 

@@ -13,6 +13,20 @@ from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
 
 
+class AreaKeyWeights(NamedTuple):
+    """What makes keys of areas by Eq. 9, for heads of size D: W_d relu(W_mu mean + W_sigma deviation + shape).
+
+    Attributes:
+        moments: W_mu and W_sigma side by side, (D, 2 D).
+        output: W_d.
+        shape: (A, D), what the size of an area adds, W_e e.
+    """
+
+    moments: Affine
+    output: Affine
+    shape: Tensor
+
+
 class LayerWeights(NamedTuple):
     """The weights of a decoder's layer.
 
@@ -24,7 +38,8 @@ class LayerWeights(NamedTuple):
         hidden: of the feed-forward, before relu.
         output: behind it.
         norms: of self-attention, of the attention to the source, of the feed-forward.
-        areas: the most items of an area, of self-attention and of the attention to the source; 1: items alone.
+        areas: the most items of an area, of self-attention and of the attention to the source; 1: items alone, or areas that are made.
+        learned: of self-attention, where its areas have keys by Eq. 9, A of them for each item.
     """
 
     project: tuple[Affine, Affine, Affine]
@@ -35,29 +50,31 @@ class LayerWeights(NamedTuple):
     output: Affine
     norms: tuple[Affine, Affine, Affine]
     areas: tuple[int, int] = (1, 1)
+    learned: AreaKeyWeights | None = None
 
 
-class Source(NamedTuple):
-    """Keys and values (N, H, D) that a layer has of the sources; an item's numbers stand side by side."""
+class Memory(NamedTuple):
+    """What a layer attends to; an item's numbers stand side by side.
+
+    Attributes:
+        key: (M, H, D) of its past, contiguous; those of the newest items are written into it.
+        value: (M, H, D), likewise.
+        area_key: (M A, H, D), likewise, where keys of areas are learned: those that end at an item, the shortest first.
+        area_value: (M A, H, D), likewise.
+        source_key: (N, H, D).
+        source_value: (N, H, D).
+        places: (G, S) long, what is attended to of the sources, R / G rows each.
+        lengths: (G,) long, or None: all S.
+    """
 
     key: Tensor
     value: Tensor
-
-
-class Tables(NamedTuple):
-    """Which items a step attends to.
-
-    Attributes:
-        places: (R, T) long, the past of each row in the stores, with the newest item last.
-        first: where the newest item of row 0 will stand in the stores; those of the others follow.
-        source_places: (G, S) long, R / G rows each.
-        source_lengths: (G,) long, or None: all S.
-    """
-
+    area_key: Tensor | None
+    area_value: Tensor | None
+    source_key: Tensor
+    source_value: Tensor
     places: Tensor
-    first: int
-    source_places: Tensor
-    source_lengths: Tensor | None
+    lengths: Tensor | None
 
 
 class _Norm(ctypes.Structure):
@@ -65,13 +82,20 @@ class _Norm(ctypes.Structure):
     _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p)]
 
 
+class _Keys(ctypes.Structure):
+    # Mirrors DecoderKeys.
+    _fields_ = [("moments", PanelLinear), ("output", PanelLinear), ("shape", ctypes.c_void_p)]
+
+
 class _Layer(ctypes.Structure):
     # Mirrors DecoderLayer.
     _fields_ = [
         *((name, PanelLinear) for name in ("project", "join", "ask", "answer", "hidden", "output")),
         ("norms", _Norm * 3),
-        *((name, ctypes.c_void_p) for name in ("keys", "values", "source_keys", "source_values")),
-        *((name, ctypes.c_int64) for name in ("areas", "source_areas")),
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "area_keys", "area_values", "source_keys", "source_values")),
+        *((name, ctypes.c_void_p) for name in ("source_places", "source_lengths")),
+        *((name, ctypes.c_int64) for name in ("sources", "source_key_row", "source_value_row", "areas", "source_areas")),
+        ("learned", _Keys),
     ]
 
 
@@ -80,9 +104,8 @@ class _Call(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(_Layer)),
         ("norm", _Norm),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "weights", "places", "source_places", "source_lengths")),
-        *((name, ctypes.c_int64) for name in ("count", "shown", "rows", "share", "width", "heads", "wide", "steps", "sources", "areas")),
-        *((name, ctypes.c_int64) for name in ("first", "pre", "source_key_row", "source_value_row")),
+        *((name, ctypes.c_void_p) for name in ("x", "out", "weights", "places")),
+        *((name, ctypes.c_int64) for name in ("count", "shown", "rows", "share", "width", "heads", "wide", "steps", "first", "pre")),
         ("eps", ctypes.c_double),
         ("threads", ctypes.c_int64),
     ]
@@ -99,6 +122,10 @@ class DecoderPlan:
         eps: of the norms.
         shown: the layer whose weights on the source are returned.
 
+    Attributes:
+        shown: likewise.
+        learned: for each layer how many areas with learned keys end at an item, 0 where there are none.
+
     Example:
         >>> one = lambda *shape: Affine(torch.zeros(shape), torch.zeros(shape[:1]))
         >>> project, norm = (one(2, 2), one(2, 2), one(2, 2)), one(2)
@@ -110,44 +137,41 @@ class DecoderPlan:
     def __init__(self, layers: Sequence[LayerWeights], norm: Affine | None, *, heads: int, pre: bool, eps: float, shown: int) -> None:
         self._shelf = Shelf()
         self.width, self._heads = layers[0].join.weight.shape[0], heads
-        self._pre, self._eps, self._shown = pre, eps, shown
+        self._pre, self._eps, self.shown = pre, eps, shown
         self._norm = _Norm() if norm is None else self._point(norm)
         self._layers = (_Layer * len(layers))(*(self._layer(layer) for layer in layers))
-        self._areas = max(size for layer in layers for size in layer.areas)
+        self.learned = [0 if layer.learned is None else len(layer.learned.shape) for layer in layers]
 
     @property
     def heads_and_size(self) -> tuple[int, int]:
         """H and D."""
         return self._heads, self.width // self._heads
 
-    def step(self, x: Tensor, stores: Sequence[Source], sources: Sequence[Source], tables: Tables) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, memories: Sequence[Memory], places: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Map the newest token of each row through all layers.
 
         Args:
             x: (R, E), embedded.
-            stores: for each layer keys and values (M, H, D), contiguous; those of the newest items are written into them.
-            sources: for each layer; all have the same strides.
-            tables: who attends to what.
+            memories: for each layer.
+            places: (R, T) long, the past of each row in the stores, with the newest item last.
+            first: where the newest item of row 0 will stand in the stores; those of the others follow.
 
         Returns:
             (R, E), and the shown layer's weights (G, R / G, H, S).
         """
         library = native.library()
         assert library is not None
-        x, places, source_places = x.contiguous(), tables.places.contiguous(), tables.source_places.contiguous()
-        lengths = None if tables.source_lengths is None else tables.source_lengths.contiguous()
-        rows, (groups, length) = x.shape[0], source_places.shape
+        x, places = x.contiguous(), places.contiguous()
+        rows, (groups, length) = x.shape[0], memories[self.shown].places.shape
         out, weights = torch.empty_like(x), x.new_empty(groups, rows // groups, self._heads, length)
         layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
-        for layer, store, source in zip(layers, stores, sources, strict=True):
-            layer.keys, layer.values = store.key.data_ptr(), store.value.data_ptr()
-            layer.source_keys, layer.source_values = source.key.data_ptr(), source.value.data_ptr()
-        pointers = (None if part is None else part.data_ptr() for part in (x, out, weights, places, source_places, lengths))
-        sizes = (len(layers), self._shown, rows, rows // groups, self.width, self._heads, self._shelf.widest, places.shape[1], length)
-        strides = (self._areas, tables.first, int(self._pre), sources[0].key.stride(0), sources[0].value.stride(0))
-        call = _Call(layers, self._norm, *pointers, *sizes, *strides, self._eps, torch.get_num_threads())
+        kept = [_point_to(layer, memory) for layer, memory in zip(layers, memories, strict=True)]
+        pointers = (part.data_ptr() for part in (x, out, weights, places))
+        sizes = (len(layers), self.shown, rows, rows // groups, self.width, self._heads, self._shelf.widest, places.shape[1])
+        call = _Call(layers, self._norm, *pointers, *sizes, first, int(self._pre), self._eps, torch.get_num_threads())
         if library.regard_decoder(ctypes.byref(call)):
             raise MemoryError("regard_decoder: no memory for the threads")
+        del kept  # until here
         return out, weights
 
     def _layer(self, layer: LayerWeights) -> _Layer:
@@ -155,8 +179,23 @@ class DecoderPlan:
         project = Affine(torch.cat([part.weight for part in layer.project]), torch.cat(biases) if biases else None)
         products = (project, layer.join, layer.ask, layer.answer, layer.hidden, layer.output)
         norms = (_Norm * 3)(*map(self._point, layer.norms))
-        return _Layer(*map(self._shelf.linear, products), norms, areas=layer.areas[0], source_areas=layer.areas[1])
+        made = _Layer(*map(self._shelf.linear, products), norms, areas=layer.areas[0], source_areas=layer.areas[1])
+        if layer.learned is not None:
+            moments, output, shape = layer.learned
+            made.areas, made.learned = len(shape), _Keys(self._shelf.linear(moments), self._shelf.linear(output), self._shelf.keep(shape))
+        return made
 
     def _point(self, part: Affine) -> _Norm:
         assert part.bias is not None
         return _Norm(self._shelf.keep(part.weight), self._shelf.keep(part.bias))
+
+
+def _point_to(layer: _Layer, memory: Memory) -> tuple[Tensor | None, ...]:
+    # Returns what must live as long as the pointers.
+    kept = (*memory[:6], memory.places.contiguous(), None if memory.lengths is None else memory.lengths.contiguous())
+    names = ("keys", "values", "area_keys", "area_values", "source_keys", "source_values", "source_places", "source_lengths")
+    for name, part in zip(names, kept, strict=True):
+        setattr(layer, name, None if part is None else part.data_ptr())
+    layer.sources = memory.places.shape[1]
+    layer.source_key_row, layer.source_value_row = memory.source_key.stride(0), memory.source_value.stride(0)
+    return kept

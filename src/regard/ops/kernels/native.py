@@ -15,7 +15,7 @@ import torch  # noqa: F401  (loads the OpenMP runtime that the library then find
 
 from regard.errors import ConfigError
 
-ABI = 8  # REGARD_ABI of csrc/native.h: raised whenever a function or a struct that Python sees changes
+ABI = 9  # REGARD_ABI of csrc/native.h: raised whenever a function or a struct that Python sees changes
 PATHS = ("reference", "torch", "cpu", "triton")
 TARGETS = ("the vector units every such processor has", "AVX2", "AVX-512")
 

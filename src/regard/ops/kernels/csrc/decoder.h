@@ -12,6 +12,13 @@ typedef struct {
     const float *weight, *bias; /* (width); NULL: no norm */
 } DecoderNorm;
 
+/* Keys of areas by Eq. 9: W_d relu(W_mu mean + W_sigma deviation + what the size adds), for each head. */
+typedef struct {
+    PanelLinear moments; /* W_mu and W_sigma side by side; without outputs: keys are not learned */
+    PanelLinear output;  /* W_d */
+    const float *shape;  /* (areas, size of a head) */
+} DecoderKeys;
+
 typedef struct {
     PanelLinear project;       /* query, key and value of self-attention, one below the other */
     PanelLinear join;          /* its output */
@@ -19,8 +26,13 @@ typedef struct {
     PanelLinear hidden, output; /* the feed-forward, with relu between */
     DecoderNorm norms[3];        /* of self-attention, source and feed-forward */
     float *keys, *values;        /* (items, width), what was read; the newest items are written here */
-    const float *source_keys, *source_values; /* (source items, width) */
+    float *area_keys, *area_values; /* with learned keys (items * areas, width): those that end at an item, the shortest first */
+    const float *source_keys, *source_values; /* (source items, ...) */
+    const int64_t *source_places;  /* (rows / share, sources) */
+    const int64_t *source_lengths; /* (rows / share), or NULL: all */
+    int64_t sources, source_key_row, source_value_row;
     int64_t areas, source_areas; /* the most items of an area of self-attention and of the source; 1: items alone */
+    DecoderKeys learned;         /* of self-attention */
 } DecoderLayer;
 
 typedef struct {
@@ -28,17 +40,13 @@ typedef struct {
     DecoderNorm norm;              /* of what comes out */
     const float *x;                /* (rows, width) */
     float *out;                    /* (rows, width) */
-    float *weights;                /* (rows, heads, sources) of the shown layer; zeros past the lengths */
+    float *weights;                /* (rows, heads, sources of the shown layer); zeros past the lengths */
     const int64_t *places;         /* (rows, steps): a row's past in the store, its newest item last */
-    const int64_t *source_places;  /* (rows / share, sources) */
-    const int64_t *source_lengths; /* (rows / share), or NULL: all */
     int64_t count, shown;          /* layers, and the one whose weights are wanted */
     int64_t rows, share, width, heads, wide; /* wide: the most outputs of a product, in whole panels */
-    int64_t steps, sources;
-    int64_t areas;                 /* the most of all layers */
+    int64_t steps;
     int64_t first;                 /* where the newest item of row 0 stands in the stores; the others follow */
     int64_t pre;                   /* norms before the parts, or after the residuals */
-    int64_t source_key_row, source_value_row;
     double eps;
     int64_t threads;
 } DecoderCall;

@@ -15,7 +15,12 @@ typedef struct {
     real *x, *given, *change; /* width, in whole panels */
     real *wide;               /* the widest product */
     real *scores;             /* one row's, with room for areas */
+    real *mean, *squares;     /* of learned keys, (DECODER_ROWS, heads, size) */
+    real *moments, *key;      /* what their products are given, (.., 2 size), and what they make, in whole panels */
+    int64_t *places;          /* of one row's areas */
 } decoder_rooms;
+
+static const double DECODER_EPSILON = 1e-6; /* added to a variance */
 
 static void decoder_norm(const DecoderNorm *norm, const real *x, real *to, int64_t width, double eps) {
     double total = 0, squares = 0;
@@ -43,6 +48,62 @@ static void decoder_after(const DecoderCall *call, const DecoderNorm *norm, cons
     }
 }
 
+/* Take one more item into the areas of `count` items that end at the newest of each row: mean and squares of keys, as Chan et al. merge
+   them, and sums of values. */
+static void decoder_grow(const DecoderCall *call, const DecoderLayer *layer, const decoder_rooms *rooms, int64_t start, int64_t rows, int64_t count) {
+    const int64_t width = call->width, size = width / call->heads;
+    const real share = 1 / (real)count, between = (real)(count - 1) / (real)count;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t place = call->places[(start + i) * call->steps + call->steps - count];
+        const real *key = layer->keys + place * width, *value = layer->values + place * width;
+        real *mean = rooms->mean + i * width, *squares = rooms->squares + i * width, *moments = rooms->moments + i * 2 * width;
+        real *sum = layer->area_values + ((call->first + start + i) * layer->areas + count - 1) * width;
+        for (int64_t j = 0; j < width; j++) {
+            const real step = count > 1 ? key[j] - mean[j] : 0;
+            mean[j] = count > 1 ? mean[j] + step * share : key[j];
+            squares[j] = count > 1 ? squares[j] + step * step * between : 0;
+            sum[j] = count > 1 ? sum[j - width] + value[j] : value[j];
+        }
+        for (int64_t head = 0; head < call->heads; head++)
+            for (int64_t j = 0; j < size; j++) {
+                moments[head * 2 * size + j] = mean[head * size + j];
+                moments[head * 2 * size + size + j] = (real)sqrt(squares[head * size + j] * share + (real)DECODER_EPSILON);
+            }
+    }
+}
+
+/* Make the learned keys, and the values, of all areas that end at the newest item of each row. */
+static void decoder_areas(const DecoderCall *call, const DecoderLayer *layer, const decoder_rooms *rooms, int64_t start, int64_t rows) {
+    const int64_t width = call->width, heads = call->heads, size = width / heads, row_size = panel_whole(size);
+    for (int64_t count = 1; count <= layer->areas && count <= call->steps; count++) {
+        const real *shape = layer->learned.shape + (count - 1) * size;
+        decoder_grow(call, layer, rooms, start, rows, count);
+        panel_linear(&layer->learned.moments, rooms->moments, 2 * size, rows * heads, rooms->key, row_size, 0);
+        for (int64_t i = 0; i < rows * heads; i++) {
+            real *hidden = rooms->moments + i * size;
+            for (int64_t j = 0; j < size; j++) {
+                const real sum = rooms->key[i * row_size + j] + shape[j];
+                hidden[j] = !(sum > 0) && sum == sum ? 0 : sum;
+            }
+        }
+        panel_linear(&layer->learned.output, rooms->moments, size, rows * heads, rooms->key, row_size, 0);
+        for (int64_t i = 0; i < rows; i++) {
+            real *to = layer->area_keys + ((call->first + start + i) * layer->areas + count - 1) * width;
+            for (int64_t head = 0; head < heads; head++)
+                memcpy(to + head * size, rooms->key + (i * heads + head) * row_size, (size_t)size * sizeof(real));
+        }
+    }
+}
+
+/* List the areas of a row's past: those that end at an item, one item after the other. Returns how many. */
+static int64_t decoder_places(const DecoderCall *call, const DecoderLayer *layer, int64_t row, int64_t *to) {
+    int64_t count = 0;
+    for (int64_t t = 0; t < call->steps; t++)
+        for (int64_t longer = 0; longer < layer->areas && longer <= t; longer++)
+            to[count++] = call->places[row * call->steps + t] * layer->areas + longer;
+    return count;
+}
+
 static void decoder_self(const DecoderCall *call, const DecoderLayer *layer, const decoder_rooms *rooms, int64_t start, int64_t rows) {
     const int64_t width = call->width, row_size = panel_whole(width), size = width / call->heads;
     const real *given = decoder_before(call, &layer->norms[0], rooms, rows, row_size);
@@ -52,9 +113,15 @@ static void decoder_self(const DecoderCall *call, const DecoderLayer *layer, con
         memcpy(layer->keys + (call->first + start + i) * width, made + width, (size_t)width * sizeof(real));
         memcpy(layer->values + (call->first + start + i) * width, made + 2 * width, (size_t)width * sizeof(real));
     }
+    const int learned = layer->learned.moments.outputs > 0;
+    if (learned) decoder_areas(call, layer, rooms, start, rows);
     for (int64_t i = 0; i < rows; i++) {
-        const indexed_view view = {layer->keys, layer->values, width, width, call->places + (start + i) * call->steps, call->steps,
-                                   call->heads, size, (real)(INDEXED_LOG2_E / sqrt((double)size)), layer->areas};
+        indexed_view view = {layer->keys, layer->values, width, width, call->places + (start + i) * call->steps, call->steps,
+                             call->heads, size, (real)(INDEXED_LOG2_E / sqrt((double)size)), layer->areas};
+        if (learned) {
+            view.keys = layer->area_keys, view.values = layer->area_values, view.places = rooms->places, view.areas = 1;
+            view.length = decoder_places(call, layer, start + i, rooms->places);
+        }
         indexed_query(&view, rooms->wide + i * call->wide, rooms->scores, rooms->given + i * row_size);
     }
     panel_linear(&layer->join, rooms->given, row_size, rows, rooms->change, row_size, 0);
@@ -67,26 +134,51 @@ static void decoder_source(const DecoderCall *call, const DecoderLayer *layer, c
     panel_linear(&layer->ask, given, row_size, rows, rooms->wide, call->wide, 0);
     for (int64_t i = 0; i < rows; i++) {
         const int64_t row = start + i, group = row / call->share;
-        const indexed_view view = {layer->source_keys, layer->source_values, call->source_key_row, call->source_value_row,
-                                   call->source_places + group * call->sources,
-                                   call->source_lengths ? call->source_lengths[group] : call->sources, call->heads, size,
+        const indexed_view view = {layer->source_keys, layer->source_values, layer->source_key_row, layer->source_value_row,
+                                   layer->source_places + group * layer->sources,
+                                   layer->source_lengths ? layer->source_lengths[group] : layer->sources, call->heads, size,
                                    (real)(INDEXED_LOG2_E / sqrt((double)size)), layer->source_areas};
         indexed_query(&view, rooms->wide + i * call->wide, rooms->scores, rooms->given + i * row_size);
-        if (shown) indexed_keep(rooms->scores, call->heads, view.length, call->weights + row * call->heads * call->sources, call->sources);
+        if (shown) indexed_keep(rooms->scores, call->heads, view.length, call->weights + row * call->heads * layer->sources, layer->sources);
     }
     panel_linear(&layer->answer, rooms->given, row_size, rows, rooms->change, row_size, 0);
     decoder_after(call, &layer->norms[1], rooms, rows, row_size);
+}
+
+/* Set up the memory of a task; returns how many numbers it takes. */
+static int64_t decoder_room(const DecoderCall *call, real *scratch, decoder_rooms *rooms) {
+    const int64_t rows = panel_room(DECODER_ROWS * panel_whole(call->width)), heads = call->heads;
+    int64_t scores = 0, areas = 0;
+    for (int64_t number = 0; number < call->count; number++) {
+        const DecoderLayer *layer = &call->layers[number];
+        const int64_t source = indexed_room(heads, layer->sources, layer->source_areas);
+        const int64_t own = layer->learned.moments.outputs ? indexed_room(heads, call->steps * layer->areas, 1) : indexed_room(heads, call->steps, layer->areas);
+        if (layer->learned.moments.outputs && layer->areas > areas) areas = layer->areas;
+        scores = own > scores ? own : scores;
+        scores = source > scores ? source : scores;
+    }
+    real *at = scratch;
+    rooms->x = at;
+    rooms->given = at += rows;
+    rooms->change = at += rows;
+    rooms->wide = at += rows;
+    rooms->scores = at += panel_room(DECODER_ROWS * call->wide);
+    at += panel_room(scores);
+    if (!areas) return at - scratch;
+    rooms->mean = at;
+    rooms->squares = at += rows;
+    rooms->moments = at += rows;
+    rooms->key = at += 2 * rows;
+    rooms->places = (int64_t *)(at += panel_room(DECODER_ROWS * heads * panel_whole(call->width / heads)));
+    return at - scratch + call->steps * areas * (int64_t)(sizeof(int64_t) / sizeof(real));
 }
 
 static void decoder_task(int64_t task, void *scratch, const void *context) {
     const DecoderCall *call = context;
     const int64_t width = call->width, row_size = panel_whole(width), start = task * DECODER_ROWS;
     const int64_t rows = call->rows - start < DECODER_ROWS ? call->rows - start : DECODER_ROWS;
-    decoder_rooms rooms = {.x = scratch};
-    rooms.given = rooms.x + panel_room(DECODER_ROWS * row_size);
-    rooms.change = rooms.given + panel_room(DECODER_ROWS * row_size);
-    rooms.wide = rooms.change + panel_room(DECODER_ROWS * row_size);
-    rooms.scores = rooms.wide + panel_room(DECODER_ROWS * call->wide);
+    decoder_rooms rooms;
+    decoder_room(call, scratch, &rooms);
     for (int64_t i = 0; i < rows; i++) memcpy(rooms.x + i * row_size, call->x + (start + i) * width, (size_t)width * sizeof(real));
     for (int64_t number = 0; number < call->count; number++) {
         const DecoderLayer *layer = &call->layers[number];
@@ -107,8 +199,8 @@ static void decoder_task(int64_t task, void *scratch, const void *context) {
 }
 
 int VARIANT(decoder)(const DecoderCall *call) {
-    const int64_t row_size = panel_whole(call->width), longest = call->steps > call->sources ? call->steps : call->sources;
-    const int64_t numbers = 3 * panel_room(DECODER_ROWS * row_size) + panel_room(DECODER_ROWS * call->wide) + indexed_room(call->heads, longest, call->areas);
+    decoder_rooms rooms;
+    const int64_t numbers = decoder_room(call, NULL, &rooms);
     const int64_t tasks = (call->rows + DECODER_ROWS - 1) / DECODER_ROWS;
     return parallel_for(tasks, (int)call->threads, (size_t)numbers * sizeof(real), decoder_task, call);
 }

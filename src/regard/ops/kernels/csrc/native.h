@@ -3,7 +3,7 @@
 #define REGARD_NATIVE_H
 
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 8
+#define REGARD_ABI 9
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
