@@ -64,8 +64,7 @@ def native_step(
         (B, K, E); the shown layer's weights (B, H, K, S); for each layer what it remembers, with the newest items.
     """
     rows, (heads, size) = x.shape[0] * x.shape[1], plan.heads_and_size
-    like = x.new_empty(1, heads, size)
-    like = like.expand(rows, -1, -1)
+    like = x.new_empty(1, heads, size).expand(rows, -1, -1)
     pasts = [_with_room(past, newest.count, like, areas) for past, areas in zip(state.pasts, plan.learned, strict=True)]
     sources = [cast(ItemMemory, memory) for (memory,) in state.memories]
     memories = [Memory(*_parts(past), *source[:4]) for past, source in zip(pasts, sources, strict=True)]
