@@ -36,10 +36,10 @@ from regard.ops import reference
 from regard.ops.kernels import native
 
 ROUNDS, WARM_UP = 9, 2
-LEAST_SECONDS = 0.05  # a round repeats what is shorter
+MIN_SECONDS = 0.05  # a round repeats what is shorter
 WAYS = ("sdpa", "materialised", "reference", "package", "torch", "cpu")
 # Scores of all areas that a contender is asked for: beyond, the package's would not fit, and the others would take minutes a case.
-MOST_SCORES = {"package": 2**27, "reference": 2**25, "torch": 2**28}
+MAX_SCORES = {"package": 2**27, "reference": 2**25, "torch": 2**28}
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def contenders(case: Case) -> list[str]:
     absent = set() if native.library() else {"cpu"}
     if importlib.util.find_spec("area_attention") is None or case.mask != "none":
         absent.add("package")
-    absent |= {way for way, most in MOST_SCORES.items() if scores > most}
+    absent |= {way for way, most in MAX_SCORES.items() if scores > most}
     return [way for way in WAYS if way not in absent]
 
 
 def make_mask(case: Case) -> Tensor | None:
     """Build the mask of a case: True = may be attended."""
     if case.mask == "causal":
-        return ops.causal_mask(case.length, case.length)
+        return ops.causal_mask(case.length, case.length)[None, None]
     if case.mask == "padded":
         lengths = torch.linspace(case.length // 2, case.length, max(case.heads // 4, 1)).long()
         return ops.length_mask(lengths, case.length)[:, None, None]
@@ -131,7 +131,7 @@ def materialised(case: Case, mask: Tensor | None) -> Callable[[Tensor, Tensor, T
     """Make keys and values of all areas by summed area tables, then attend to them as to items."""
     size, grid = ((case.area, case.area), (case.grid, case.grid)) if case.grid else (case.area, None)
     if case.mask == "flag":
-        mask = ops.causal_mask(case.length, case.length)
+        mask = ops.causal_mask(case.length, case.length)[None, None]
     areas = None if mask is None else ops.area_mask(mask, size, grid)
     spans = ops.area_spans(case.length if grid is None else grid, size)
     items = spans[:, -1] if grid is None else spans[:, 2] * spans[:, 3]
@@ -173,7 +173,7 @@ def worker(way: str, threads: int) -> None:
             order = json.loads(line)
             run = prepare(way, Case(**order["case"]), order["backward"])
             once = min(seconds(run, 1) for _ in range(WARM_UP))
-            repeats = max(1, round(LEAST_SECONDS / once))
+            repeats = max(1, round(MIN_SECONDS / once))
         assert run is not None
         print(seconds(run, repeats), flush=True)
 
@@ -294,7 +294,7 @@ def main() -> None:
         return worker(arguments.worker, arguments.threads)
     cases = PROMISED if arguments.quick else [*PROMISED, *MORE]
     command = f"python benchmarks/area.py{' --quick' if arguments.quick else ''}"
-    note = f"`{command}`, {arguments.rounds} rounds in turns, float32; {machine(arguments.threads)}."
+    note = f"`{command}`, {arguments.rounds} rounds, interleaved, float32; {machine(arguments.threads)}."
     workers = {way: start(way, arguments.threads) for way in WAYS}
     results = []
     for case in cases:

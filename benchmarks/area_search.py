@@ -21,13 +21,13 @@ from multi30k import write
 
 from regard import __version__
 from regard.data.lines import read_lines
-from regard.tasks.translate import Translator
+from regard.tasks.translation_prediction import Translator
 
 WARM_UP = 64  # lines
-ORDINARY = "ordinary attention"
+ORDINARY = "standard attention"
 MODELS = {
     ORDINARY: "multi30k-regular-1",
-    "the same again": "multi30k-regular-1",
+    "standard attention, repeated": "multi30k-regular-1",
     "areas, Eq. 3 and 4": "multi30k-area-1",
     "areas, Eq. 9": "multi30k-area_features-1",
 }
@@ -73,9 +73,9 @@ def main() -> None:
     machine = f"{describe(torch.device('cpu'))}, torch {torch.__version__}, regard {__version__}"
     note = (
         f"`python benchmarks/area_search.py --runs RUNS --source test_2016_flickr.en`: beam 5, {len(lines):,} lines, models of "
-        f"`li2018_translation`; medians of {arguments.rounds} rounds in turns, ratios round by round to the first row; {machine}."
+        f"`li2018_translation`; medians of {arguments.rounds} interleaved rounds, ratios round by round to the first row; {machine}."
     )
-    columns = ["model", "seconds", "ratio", "least", "largest", "words of an output"]
+    columns = ["model", "seconds", "ratio", "min", "max", "words per output"]
     if arguments.out:
         write(arguments.out, columns, rows, note)
     for row in [columns, *rows]:

@@ -34,15 +34,15 @@ from regard.training.optimizer import build_optimizer
 
 ROUNDS, WARM_UP, BATCHES, VOCABULARY = 9, 2, 2, 8000
 SIZES: dict[str, Any] = {"embed_dim": 256, "ff_dim": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
-PYTORCHS = "the same with PyTorch's kernel"
+PYTORCHS = "standard attention, PyTorch's kernel"
 MODELS = {
-    "ordinary attention": None,
-    "the same again": None,
+    "standard attention": None,
+    "standard attention, repeated": None,
     PYTORCHS: None,
     "areas, Eq. 3 and 4": AreaConfig(max_area=5, layers=2),
     "areas, Eq. 9": AreaConfig(max_area=5, layers=2, key_mode="features"),
 }
-PAPER = {"ordinary attention": 1.0, "the same again": None, PYTORCHS: None, "areas, Eq. 3 and 4": 1.25, "areas, Eq. 9": 2.0}
+PAPER = {"standard attention": 1.0, "standard attention, repeated": None, PYTORCHS: None, "areas, Eq. 3 and 4": 1.25, "areas, Eq. 9": 2.0}
 
 
 def batches(tokens: int, device: torch.device) -> list[SequenceBatch]:
@@ -101,7 +101,7 @@ def measure(tokens: int, rounds: int, device: torch.device, half: bool) -> dict[
 
 def table(times: dict[str, list[float]]) -> list[list[Any]]:
     """Return a row a model: median seconds, median and extremes of the ratio to the first, and the paper's ratio."""
-    first, rows = times["ordinary attention"], []
+    first, rows = times["standard attention"], []
     for name, values in times.items():
         ratios = [value / other for value, other in zip(values, first, strict=True)]
         figures = [round(f(ratios), 2) for f in (statistics.median, min, max)]
@@ -135,10 +135,10 @@ def main() -> None:
     )
     machine = f"{describe(device)}, torch {torch.__version__}"
     result = {
-        "columns": ["model", "seconds a step", "ratio", "least", "largest", "the paper's"],
+        "columns": ["model", "seconds per step", "ratio", "min", "max", "published ratio"],
         "rows": table(times),
-        "note": f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} rounds in "
-        f"turns, ratios round by round to the first row; {machine}. The paper's: Base on eight P100.",
+        "note": f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} interleaved "
+        f"rounds, ratios round by round to the first row; {machine}. Published: Base on eight P100.",
         "machine": machine,
         "regard": __version__,
         "load_before": load,

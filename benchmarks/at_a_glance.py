@@ -13,11 +13,11 @@ import argparse
 from multi30k import write
 from which_attention import RESULTS, value
 
-RECURRENT = "[table](docs/results.md#speed-beside-joeynmt-and-eole)"
-TRANSFORMER = "[table](docs/results.md#transformer-speed-beside-its-peers)"
+RECURRENT = "[table](docs/results.md#recurrent-model-speed)"
+TRANSFORMER = "[table](docs/results.md#transformer-speed)"
 AREAS = "[table](docs/performance.md#time)"
-STEP = "[table](docs/performance.md#a-whole-training-step)"
-SEARCH = "[table](docs/performance.md#a-search)"
+STEP = "[table](docs/performance.md#training-step)"
+SEARCH = "[table](docs/performance.md#beam-search)"
 
 
 def rows() -> list[list[str]]:
@@ -32,15 +32,15 @@ def rows() -> list[list[str]]:
     def area(column: str) -> float:
         return value("area", ("(64, 256), d = 64, A = 5, causal", "forward + backward"), column)
 
-    training, greedy, beam, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
+    training, greedy, beam_size, native = "training, target tokens/s", "greedy, sentences/s", "beam 5, sentences/s", "CTranslate2 float32"
     recurrent_peers = ", ".join(recurrent(training, peer) for peer in ("joeynmt", "eole"))
     workers = (native, f"{native}, two workers")
     return [
         ["training a recurrent model with additive attention", "JoeyNMT, eole", recurrent_peers, RECURRENT],
-        ["its beam search", "JoeyNMT", recurrent(beam, "joeynmt"), RECURRENT],
+        ["its beam search", "JoeyNMT", recurrent(beam_size, "joeynmt"), RECURRENT],
         ["training a Transformer", "eole, Hugging Face", transformer(training, "eole float32", "Hugging Face float32"), TRANSFORMER],
-        ["its beam search", "CTranslate2 with one worker, with two", transformer(beam, *workers), TRANSFORMER],
-        ["its beam search", "Hugging Face", transformer(beam, "Hugging Face float32"), TRANSFORMER],
+        ["its beam search", "CTranslate2 with one worker, with two", transformer(beam_size, *workers), TRANSFORMER],
+        ["its beam search", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
         ["its greedy search", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
         ["attention to areas of up to 5 items, backward, too", "the areas written out", f"{area('materialised / cpu'):.1f}", AREAS],
         ["the same", "ordinary attention (PyTorch's)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],

@@ -3,7 +3,7 @@
     python benchmarks/cost_model.py --threads 2
     python benchmarks/cost_model.py --papers        once the rate that was found stands in regard.study.cost
 
-Every model does updates (forward, backward, optimizer) on random sentences of 30 tokens, 2,048 tokens a side, in the precision of its
+Every model does updates (forward, backward, optimizer) on random sentences of 30 tokens, 2,048 tokens per side, in the precision of its
 configuration, on a machine that does nothing else; medians. The rate of the machine is the median over the models of what each reached; a
 prediction takes that rate for all. Writes cost_model.json; with --papers, which measures nothing, cost_model_papers.json: the runs at the
 papers' scale.
@@ -23,10 +23,10 @@ from multi30k import ROOT, write
 
 import regard
 from regard.config import RunConfig, TranslationConfig, load_config
-from regard.config.study import cell_config, cells, load_study
+from regard.config.study import cell_config, load_study, study_cells
 from regard.data.batching import collate
 from regard.models import build
-from regard.study.cost import RATES, SUBWORDS, work_of
+from regard.study.cost import RATES, SUBWORDS, training_cost
 from regard.training.optimizer import build_optimizer
 
 TOKENS, WARM_UP, UPDATES = 2048, 1, 3
@@ -51,7 +51,7 @@ def at_paper_scale(study: str) -> dict[str, RunConfig]:
     path = ROOT / "studies" / f"{study}.yaml"
     found = load_study(path, data="DATA", scale="paper")
     first = next(iter(found.data))
-    return {cell.variant: cell_config(found, cell, folder=path.parent) for cell in cells(found) if cell.data == first}
+    return {cell.variant: cell_config(found, cell, folder=path.parent) for cell in study_cells(found) if cell.data == first}
 
 
 def measure(config: TranslationConfig) -> float:
@@ -90,8 +90,8 @@ def main() -> None:
         configs |= {f"{study}, {variant}": found[variant] for variant in variants if isinstance(found[variant], TranslationConfig)}  # type: ignore[misc]
     measured: list[tuple[str, int, float, float]] = []
     for name, config in configs.items():
-        training = config.training.model_copy(update={"batch_tokens": TOKENS, "accumulation": 1})
-        work = work_of(config.model_copy(update={"training": training}))
+        training = config.training.model_copy(update={"batch_tokens": TOKENS, "gradient_accumulation_steps": 1})
+        work = training_cost(config.model_copy(update={"training": training}))
         seconds = measure(config)
         measured.append((name, work.parameters, work.flops, seconds))
         print(name, f"{work.parameters:,}", f"{seconds:.2f} s", f"{work.flops / seconds / 1e9:.0f} GFLOP/s", flush=True)
@@ -100,10 +100,10 @@ def main() -> None:
         [name, parameters, round(flops / 1e9), round(seconds, 2), round(flops / seconds / 1e9), round(flops / rate / seconds, 2)]
         for name, parameters, flops, seconds in measured
     ]
-    columns = ["model", "parameters", "GFLOP an update", "s an update", "GFLOP/s", "predicted / measured"]
+    columns = ["model", "parameters", "GFLOP per update", "s per update", "GFLOP/s", "predicted / measured"]
     machine = f"{platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, regard {regard.__version__}"
     note = (
-        f"`python benchmarks/cost_model.py`: updates of {TOKENS:,} tokens a side, medians of {UPDATES}; {machine}. Predicted: all at the "
+        f"`python benchmarks/cost_model.py`: updates of {TOKENS:,} tokens per side, medians of {UPDATES}; {machine}. Predicted with the "
         f"median rate, {rate / 1e9:.0f} GFLOP/s."
     )
     write(arguments.out / "cost_model.json", columns, rows, note, rate=rate)
@@ -113,13 +113,13 @@ def write_papers(out: Path) -> None:
     """Write what each study takes at its paper's scale, at the known rates."""
     papers: list[list[Any]] = []
     for study in STUDIES:
-        works = {variant: work_of(config) for variant, config in at_paper_scale(study).items()}
+        works = {variant: training_cost(config) for variant, config in at_paper_scale(study).items()}
         largest = max(works, key=lambda variant: (works[variant].updates or 0) * works[variant].flops)
         known = [work for work in works.values() if work.updates is not None]
         total = sum((work.updates or 0) * work.flops for work in known)
         hours = [round(total / each.flops / 3600, 1) for each in RATES] if known else [None] * len(RATES)
         papers.append([study, len(works), largest, works[largest].parameters, round(total / 1e15) if known else None, *hours])
-    columns = ["study", "variants", "the largest", "its parameters", "PFLOP of all", *(f"hours, {each.machine}" for each in RATES)]
+    columns = ["study", "variants", "largest variant", "its parameters", "total PFLOP", *(f"hours, {each.machine}" for each in RATES)]
     rates = "; ".join(f"{each.machine}: {each.flops:.2g} FLOP/s ({each.source})" for each in RATES)
     note = (
         "`python benchmarks/cost_model.py --papers`: `--scale paper`, one seed, the first data set of each study, by the cost model. "

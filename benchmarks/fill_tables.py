@@ -5,8 +5,8 @@
 
 A figure is never typed into a document: a benchmark writes the JSON file, this writes the table. The file holds
 {"columns": [names], "rows": [[cells]], "note": text}; `note` may be left out, other keys (machine, versions, command) are not
-shown. A cell that is a number is written as it stands in the file. The blocks `table:mechanisms`, `table:mechanism-overview` and, for each
-mechanism, `table:mechanism-NAME` have no file: they are what `regard list` prints.
+shown. A cell that is a number is written as it stands in the file. The blocks `table:mechanisms`, `table:mechanisms-selected` and, for
+each mechanism, `table:mechanism-NAME` have no file: they are what `regard list` prints. `table:recipes` is `regard.config.RECIPES`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import html
 import json
+import math
 import re
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.listing import COLUMNS, cells
+from regard.commands.info import COLUMNS, mechanism_cells
+from regard.config import RECIPES
 from regard.mechanisms import MECHANISMS, Mechanism
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,23 +71,42 @@ def code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def mechanisms() -> dict[str, Any]:
-    """Return the table of all mechanisms, with code set as code."""
-    rows = [[m.name, m.aliases, code(m.where), code(m.setting), m.source] for m in MECHANISMS]
+SELECTED = ("additive-score", "scaled-dot-score", "general-score", "multi-head-attention", "area-attention", "crossed-co-attention")
+"""The mechanisms that the README shows."""
+
+
+def mechanisms(*, selected: bool) -> dict[str, Any]:
+    """Return the table at the head of docs/mechanisms.md, with links to the sections, or the README's selection of it."""
+    home = "docs/mechanisms.md" if selected else ""
+    shown = [m for m in MECHANISMS if not selected or m.slug in SELECTED]
+    rows = [[f"[{m.name}]({home}#{m.slug})", m.aliases, code(m.where), code(m.setting), m.source] for m in shown]
     return {"columns": list(COLUMNS[:5]), "rows": rows}
 
 
-def overview() -> dict[str, Any]:
-    """Return the table at the head of docs/mechanisms.md: what a mechanism costs, and a link to its section."""
-    rows = [[f"[{m.name}](#{m.slug})", m.aliases, m.source, m.cost.time, m.cost.memory] for m in MECHANISMS]
-    return {"columns": ["mechanism", "also known as", "source", "time", "memory"], "rows": rows}
+def recipes() -> dict[str, Any]:
+    """Return the table of recipes in docs/translation.md."""
+
+    def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+        for key, value in tree.items():
+            if isinstance(value, Mapping):
+                yield from flat(value, f"{prefix}{key}.")
+            else:
+                yield f"`{prefix}{key}={value}`"
+
+    rows = []
+    for recipe in RECIPES:
+        if recipe.model == "crossed":  # the same settings as of a Transformer
+            continue
+        pairs = f"fewer than {int(recipe.below):,}" if math.isfinite(recipe.below) else "any number"
+        rows.append([f"`{recipe.name}`", pairs, " ".join(flat(recipe.settings)), recipe.evidence])
+    return {"columns": ["recipe", "training pairs", "settings", "chosen by"], "rows": rows}
 
 
 def facts(row: Mechanism, pictures: Path) -> str:
     """Return what docs/mechanisms.md says of one mechanism; its picture's alternative text is the picture's own description."""
     picture = pictures / f"{row.slug}.svg"
     found = re.search(r"<desc>(.*?)</desc>", picture.read_text(encoding="utf-8"), re.DOTALL) if picture.exists() else None
-    named = dict(zip(COLUMNS, cells(row), strict=True))
+    named = dict(zip(COLUMNS, mechanism_cells(row), strict=True))
     equation = re.sub(r";\s+(?![^\[]*\])", "\n", row.equation)  # not inside of brackets, where it stacks vectors
     named |= {"in the library": code(row.where), "setting": code(row.setting)}
     lines = [f"- {column}: {named[column]}" for column in COLUMNS if named[column] and column not in ("mechanism", "equation")]
@@ -101,8 +123,10 @@ def fill(text: str, results: Path) -> str:
         path = results / f"{name}.json"
         if name in sections:
             body = facts(sections[name], results.parent / "pictures")
-        elif name in ("mechanisms", "mechanism-overview"):
-            body = render(mechanisms() if name == "mechanisms" else overview(), name)
+        elif name == "recipes":
+            body = render(recipes(), name)
+        elif name in ("mechanisms", "mechanisms-selected"):
+            body = render(mechanisms(selected=name != "mechanisms"), name)
         else:
             body = render(read_table(path), path.name) if path.exists() else EMPTY
         return f"{match['start']}{body}\n{match['end']}"

@@ -27,7 +27,7 @@ import regard
 from regard.config import LanguageConfig, load_config
 from regard.data.lines import read_lines
 from regard.models import build_language_model
-from regard.tasks.language import evaluate_language, open_language_run
+from regard.tasks.language_training import evaluate_language, open_language_run
 
 MODELS = {
     "lm_none": "none",
@@ -37,8 +37,8 @@ MODELS = {
 }
 SETS = {"multi30k": "Multi30k, English", "flickr8k": "Flickr8k captions"}
 SPLITS = ("train", "valid", "test")
-FIGURES = ("perplexity, running", "perplexity, separate", "bits per byte, running", "bits per byte, separate")
-MOST_APART = 0.01
+FIGURES = ("perplexity, continuous", "perplexity, separate", "bits per byte, continuous", "bits per byte, separate")
+MAX_APART = 0.01
 
 
 def prepare(name: str, data: Path, folder: Path) -> dict[str, Path]:
@@ -79,7 +79,7 @@ def parameters(model: str) -> int:
     """Return how many parameters a configuration has with a full vocabulary."""
     config = load_config(ROOT / "configs" / f"{model}.yaml", kind=LanguageConfig)
     with torch.device("meta"):
-        built = build_language_model(config.model, vocabulary_size=config.vocabulary.size)
+        built = build_language_model(config.model, vocab_size=config.vocabulary.size)
     return sum(parameter.numel() for parameter in built.parameters())
 
 
@@ -91,7 +91,7 @@ def spread(values: list[float], digits: int) -> str:
 
 def table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows: a row for each set and model that was measured."""
-    columns = ["text", "attention", "parameters", *FIGURES, "seeds", "minutes a run"]
+    columns = ["text", "attention", "parameters", *FIGURES, "seeds", "minutes per run"]
     rows = []
     for name, model in itertools.product(SETS, MODELS):
         found = list(results.get(f"{name}/{model}", {}).values())
@@ -114,15 +114,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=choices, default=choices)
     arguments = parser.parse_args()
     sizes = {model: parameters(model) for model in MODELS}
-    if max(sizes.values()) > (1 + MOST_APART) * min(sizes.values()):
-        raise SystemExit(f"the models differ by more than {MOST_APART:.0%} in parameters: {sizes}")
+    if max(sizes.values()) > (1 + MAX_APART) * min(sizes.values()):
+        raise SystemExit(f"the models differ by more than {MAX_APART:.0%} in parameters: {sizes}")
     arguments.runs.mkdir(parents=True, exist_ok=True)
     known = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
     results: dict[str, dict[str, dict[str, Any]]] = known.get("runs", {})
     note = (
         "`python benchmarks/language.py`: median [lowest, highest] over the seeds, on the test text; each set has a BPE vocabulary of "
         "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
-        "Running: what was read is remembered from line to line; separate: each line from the beginning. "
+        "Running: the state is carried from line to line; separate: each line starts with an empty state. "
         f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}."
     )
     # All models of a seed before the next seed, so that whatever stops it, what is there can be compared.

@@ -35,7 +35,7 @@ LENGTHS, TOKENS, VOCABULARY = (32, 64, 128, 256, 512, 1024, 2048), 4096, 8000
 ROUNDS, WARM_UP = 5, 1
 SIZES: dict[str, Any] = {"embed_dim": 256, "ff_dim": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 MODELS = {
-    "ordinary": TransformerConfig(**SIZES),
+    "standard": TransformerConfig(**SIZES),
     "areas, Eq. 3 and 4": TransformerConfig(**SIZES, area=AreaConfig(max_area=5)),
     "areas, Eq. 9": TransformerConfig(**SIZES, area=AreaConfig(max_area=5, key_mode="features")),
     "crossed": CrossedConfig(**SIZES),
@@ -162,7 +162,7 @@ def main() -> None:
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), platform.processor() or "unknown")
     command = "python benchmarks/length.py" + ("" if arguments.rounds == ROUNDS else f" --rounds {arguments.rounds}")
-    note = f"`{command}`, medians of {arguments.rounds} rounds in turns, float32; {cpu}, {arguments.threads} threads, "
+    note = f"`{command}`, medians of {arguments.rounds} interleaved rounds, float32; {cpu}, {arguments.threads} threads, "
     note += f"torch {torch.__version__}."
     if arguments.out:
         arguments.out.write_text(json.dumps(table(results, note), indent=1) + "\n", encoding="utf-8")

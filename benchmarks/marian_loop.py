@@ -28,8 +28,8 @@ from regard.data import SequenceBatch, Vocabulary, read_pairs
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.integrations.migrate import NAMINGS
 from regard.models import Transformer, build
-from regard.tasks.run import Vocabularies
-from regard.tasks.translation import Corpus, encode_corpus
+from regard.tasks.translation_run import Vocabularies
+from regard.tasks.translation_training import Corpus, encode_corpus
 
 POSITIONS = 512
 
@@ -50,7 +50,7 @@ def marian_config(config: TransformerConfig, size: int) -> MarianConfig:
         activation_function={"swish": "swish", "relu": "relu", "gelu": "gelu"}[config.activation],
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        activation_dropout=config.relu_dropout,
+        activation_dropout=config.activation_dropout,
         scale_embedding=True,
         share_encoder_decoder_embeddings=config.share_embeddings,
         tie_word_embeddings=True,

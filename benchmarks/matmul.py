@@ -57,7 +57,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     machine = f"{cpu}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     note = f"`python benchmarks/matmul.py`: time of BLAS over time of oneDNN; {machine}."
-    table = {"columns": ["product", "part", "size", "median ratio", "least"], "rows": rows, "note": note}
+    table = {"columns": ["product", "part", "size", "median ratio", "min"], "rows": rows, "note": note}
     if arguments.out:
         arguments.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 

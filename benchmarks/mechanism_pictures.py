@@ -40,9 +40,9 @@ from regard.attention import (
     PredictiveWindow,
     StructuredAttention,
 )
-from regard.attention.protocol import NeedWeights
+from regard.attention.base import NeedWeights
 from regard.mechanisms import MECHANISMS
-from regard.ops.nonlocal_op import NonLocalForm
+from regard.ops.nonlocal_attention import NonLocalForm
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -139,14 +139,15 @@ def hard() -> Picture:
 
 
 def masks(name: str) -> Picture:
+    allowed: dict[str, Tensor]
     if name == "causal mask":
-        mask, what = ops.causal_mask(SIZE, SIZE), "each word looks at itself and what stands before it"
+        allowed, what = {"mask": ops.causal_mask(SIZE, SIZE)[None]}, "each word looks at itself and what stands before it"
     elif name == "length mask":
-        mask, what = ops.length_mask(torch.tensor([6]), SIZE), "all look at the first six words only, the rest is padding"
+        allowed, what = {"key_mask": ops.length_mask(torch.tensor([6]), SIZE)}, "all look at the first six words only, the rest is padding"
     else:
         blocks = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2]])
-        mask, what = ops.block_mask(blocks, blocks), "words look at words of their own block, three blocks of three"
-    weights = matrix(Attention(DotScore(scaled=True))(STATES, STATES, STATES, mask=mask, need_weights=True))
+        allowed, what = {"mask": ops.block_mask(blocks, blocks)}, "words look at words of their own block, three blocks of three"
+    weights = matrix(Attention(DotScore(scaled=True))(STATES, STATES, STATES, **allowed, need_weights=True))
     return Picture(f"nine source words over themselves: {what}", [over_source(weights)])
 
 

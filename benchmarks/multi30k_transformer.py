@@ -44,7 +44,7 @@ def measure(name: str, seed: int, raw: Path, runs: Path) -> dict[str, Any]:
     call("train", "translation", "--config", config, *training_files(raw), "--out", str(run), f"training.seed={seed}")
     report = run / "test_2016_flickr.json"
     test = [str(raw / f"test_2016_flickr.{language}.gz") for language in ("en", "de")]
-    call("evaluate", str(run), "--source", test[0], "--target", test[1], "--beam", "5", "--json", str(report))
+    call("evaluate", str(run), "--source", test[0], "--target", test[1], "--beam-size", "5", "--json", str(report))
     figures = json.loads(report.read_text(encoding="utf-8"))
     events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     return {"scores": figures["scores"], "updates": max(event["step"] for event in events)}
@@ -84,7 +84,7 @@ def table(runs: dict[str, dict[str, Any]], measured: dict[str, dict[str, list[fl
     """Return columns and rows: a row a model, its scores over all of its runs."""
     seeds = max((len(found) for found in runs.values()), default=0)
     columns = ["model", "parameters", *(f"BLEU, seed {number + 1}" for number in range(seeds)), "mean", "chrF", "perplexity", "updates"]
-    columns += ["s an update", "MiB"]
+    columns += ["s per update", "peak MiB"]
     rows = []
     for name, title in MODELS.items():
         config = load_config(ROOT / "configs" / f"{name}.yaml")

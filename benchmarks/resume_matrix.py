@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 
 from regard.config import validate
-from regard.tasks.generate import generate
-from regard.tasks.translation import train_translation
+from regard.tasks.synthetic_data import generate
+from regard.tasks.translation_training import train_translation
 
 EPOCHS = 3
 MOMENTS = ("mid-epoch", "epoch end", "during a save")
@@ -52,13 +52,13 @@ def worker(folder: str, data: str, precision: str, event: str) -> None:
 
     config = validate(
         {
-            "data": {"source": f"{data}/train.source", "target": f"{data}/train.target", "held_out": 20},
+            "data": {"source": f"{data}/train.source", "target": f"{data}/train.target", "valid_size": 20},
             "vocabulary": {"kind": "character", "size": 500, "shared": False},
             "model": {"embed_dim": 16, "encoder_dim": 16, "decoder_dim": 32, "readout_dim": 16, "dropout": 0.3},
             "training": {
                 "epochs": EPOCHS,
                 # one process takes two batches an update, two processes one each: the same global batch
-                "accumulation": 2 // int(os.environ.get("WORLD_SIZE", "1")),
+                "gradient_accumulation_steps": 2 // int(os.environ.get("WORLD_SIZE", "1")),
                 "batch_tokens": 900,
                 "learning_rate": 0.003,
                 "label_smoothing": 0.1,
@@ -69,7 +69,7 @@ def worker(folder: str, data: str, precision: str, event: str) -> None:
         },
         "resume matrix",
     )
-    result = train_translation(config, folder, say=lambda line: None, on_event=on_event)
+    result = train_translation(config, folder, on_event=on_event)
     if os.environ.get("RANK", "0") == "0":
         print(json.dumps({"sha256": result.weights_sha256, "step": result.step}), flush=True)
 
@@ -121,7 +121,7 @@ def main() -> int:
                 print(rows[-1], flush=True)
     note = (
         f"`python benchmarks/resume_matrix.py`: {expected['step']} updates in {EPOCHS} epochs, killed by SIGKILL, the same command again; "
-        f"torch {torch.__version__}, {platform.system()} {platform.machine()}, 1 thread a process. *equal*: the sha256 of all weights is "
+        f"torch {torch.__version__}, {platform.system()} {platform.machine()}, 1 thread per process. *equal*: the sha256 of all weights is "
         "that of the run that was never stopped."
     )
     table = {"columns": ["model", "precision", "processes", *MOMENTS, "sha256 of the weights"], "rows": rows, "note": note}

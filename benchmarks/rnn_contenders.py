@@ -174,7 +174,7 @@ def regard_train(setting: Setting, folder: Path, amount: Amount) -> dict[str, An
     tree["model"] = {"type": "rnn", "cell": "gru", "embed_dim": EMBED, "encoder_dim": ENCODER, "decoder_dim": DECODER}
     tree["model"] |= {"attention": score, "readout": "tanh", "readout_dim": DECODER, "dropout": DROPOUT}
     tree["training"] |= {"learning_rate": LEARNING_RATE, "label_smoothing": SMOOTHING, "clip_norm": CLIP}
-    tree["decoding"] = {"beam": BEAM, "batch_size": DECODING_BATCH, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
+    tree["decoding"] = {"beam_size": BEAM, "batch_size": DECODING_BATCH, "length_penalty": LENGTH_PENALTY, "max_length": MAX_LENGTH}
     return window_of_events(regard_run(setting, folder, tree), amount.updates)
 
 
@@ -191,4 +191,4 @@ def regard_weights(setting: Setting, folder: Path) -> Path:
 
 def regard_decode(setting: Setting, folder: Path, output: Path, precision: str = "float32") -> float:
     """Decode the test set with the run in `folder`, as its configuration says; return the seconds."""
-    return regard_translate(setting, folder, (setting.data / "test.en", output), ["--beam", str(BEAM), "--precision", precision])
+    return regard_translate(setting, folder, (setting.data / "test.en", output), ["--beam-size", str(BEAM), "--precision", precision])

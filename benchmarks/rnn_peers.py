@@ -157,15 +157,17 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
     parts = [("training, target tokens/s", kind, part) for kind, part in result["training"].items()]
     parts += [("beam 5, sentences/s", kind, part["sentences_per_second"]) for kind, part in result["decoding"].items()]
     decoding = [(kind, part["sentences_per_second"]) for kind, part in result["decoding"].items()]
-    parts += [("beam 5, ours in bfloat16", kind, {"ratio": part["bfloat16_ratio"]}) for kind, part in decoding if "bfloat16_ratio" in part]
+    parts += [
+        ("beam 5, Regard in bfloat16", kind, {"ratio": part["bfloat16_ratio"]}) for kind, part in decoding if "bfloat16_ratio" in part
+    ]
     rows = []
     for what, kind, part in parts:
         ratios = [part["ratio"].get(name) for name in peers]
-        rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (least {ratio['least']:.2f})" for ratio in ratios)])
+        rows.append([what, kind, *(None if ratio is None else f"{ratio['median']:.2f} (min {ratio['least']:.2f})" for ratio in ratios)])
     machine = result["machine"]
     facts = [
         f"{name}: mean length {part['windows'][name][0]['mean_length']}"
-        + (f", {100 * part['same_hypotheses'][name]:.0f} % as ours in float32" if name in part.get("same_hypotheses", {}) else "")
+        + (f", {100 * part['same_hypotheses'][name]:.0f} % as Regard in float32" if name in part.get("same_hypotheses", {}) else "")
         for part in result["decoding"].values()
         for name in part["windows"]
     ]
@@ -173,10 +175,10 @@ def table(result: dict[str, Any]) -> dict[str, Any]:
     commands = " and ".join(f"`{result[key]}`" for key in ("command", "command_of_decoding") if key in result)
     note = (
         f"{commands}: Regard over the peer, pair by pair in one run; {machine['cpu']}, {result['threads']} threads, "
-        "float32 where nothing else is said. "
+        "float32 unless stated otherwise. "
         f"{result['configuration']['model']}; {result['configuration']['decoding']}. {'; '.join(facts)}."
     )
-    return {"columns": ["what", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}
+    return {"columns": ["task", "score", *(f"over {name}" for name in peers)], "rows": rows, "note": note}
 
 
 CONFIGURATION = {

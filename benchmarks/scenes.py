@@ -28,10 +28,10 @@ import numpy as np
 import torch
 
 import regard
-from regard.data.scene_files import read_scenes, write_scenes
-from regard.data.scenes import COLOURS, RELATIONS, Scene, SceneSettings, generate_scenes, is_grammatical, word_kind
+from regard.data.synthetic.scene_files import read_scenes, write_scenes
+from regard.data.synthetic.scenes import COLOURS, RELATIONS, Scene, SceneSettings, generate_scenes, is_grammatical, word_kind
 from regard.metrics.pointing import attention_correctness, attention_entropy, cell_coverage, cell_hits, pointing_accuracy
-from regard.tasks.caption import Caption, Captioner
+from regard.tasks.captioning_prediction import Caption, Captioner
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = SceneSettings(objects=(3, 3))
@@ -42,14 +42,14 @@ COMMON = [
     "model.encoder.channels=[24, 48]",
     "model.encoder.depth=[0, 1]",
     "model.encoder.coordinates=20",
-    "data.held_out=200",
+    "data.valid_size=200",
     "decoding.max_length=16",
-    "decoding.beam=1",
+    "decoding.beam_size=1",
     "training.batch_tokens=704",
     "training.learning_rate=0.002",
     "training.schedule=cosine",
-    "training.warmup=200",
-    "training.keep=1",
+    "training.warmup_updates=200",
+    "training.keep_checkpoints=1",
 ]
 SHOW = [
     "model.type=show",
@@ -83,11 +83,11 @@ MODELS: dict[str, tuple[str, list[str], int]] = {
 # The soft captioner with one thing changed: what makes attention point?
 WHY: dict[str, tuple[str, list[str], int]] = {
     "soft": ("as in the table above", SHOW, 1500),
-    "previous": ("looks before the last word is read, as published", [*SHOW, "model.query_state=previous"], 1500),
+    "previous": ("attends before reading the last word, as published", [*SHOW, "model.query_state=previous"], 1500),
     "coordinates": ("coordinates of 1 at most", [*SHOW, "model.encoder.coordinates=1"], 1500),
     "penalty": ("doubly stochastic penalty, weight 1", [*SHOW, "model.doubly_stochastic=1"], 1500),
     "field": ("a cell sees 43 pixels, not 15", [*SHOW, "model.encoder.depth=[1, 4]"], 1500),
-    "free": ("captions speak of any two objects, of any first", SHOW, 1500),
+    "free": ("captions describe any two objects, in any order", SHOW, 1500),
 }
 
 
@@ -192,12 +192,12 @@ def main() -> None:
         figures = [None if key not in found else round(found[key], 1) for key in keys]
         rows.append([title, *figures, round(found.get("entropy", 0.0), 2), max(event["step"] for event in events), round(minutes, 1)])
         print(title, {key: round(value, 2) for key, value in found.items()}, flush=True)
-    columns = ["model", "true captions", "pointing", "of colours", "of shapes", "random cell", "random object"]
-    columns += ["attention inside", "uniform attention", "entropy", "updates", "minutes"]
+    columns = ["model", "true captions", "pointing", "pointing, colours", "pointing, shapes", "random cell", "random object"]
+    columns += ["attention inside the object", "uniform attention", "entropy", "updates", "minutes"]
     command = "python benchmarks/scenes.py" + (" --why" if arguments.why else "")
     note = (
         f"`{command}`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels sees 15. Truth is "
-        "checked by program; pointing: the cell looked at most, within half a cell of the object. Entropy in nats (uniform "
+        "checked by program; pointing: the cell with the highest weight lies within half a cell of the object. Entropy in nats (uniform "
         f"{np.log(256):.2f}). {os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
     )
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,9 @@ import torch
 
 import regard
 from regard.config import task_of
+from regard.tasks.classification_evaluation import evaluate_labels
+from regard.tasks.classification_training import open_sentence_run, read_labelled_file
 from regard.tasks.explain import explain_run
-from regard.tasks.label_scores import evaluate_labels
-from regard.tasks.sentences import open_sentences, read_labelled
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
@@ -81,8 +81,8 @@ def measure(data: Path, run: Path, found: DataSet) -> dict[str, Any]:
     kept = run / "test.json"
     if kept.is_file():
         return json.loads(kept.read_text(encoding="utf-8"))
-    opened = open_sentences(run)
-    file = read_labelled(opened.config, data / found.test)
+    opened = open_sentence_run(run)
+    file = read_labelled_file(opened.config, data / found.test)
     figures = evaluate_labels(opened, file).to_json()
     explained = explain_run(run, data / found.test).to_json()
     figures.update(overlap=explained["overlap"], faithfulness=explained["faithfulness"])
@@ -154,7 +154,7 @@ def write_tables(out: Path, found: dict[tuple[str, str, int], dict[str, Any]]) -
     runs = (
         "Median of the runs with different seeds, in brackets the lowest and the highest; the epoch is chosen on the validation examples."
     )
-    columns = ["data", "pooling", "accuracy", "macro-F1", "calibration error", "runs", "minutes a run"]
+    columns = ["data", "pooling", "accuracy", "macro-F1", "calibration error", "runs", "minutes per run"]
     beside = "Minutes are wall time on a machine that did other work, too"
     write(out / "sentences.json", columns, pooling_rows(found), f"{made}; test examples. {runs} {beside}; {machine}.")
     columns = ["data", "penalty", "overlap of hops", "focus", "cosine", "accuracy", "runs"]
@@ -163,10 +163,12 @@ def write_tables(out: Path, found: dict[tuple[str, str, int], dict[str, Any]]) -
         "(A A^T - I)^2, as in the authors' code, or the published sum, 16 times as much for 4 hops."
     )
     write(out / "sentences_hops.json", columns, hop_rows(found), f"{made}; test examples. {explained} {runs}")
-    columns = ["data", "pooling", "words", "lost without", "random", "changed without", "random", "lost with only", "random"]
+    columns = ["data", "pooling", "k"]
+    measures = ("drop without", "change without", "drop with only")
+    columns += [f"{measure} {words}" for measure in measures for words in ("top words", "random words")]
     explained = (
-        "Probability of the label found: what it loses without the most attended words, how much it changes, and what it loses when only "
-        "they are left; beside each the same for random words (5 draws). Means over the test examples and the runs."
+        "Drop and change of the predicted label's probability without the k words of the highest weight (comprehensiveness) and with only "
+        "these words (sufficiency), beside k random words (5 draws). Means over the test examples and the runs."
     )
     write(out / "sentences_faithfulness.json", columns, faithfulness_rows(found), f"{made}. {explained}")
     keys = [{"data": s, "variant": v, "seed": seed, **figures} for (s, v, seed), figures in found.items()]

@@ -5,14 +5,14 @@
     python benchmarks/fill_tables.py
 
 Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
-study_findings.json: what became of the hypotheses of all studies whose results are there. Times and memory stay in the study's own report:
-they are of a machine that may have done other things. It is kept in docs/results/studies/NAME, with what every run has given, so that all
-of it can be made again without a training:
+study_findings.json: the verdict on each hypothesis of all studies whose results are there. Times and memory stay in the study's own report:
+they are of a machine that may have done other things. docs/results/studies/NAME keeps that report with the settings and the results of
+every run; its pages share one style sheet. From these, reports and tables are made again without a training, for instance with other
+published figures:
 
-    cp -r docs/results/studies/generated runs/generated
-    regard compare studies/generated.yaml --data FOLDER --out runs/generated --report
+    python benchmarks/studies.py --kept generated
 
-Without --report a copy goes on with the runs that are not done yet.
+To add runs to a kept study, copy its folder to runs/NAME and start `regard compare` with the same settings and data paths.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import argparse
 import csv
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ import torch
 from multi30k import ROOT, write
 
 import regard
+from regard.config.study import load_study
+from regard.metrics.seeds import MAX_SEEDS
+from regard.study import build_report, write_report
+from regard.study.findings import POWER, p_text
+from regard.study.report_files import write_style
 
+STYLE = "report.css"
 LEFT_OUT = ("p", "s an update", "tokens/s", "MiB", "lines/s")
 
 
-def tables(name: str, runs: Path, out: Path) -> None:
-    """Write the tables of a study.
-
-    Raises:
-        SystemExit: it has no report; names the command that makes it.
-    """
-    folder = runs / name
-    if not (folder / "report.json").exists():
-        raise SystemExit(f"{folder}: no report there; first: regard compare studies/{name}.yaml --data FOLDER --out {folder}")
+def tables(name: str, reports: Path, out: Path) -> None:
+    """Write the tables of a study from its report."""
+    folder = reports / name
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     with (folder / "report.csv").open(encoding="utf-8", newline="") as file:
         head, *rows = list(csv.reader(file))
@@ -50,8 +51,8 @@ def tables(name: str, runs: Path, out: Path) -> None:
     data = ", ".join(dict.fromkeys(row[0] for row in rows))
     missing = f" Not done: {', '.join(report['missing'])}." if report["missing"] else ""
     note = (
-        f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; p by approximate "
-        f"randomisation, corrected for all comparisons of the table (Holm).{missing} "
+        f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; interval and p over seeds and "
+        f"test items, or over items alone where the row says so; p corrected for all comparisons of the table (Holm).{missing} "
         f"torch {torch.__version__}, regard {regard.__version__}. With times, memory, speeds and commands: the "
         f"[report](results/studies/{name}/report.md); with learning curves, too: the [page](results/studies/{name}/report.html)."
     )
@@ -67,12 +68,27 @@ def tables(name: str, runs: Path, out: Path) -> None:
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
 
 
-def keep(name: str, runs: Path, out: Path) -> None:
-    """Keep the report of a study, and the settings and the results of its runs."""
-    for part in ("configs", "results"):
-        shutil.copytree(runs / name / part, out / "studies" / name / part, dirs_exist_ok=True)
+def report_again(name: str, kept: Path, reports: Path) -> None:
+    """Write the report of a study from its kept results, the study's file as it is now, and keep it."""
+    study = load_study(ROOT / "studies" / f"{name}.yaml", data="data")
+    (reports / name).mkdir()
+    write_report(build_report(study, kept / name), reports / name, style=f"../{STYLE}")
+    write_style(kept / STYLE)
     for part in ("report.md", "report.html"):
-        shutil.copy(runs / name / part, out / "studies" / name / part)
+        shutil.copy(reports / name / part, kept / name / part)
+
+
+def keep(name: str, runs: Path, kept: Path) -> None:
+    """Keep the settings and the results of a study's runs.
+
+    Raises:
+        SystemExit: there are none; names the command that makes them.
+    """
+    folder = runs / name
+    if not (folder / "results").exists():
+        raise SystemExit(f"{folder}: no results there; first: regard compare studies/{name}.yaml --data FOLDER --out {folder}")
+    for part in ("configs", "results"):
+        shutil.copytree(folder / part, kept / name / part, dirs_exist_ok=True)
 
 
 def write_findings(out: Path) -> None:
@@ -80,14 +96,25 @@ def write_findings(out: Path) -> None:
     rows: list[list[Any]] = []
     for path in sorted(out.glob("study_*.json")):
         for found in json.loads(path.read_text(encoding="utf-8")).get("findings", []):
-            gain, corrected = (None if found[name] is None else round(found[name], 3) for name in ("gain", "corrected"))
-            study = path.stem.removeprefix("study_")
-            rows.append([study, found["says"], found["data"], found["published"], gain, corrected, found["runs"], found["verdict"]])
+            gain = None if found["gain"] is None else round(found["gain"], 3)
+            corrected = None if found["corrected"] is None else p_text(found["corrected"]).removeprefix("= ")
+            interval = None
+            if (ends := found["interval"]) is not None:
+                decimals = 3 if max(map(abs, ends)) < 0.5 else 2  # captions are scored up to about 1
+                interval = " to ".join(f"{end:+.{decimals}f}" for end in ends)
+            needed = None
+            if found["over"] == "seeds and items":
+                needed = f"over {MAX_SEEDS:,}" if found["needed"] is None else str(found["needed"])
+            row = [path.stem.removeprefix("study_"), found["says"], found["data"], found["published"], gain, interval, corrected]
+            rows.append([*row, found["over"], found["runs"], needed, found["verdict"]])
     note = (
-        "`python benchmarks/studies.py`: by how much the one said to be better is better, in the study's main score; p by approximate "
-        "randomisation over test items and seeds, corrected for all hypotheses of the study (Holm); it holds below 0.05."
+        "`python benchmarks/studies.py`. Gain: of the variant said to be better, in the study's main score, with its 95 % interval. p: "
+        "corrected for all hypotheses of the study (Holm). Over: what interval and p are about; one seed says nothing about seeds. Below "
+        "0.05 a verdict needs three seeds to say that something holds; one or two seeds suggest it. Seeds needed: of each variant, to find "
+        f"such a gain with a power of {POWER:.0%}, if seeds spread as these do."
     )
-    columns = ["study", "hypothesis", "data", "published", "here", "p, corrected", "seeds", "verdict"]
+    columns = ["study", "hypothesis", "data", "published gain", "measured gain", "95 % interval", "p, corrected", "over", "seeds"]
+    columns += ["seeds needed", "verdict"]
     write(out / "study_findings.json", columns, rows, note)
 
 
@@ -95,11 +122,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", help="studies")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--kept", action="store_true", help="make the reports again from docs/results/studies; trains nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
-    for name in arguments.names:
-        tables(name, arguments.runs, arguments.out)
-        keep(name, arguments.runs, arguments.out)
+    kept = arguments.out / "studies"
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.names:
+            if not arguments.kept:
+                keep(name, arguments.runs, kept)
+            report_again(name, kept, Path(folder))
+            tables(name, Path(folder), arguments.out)
     write_findings(arguments.out)
 
 

@@ -1,8 +1,8 @@
-"""An update of 100 captions of Flickr8k's models: each with its image, and five that share one (`data.together=5`).
+"""An update of 100 captions of Flickr8k's models: each with its image, and five that share one (`data.captions_per_image=5`).
 
     python benchmarks/together.py
 
-Forward and backward in bfloat16 on random images and words, with one thread, in turns; the median of the rounds. Captions that share an
+Forward and backward in bfloat16 on random images and words, with one thread, interleaved; the median of the rounds. Captions that share an
 image are not sorted by length, so they have more padding: 18 words for 14, as on Flickr8k. Writes together.json.
 """
 
@@ -39,7 +39,7 @@ def measure(name: str, rounds: int) -> dict[int, float]:
     file, settings = MODELS[name]
     config = load_config(ROOT / "configs" / f"{file}.yaml", settings, kind=CaptioningConfig)
     torch.manual_seed(1)
-    model = build_captioner(config.model, image_size=config.image.size, vocabulary_size=VOCABULARY).train()
+    model = build_captioner(config.model, image_size=config.image.size, vocab_size=VOCABULARY).train()
     cells, size = model.grid[0] * model.grid[1], config.image.size
     seconds: dict[int, list[float]] = {together: [] for together in LENGTHS}
     for number in range(rounds + 1):
@@ -67,10 +67,10 @@ def main() -> None:
         rows.append([name, round(found[1], 3), round(found[5], 3), round(found[5] / found[1], 2)])
         print(rows[-1], flush=True)
     note = (
-        f"`python benchmarks/together.py`: {CAPTIONS} captions, images of 96 x 96, medians of {arguments.rounds} rounds in turns; one "
+        f"`python benchmarks/together.py`: {CAPTIONS} captions, images of 96 x 96, medians of {arguments.rounds} interleaved rounds; one "
         f"thread, {platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
     )
-    write(arguments.out, ["model", "s, each its image", "s, five share one", "ratio"], rows, note)
+    write(arguments.out, ["model", "s, image encoded per caption", "s, image encoded once per five captions", "ratio"], rows, note)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ MODEL = {
 def regard_tree_of(setting: Setting, amount: Amount) -> dict[str, Any]:
     """Return Regard's configuration."""
     tree = regard_tree(setting, amount) | {"model": {"type": "transformer", **MODEL}}
-    tree["training"] |= {"learning_rate": LEARNING_RATE, "schedule": "inverse_sqrt", "warmup": SCHEDULE_WARMUP}
+    tree["training"] |= {"learning_rate": LEARNING_RATE, "schedule": "inverse_sqrt", "warmup_updates": SCHEDULE_WARMUP}
     tree["training"] |= {"label_smoothing": SMOOTHING, "clip_norm": CLIP, "precision": setting.kind}
     return tree
 
@@ -76,7 +76,7 @@ def marian_run(setting: Setting, folder: Path, amount: Amount, options: list[str
     log = setting.work / "logs" / f"{folder.name}.marian.log"
     settings = {
         "updates": amount.updates,
-        "warmup": amount.warmup,
+        "warmup_updates": amount.warmup,
         "seed": amount.seed,
         "batch-tokens": amount.batch_tokens,
         "learning-rate": LEARNING_RATE,
@@ -206,12 +206,12 @@ class Decoding:
             return lines
         return [self.tokens.decode([int(word) for word in line.split() if word.isdigit()]).strip() for line in lines]
 
-    def measure(self, name: str, beam: int) -> dict[str, Any]:
+    def measure(self, name: str, beam_size: int) -> dict[str, Any]:
         """Decode the test set once in a process of its own; return the window, with facts of the output."""
         from regard.metrics import bleu
 
-        output = self.outputs / f"{name}-{beam}.de"
-        found = DECODERS[name](self, beam, output)
+        output = self.outputs / f"{name}-{beam_size}.de"
+        found = DECODERS[name](self, beam_size, output)
         lines = self.text(output.read_text("utf-8").splitlines())
         if len(lines) != len(self.references):
             raise SystemExit(f"{output}: {len(lines)} lines, expected {len(self.references)}")
@@ -219,32 +219,32 @@ class Decoding:
         score = round(bleu(lines, self.references).value, 2)
         return found | {"bleu": score, "mean_words": round(statistics.mean(len(line.split()) for line in lines), 2)}
 
-    def output(self, name: str, beam: int) -> list[str]:
+    def output(self, name: str, beam_size: int) -> list[str]:
         """Return the lines that a contender wrote."""
-        return (self.outputs / f"{name}-{beam}.de").read_text("utf-8").splitlines()
+        return (self.outputs / f"{name}-{beam_size}.de").read_text("utf-8").splitlines()
 
 
-def regard_decode(decoding: Decoding, beam: int, output: Path, precision: str = "float32") -> dict[str, Any]:
+def regard_decode(decoding: Decoding, beam_size: int, output: Path, precision: str = "float32") -> dict[str, Any]:
     """Decode with Regard's command; its clock spans reading, tokenisation and writing, too, and there is no warm-up."""
-    options = {"beam": beam, "length-penalty": 0, "max-length": MAX_LENGTH, "batch-size": DECODING_BATCH, "precision": precision}
+    options = {"beam_size": beam_size, "length-penalty": 0, "max-length": MAX_LENGTH, "batch-size": DECODING_BATCH, "precision": precision}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return {"seconds": regard_translate(decoding.setting, decoding.model, (decoding.source, output), words)}
 
 
-def engine_decode(decoding: Decoding, beam: int, output: Path, engine: str = "ctranslate2", **options: Any) -> dict[str, Any]:
+def engine_decode(decoding: Decoding, beam_size: int, output: Path, engine: str = "ctranslate2", **options: Any) -> dict[str, Any]:
     """Decode in a program that warms up before its clock starts, which spans no tokenisation but that of Regard."""
     setting = decoding.setting
     log = setting.work / "logs" / f"{output.stem}.decode.log"
-    options |= {"beam": beam, "batch_size": DECODING_BATCH, "max_length": MAX_LENGTH, "export": decoding.export}
+    options |= {"beam_size": beam_size, "batch_size": DECODING_BATCH, "max_length": MAX_LENGTH, "export": decoding.export}
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     run([setting.python, str(DECODE), engine, str(decoding.model), str(decoding.source), str(output), *words], setting.threads, log)
     return last_line(log)
 
 
-def ctranslate2_decode(decoding: Decoding, beam: int, output: Path, compute_type: str = "float32", workers: int = 1) -> dict[str, Any]:
+def ctranslate2_decode(decoding: Decoding, beam_size: int, output: Path, compute_type: str = "float32", workers: int = 1) -> dict[str, Any]:
     """Decode with CTranslate2, all threads in one worker or one thread in each of as many workers."""
     threads = max(1, decoding.setting.threads // workers)
-    return engine_decode(decoding, beam, output, compute_type=compute_type, workers=workers, threads=threads)
+    return engine_decode(decoding, beam_size, output, compute_type=compute_type, workers=workers, threads=threads)
 
 
 DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {

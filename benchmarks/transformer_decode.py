@@ -2,9 +2,9 @@
 
 For `transformer_peers.py`:
 
-    python benchmarks/transformer_decode.py ctranslate2 RUN SOURCE OUTPUT --export FOLDER --beam 5 --workers 1 --threads 2
-    python benchmarks/transformer_decode.py marian RUN SOURCE OUTPUT --beam 5
-    python benchmarks/transformer_decode.py regard RUN SOURCE OUTPUT --beam 5
+    python benchmarks/transformer_decode.py ctranslate2 RUN SOURCE OUTPUT --export FOLDER --beam-size 5 --workers 1 --threads 2
+    python benchmarks/transformer_decode.py marian RUN SOURCE OUTPUT --beam-size 5
+    python benchmarks/transformer_decode.py regard RUN SOURCE OUTPUT --beam-size 5
 
 FOLDER is what `regard export RUN --format ctranslate2 --out FOLDER` wrote. The clock starts after one sentence of warm-up and runs from
 lists of tokens to lists of tokens, with Regard from text to text: no start, no loading. Hypotheses are chosen by their sum of
@@ -26,9 +26,9 @@ import torch
 from regard.config import TransformerConfig, TranslationConfig
 from regard.data import BOS, EOS, PAD, collate, read_lines
 from regard.models import Transformer
-from regard.tasks.run import SHARED, SOURCE, TARGET, load_vocabularies, open_run
 from regard.tasks.run_folder import read_config
-from regard.tasks.translate import Translator
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_run import SHARED, SOURCE, TARGET, load_vocabularies, open_translation_run
 
 Decode = Callable[[list[list[int]]], list[list[int]]]
 
@@ -37,9 +37,9 @@ def ctranslate2_decoder(arguments: argparse.Namespace, shared: bool) -> Decode:
     """Return CTranslate2's search."""
     import ctranslate2
 
-    from regard.integrations.ctranslate2 import entries
+    from regard.integrations.ctranslate2 import vocabulary_entries
 
-    source, target = [entries(arguments.run / name) for name in ([SHARED, SHARED] if shared else [SOURCE, TARGET])]
+    source, target = [vocabulary_entries(arguments.run / name) for name in ([SHARED, SHARED] if shared else [SOURCE, TARGET])]
     numbers = {token: number for number, token in enumerate(target)}
     threads = {"inter_threads": arguments.workers, "intra_threads": arguments.threads}
     translator = ctranslate2.Translator(str(arguments.export), device="cpu", compute_type=arguments.compute_type, **threads)
@@ -49,7 +49,7 @@ def ctranslate2_decoder(arguments: argparse.Namespace, shared: bool) -> Decode:
             sentences,
             max_batch_size=arguments.batch_size,
             batch_type="examples",
-            beam_size=arguments.beam,
+            beam_size=arguments.beam_size,
             length_penalty=1e-9,  # changes no score; with 0 it would stop by another rule
             max_decoding_length=arguments.max_length,
             min_decoding_length=0,
@@ -66,7 +66,7 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
     """Return Hugging Face's search, and how far the logits of its model are from Regard's."""
     from marian_loop import logits_of, to_marian
 
-    opened = open_run(arguments.run)
+    opened = open_translation_run(arguments.run)
     ours = cast(Transformer, opened.model)
     marian = to_marian(ours, cast(TransformerConfig, opened.config.model)).eval()
     size = len(opened.vocabularies.target)
@@ -84,7 +84,7 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
         found = marian.generate(  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             input_ids=source,
             attention_mask=(source != PAD).long(),
-            num_beams=arguments.beam,
+            num_beams=arguments.beam_size,
             do_sample=False,
             length_penalty=0.0,
             early_stopping=True,
@@ -104,7 +104,7 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
 def regard_decoder(arguments: argparse.Namespace) -> Callable[[list[str]], list[str]]:
     """Return Regard's search, from text to text."""
     translator = Translator.open(arguments.run)
-    names = {"beam": arguments.beam, "batch_size": arguments.batch_size, "max_length": arguments.max_length}
+    names = {"beam_size": arguments.beam_size, "batch_size": arguments.batch_size, "max_length": arguments.max_length}
     settings = {**names, "length_penalty": 0.0, "precision": arguments.compute_type}
     decoding = translator.run.config.decoding.model_copy(update=settings)
     return lambda lines: [item.text for item in translator.translate(lines, decoding=decoding)]
@@ -117,7 +117,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("run", type=Path, help="a Regard run")
     parser.add_argument("source", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=60)
     parser.add_argument("--export", type=Path, help="ctranslate2: the exported folder")

@@ -77,22 +77,22 @@ def measure_loss(settings: dict[str, Setting], updates: int, seed: int) -> dict[
     return {"unit": "nats per target token, end of sentence counted, padding not, not smoothed", "updates": updates, "losses": losses}
 
 
-def measure_search(decoding: Decoding, names: list[str], beam: int, rounds: int) -> dict[str, Any]:
+def measure_search(decoding: Decoding, names: list[str], beam_size: int, rounds: int) -> dict[str, Any]:
     """Decode the test set in turns, all with the weights of one run."""
-    contenders = {name: functools.partial(lambda name, turn: decoding.measure(name, beam), name) for name in names}
-    windows = in_turns(f"decode {search_name(beam)}", contenders, rounds)
+    contenders = {name: functools.partial(lambda name, turn: decoding.measure(name, beam_size), name) for name in names}
+    windows = in_turns(f"decode {search_name(beam_size)}", contenders, rounds)
     rates = {name: [found["sentences_per_second"] for found in each] for name, each in windows.items()}
     part: dict[str, Any] = {"windows": windows, **spread(rates), "ratios": ratios(rates, DECODING_PAIRS)}
     if "regard" in names:  # the share of translations that are Regard's in float32, letter for letter
-        ours = decoding.output("regard", beam)
-        pairs = {name: list(zip(ours, decoding.output(name, beam), strict=True)) for name in names}
+        ours = decoding.output("regard", beam_size)
+        pairs = {name: list(zip(ours, decoding.output(name, beam_size), strict=True)) for name in names}
         part["same"] = {name: sum(a == b for a, b in each) / len(each) for name, each in pairs.items()}
     return part
 
 
-def search_name(beam: int) -> str:
+def search_name(beam_size: int) -> str:
     """Return what a search is called in the tables."""
-    return "greedy" if beam == 1 else f"beam {beam}"
+    return "greedy" if beam_size == 1 else f"beam {beam_size}"
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -152,8 +152,8 @@ def main() -> None:
         decoding = Decoding(make(python=ours, kind="fp32"), arguments.model.resolve(), (arguments.multi30k, arguments.sentences))
         names = [name for name in DECODERS if name in arguments.decoders]
         searches = {}
-        for beam in arguments.beams:
-            searches[search_name(beam)] = measure_search(decoding, names, beam, arguments.decoding_rounds)
+        for beam_size in arguments.beams:
+            searches[search_name(beam_size)] = measure_search(decoding, names, beam_size, arguments.decoding_rounds)
             keep("decoding", {"unit": "sentences/s", "model": decoding.model.name, "searches": searches})
 
 
@@ -175,10 +175,10 @@ def speed_table(result: dict[str, Any]) -> dict[str, Any]:
     about = next(result[part] for part in PARTS if part in result)
     texts = [CONFIGURATION[name] for name in ("model", "training", "decoding")]
     note = (
-        f"{commands(result, 'training', 'decoding')}: ours over the peer's, round by round in one run; {about['machine']['cpu']}, "
+        f"{commands(result, 'training', 'decoding')}: Regard over the peer, round by round in one run; {about['machine']['cpu']}, "
         f"{about['threads']} threads. {'. '.join(text[0].upper() + text[1:] for text in texts)}."
     )
-    return {"columns": ["what", "ours", "beside", "median ratio", "range"], "rows": rows, "note": note}
+    return {"columns": ["task", "Regard", "peer", "median ratio", "range"], "rows": rows, "note": note}
 
 
 def loss_table(result: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def loss_table(result: dict[str, Any]) -> dict[str, Any]:
     if not rows:
         return {"columns": [], "rows": []}
     note = f"{commands(result, 'loss')}: {part['unit']}, after {part['updates']} updates. {CONFIGURATION['loss']}."
-    return {"columns": ["trained with", "validation loss", "against Regard float32"], "rows": rows, "note": note}
+    return {"columns": ["trained with", "validation loss", "difference from Regard float32"], "rows": rows, "note": note}
 
 
 def output_table(result: dict[str, Any]) -> dict[str, Any]:
@@ -204,19 +204,19 @@ def output_table(result: dict[str, Any]) -> dict[str, Any]:
             same = part["same"].get(name) if "same" in part else None
             share = None if same is None else f"{100 * same:.1f} %"
             rows.append([title, NAMES[name], share, windows[0]["bleu"], windows[0]["mean_words"]])
-    note = "BLEU and words of the translations that were timed; *same*: letter for letter those of Regard in float32."
-    return {"columns": ["search", "engine", "same", "BLEU", "words a sentence"], "rows": rows, "note": note}
+    note = "BLEU and words of the translations that were timed; *same*: letter for letter."
+    return {"columns": ["decoding", "engine", "same as Regard float32", "BLEU", "words per sentence"], "rows": rows, "note": note}
 
 
 CONFIGURATION = {
     "data": DATA,
-    "model": "post-norm Transformer of 3 + 3 layers (eole: pre-norm, its decoder knows no other), embeddings 256, feed-forward 1,024, "
-    "4 heads, one shared table of about 8,000 entries, tied to the output",
+    "model": "post-norm Transformer of 3 + 3 layers (eole: pre-norm, as its decoder supports nothing else), embeddings 256, feed-forward "
+    "1,024, 4 heads, one shared table of about 8,000 entries, tied to the output",
     "training": "dropout 0.1 on embeddings and residuals, label smoothing 0.1, Adam, inverse square root from 1e-3 after 200 updates, "
     "gradient norm 1.0, own batches of 4,096 padded tokens (Hugging Face, a plain loop: Regard's batches)",
-    "loss": "Regard and Hugging Face see the same batches and start from the same weights; eole has its own, and pre-norm",
-    "decoding": "the same weights for all, batches of 64, no length penalty, at most 60 tokens, test_2016_flickr (1,000); the clock of "
-    "Regard's command spans its tokenisation and its first steps, that of Regard warm its tokenisation, after one sentence of warm-up, "
+    "loss": "Regard and Hugging Face see the same batches and start from the same weights; eole has its own, and uses pre-norm",
+    "decoding": "the same weights for all, batches of 64, no length penalty, at most 60 tokens, test_2016_flickr (1,000); the time of "
+    "Regard's command includes tokenisation and first steps, that of Regard warm tokenisation, after one sentence of warm-up, "
     "those of the others neither",
 }
 

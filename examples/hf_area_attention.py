@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from regard.integrations.transformers import enable_area, record_attention, restore
+import regard
+from regard.integrations.transformers import enable_area, restore
 
 PAD, END, FIRST_DIGIT = 0, 1, 2
 STEPS = 60
@@ -63,9 +64,9 @@ def main() -> None:
 
     model.eval()
     source, _ = backwards(1, 5)
-    with record_attention(model, areas=True) as records, torch.no_grad():
+    with regard.watch(model, areas=True) as seen, torch.no_grad():
         model.generate(source, max_new_tokens=6)
-    record = next(record for record in records if record.kind == "cross")
+    record = next(record for record in seen if record.kind == "cross")
     assert record.areas is not None
     print(f"{record.layer}: {record.weights.shape[-1]} items, {record.areas.shape[-1]} areas")
     print("its first step, head 0, weights of the items:", " ".join(f"{weight:.2f}" for weight in record.weights[0, 0, 0]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +15,16 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["NO_COLOR"] = "1"
 os.environ["COLUMNS"] = "200"
+# How long something takes decides whether there is a word of it on standard error; tests of progress ask for it.
+os.environ["REGARD_QUIET"] = "1"
+# As the command line does when it starts; see `regard.cli.main`.
+os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = os.environ["LRU_CACHE_CAPACITY"] = "512"
 
 import pytest
 import torch
 from hypothesis import settings
 
-from regard import cli
+from regard import cli, progress
 
 torch.set_num_threads(1)
 # Until all tests are collected: what collecting allocates stays, and looking through it again and again takes seconds.
@@ -40,6 +45,32 @@ def _seeded() -> None:
     torch.default_generator.manual_seed(0)
     if torch.cuda.is_available():
         torch.cuda.manual_seed_all(0)
+
+
+# What decides how code under test behaves; libraries keep caches of their own in other variables.
+OURS = ("REGARD_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMP_", "COLUMNS", "NO_COLOR", "LANG", "LC_", "PATH", "PYTHON")
+
+
+@pytest.fixture(autouse=True)
+def _leaves_the_process_as_it_was() -> Iterator[None]:
+    environment, listener = dict(os.environ), progress.current_listener()
+    yield
+    changed = {name for name in {*environment, *os.environ} if environment.get(name) != os.environ.get(name)}
+    changed = {name for name in changed if name.startswith(OURS)}
+    assert not changed, f"the test has changed the environment of the tests after it: {sorted(changed)}"
+    assert progress.current_listener() is listener, "the test has changed who is told of progress in the tests after it"
+    logger = logging.getLogger("regard")
+    assert (logger.level, logger.disabled, logger.propagate, logging.root.manager.disable) == (0, False, True, 0), (
+        "the test has changed who hears warnings"
+    )
+
+
+@pytest.fixture
+def messages() -> Iterator[list[str]]:
+    """Return the messages told while the test runs."""
+    found: list[str] = []
+    with progress.listening(lambda event: found.append(event.text) if event.kind == "message" else None):
+        yield found
 
 
 class Answer(NamedTuple):

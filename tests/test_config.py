@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from regard.config import TranslationConfig, differences, dump_config, load_config
-from regard.config.reading import read_yaml
+from regard.config import TranslationConfig, describe_changes, dump_config, load_config
+from regard.config.load import read_yaml
 from regard.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ from regard.errors import ConfigError
     [
         (["model.cell"], "override 'model.cell' is not of the form key.sub=value"),
         (["=gru"], "is not of the form"),
-        (["model.cel=gru"], "model.cel: unknown key; did you mean cell?"),
+        (["model.cel=gru"], "model.cel: unknown key; did you mean model.cell?"),
         (["modle.cell=gru"], "modle: unknown key; did you mean model?"),
         (["nonsense=3"], "known keys: task, data"),
         (["model.cell=rnn"], "model.cell: Input should be 'gru', 'lstm' or 'tanh', found 'rnn'"),
@@ -33,9 +33,9 @@ from regard.errors import ConfigError
         (["a.b.c.d.e.f=1"], "more than 5 levels deep"),
         (["model.tie_embeddings=true", "model.readout_dim=7"], "model: tie_embeddings needs readout_dim (7) = embed_dim (256)"),
         (["model.attention.input_feeding=true"], "input_feeding needs query_state: current"),
-        (["model.attention.heads=4"], "heads needs score: scaled_dot and window: global, found additive and global"),
-        (["model.attention={score: scaled_dot, heads: 2, window: local_m}"], "found scaled_dot and local_m"),
-        (["model.attention.heads=0"], "model.attention.heads: Input should be greater than or equal to 1"),
+        (["model.attention.num_heads=4"], "num_heads needs score: scaled_dot and window: global, found additive and global"),
+        (["model.attention={score: scaled_dot, num_heads: 2, window: local_m}"], "found scaled_dot and local_m"),
+        (["model.attention.num_heads=0"], "model.attention.num_heads: Input should be greater than or equal to 1"),
         (["model.attention={score: location, area: {max_area: 2}}"], "area: a location score has no keys"),
         (["model.attention.area.layers=2"], "model.attention.area.layers: unknown key; known keys: max_area, key_mode"),
     ],
@@ -102,11 +102,11 @@ def test_an_attention_can_be_taken_away_and_given_back() -> None:
 
 
 def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
-    config = load_config(None, ["model.attention=null", "training.ema=0.5", "data.source=a b.txt"])
+    config = load_config(None, ["model.attention=null", "training.ema_decay=0.5", "data.source=a b.txt"])
     (tmp_path / "a.yaml").write_text(dump_config(config))
     assert load_config(tmp_path / "a.yaml") == config
-    assert differences(config, config) == []
-    assert {"data.source: a b.txt -> None", "training.ema: 0.5 -> None"} < set(differences(config, TranslationConfig()))
+    assert describe_changes(config, config) == []
+    assert {"data.source: a b.txt -> None", "training.ema_decay: 0.5 -> None"} < set(describe_changes(config, TranslationConfig()))
 
 
 def test_parts_of_a_file_may_be_taken_in_elsewhere_and_changed_there(tmp_path: Path) -> None:

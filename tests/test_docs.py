@@ -1,4 +1,4 @@
-"""What the documents say is run: every Python block, every command, every table, every file named in the README's tree.
+"""What the documents say is run: every Python block, every command, every table, every file named in the tree of ARCHITECTURE.md.
 
 Each console block says on the line above it how it is held to its word:
 
@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import pytest
-from typer.main import get_command
 
 from benchmarks.fill_tables import EMPTY, fill, stale_documents
 from regard.cli import app
+from regard.commands.shared_options import with_shared_options
 from regard.config import AttentionConfig
 
 ROOT = Path(__file__).parents[1]
 # What stands in docs/results is written by commands.
-DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
 FENCE = re.compile(r"(?:^<!-- (?P<marker>runs|parses: [^\n]+?) -->\n)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 # One process for all blocks and commands: nearly all the time of one goes into importing torch.
 RUN_ALL = """
@@ -67,7 +69,7 @@ with open(result, "w", encoding="utf-8") as file:
     json.dump(failed, file)
 """
 # Programs of the reader's own machine: nothing of ours to check.
-READERS_OWN = {"git", "cd", "pip", "python3", "source", "export"}
+READERS_OWN = {"git", "cd", "pip", "python3", "source", "export", "echo", "read", "exec"}
 
 
 class Block(NamedTuple):
@@ -128,7 +130,7 @@ def do_nothing(**_: Any) -> None:
 
 def check_parses(words: list[str]) -> None:
     """Fail unless the command line reads a `regard` command: its verb, options, values and number of arguments."""
-    command: Any = get_command(app)
+    command: Any = with_shared_options(app)
     for verb in command.commands.values():
         for leaf in getattr(verb, "commands", {"": verb}).values():
             leaf.callback = do_nothing
@@ -198,7 +200,7 @@ def test_a_console_block_names_only_what_exists(block: Block) -> None:
     assert block.marker, f"{block.name}: say <!-- runs --> or <!-- parses: reason --> on the line above the block"
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for words in block.commands():
-        if words[0] in ("regard", "torchrun"):  # torchrun has options of its own before ours
+        if words[0] in ("regard", "torchrun", "coproc"):  # torchrun has options of its own before ours
             check_parses(without_redirections(words[words.index("regard") :])[0])
         elif words[0] == "make":
             named = [word for word in words[1:] if "=" not in word]
@@ -271,8 +273,8 @@ def test_a_block_that_is_not_closed_is_found(tmp_path: Path) -> None:
 
 
 def tree_entries() -> list[str]:
-    """Return the paths of the README's file tree, each whole."""
-    body = next(block.body for block in blocks(ROOT / "README.md") if block.body.startswith("src/regard/"))
+    """Return the paths of the file tree of ARCHITECTURE.md, each whole."""
+    body = next(block.body for block in blocks(ROOT / "ARCHITECTURE.md") if block.body.startswith("src/regard/"))
     folders: list[str] = []
     paths = []
     for line in body.splitlines():
@@ -283,7 +285,7 @@ def tree_entries() -> list[str]:
     return paths
 
 
-def test_the_file_tree_of_the_readme_names_what_exists_and_all_of_the_package() -> None:
+def test_the_file_tree_names_what_exists_and_all_of_the_package() -> None:
     entries = tree_entries()
     assert [entry for entry in entries if not (ROOT / entry).exists()] == []
     package = ROOT / "src" / "regard"
@@ -329,8 +331,8 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     assert dead_links(document) == ["#two", "b.md", "#no"]
 
 
-def test_the_readme_names_every_score_and_window_there_is() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_table_of_mechanisms_names_every_score_and_window_there_is() -> None:
+    text = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
     fields = AttentionConfig.model_fields
     names = [*get_args(fields["score"].annotation), *get_args(fields["window"].annotation)]
     assert [name for name in names if f"={name}`" not in text] == []
@@ -340,3 +342,4 @@ def test_installing_and_running_stand_at_the_top_of_the_readme() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     assert any("pip install ." in line for line in lines[:25])
     assert any(line == "make demo" for line in lines[:40])
+    assert any(line.startswith("regard train") for line in lines[:50])

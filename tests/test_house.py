@@ -21,16 +21,16 @@ from regard.config import Frozen
 ROOT = Path(__file__).parents[1]
 CODE = ("src", "tests", "benchmarks", "examples")
 TEXT = (*CODE, "docs", "configs", ".ci")
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 500
 MAX_BODY_LINES = 60
 MAX_PARAMETERS = 7
 
 # Pieces that may be larger, each with its reason.
 LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/area_attention.py:area_attention": "one call for all that area attention can be",
-    "src/regard/ops/area.py:area_keys": "one call for all that a key of an area can be made of",
+    "src/regard/ops/materialized_areas.py:area_keys": "one call for all that a key of an area can be made of",
     "src/regard/ops/reference.py:area_attention": "the same, and the weights of learned keys",
-    "src/regard/ops/indexed.py:indexed_attention": "one call for all that attention to a store can be",
+    "src/regard/ops/cached_attention.py:cached_attention": "one call for all that attention to a store can be",
     "src/regard/ops/kernels/area_op.py:attend": "an operator registered with torch takes no structures",
     "src/regard/ops/kernels/area_op.py:attend_backward": "an operator registered with torch takes no structures",
     "src/regard/ops/kernels/area_op.py:_": "an operator registered with torch takes no structures",
@@ -40,7 +40,10 @@ LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/kernels/area_triton.py:area_attention_triton": "the operator's arguments, passed on",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton_backward": "the operator's arguments, passed on",
     "src/regard/integrations/hub.py:_from_pretrained": "the signature of the Hub's mixin",
-    "src/regard/attention/multihead.py:__init__": "torch.nn.MultiheadAttention's settings, and a score and areas",
+    "src/regard/integrations/torch.py:forward": "the arguments of torch.nn.MultiheadAttention.forward",
+    "src/regard/attention/multi_head.py:forward": "three tensors, three masks, and how to compute it",
+    "src/regard/attention/single_head.py:forward": "three tensors, two masks, and what windows and choices need",
+    "src/regard/attention/multi_head.py:__init__": "torch.nn.MultiheadAttention's settings, and a score and areas",
 }
 # Public names that need no example of their own, each with its reason.
 NO_EXAMPLE: dict[str, str] = {}
@@ -81,7 +84,7 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def text_files() -> Iterator[tuple[Path, str]]:
-    candidates = [path for path in ROOT.iterdir() if path.is_file()]
+    candidates = [path for path in ROOT.iterdir() if path.is_file() and path.name != ".git"]  # a file in a worktree
     candidates += [path for folder in TEXT for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in sorted(candidates):
         if "__pycache__" in path.parts or any(part.endswith(".egg-info") for part in path.parts):
@@ -199,7 +202,7 @@ def test_a_piece_over_the_limits_is_found() -> None:
     text = f"def f(self, {parameters}):\n    '''Long\n    docstring.'''\n" + "    x = 1\n" * (MAX_BODY_LINES + 1)
     path = ROOT / "src" / "regard" / "f.py"
     assert too_large(path, text) == [("src/regard/f.py:f", "61 lines of body"), ("src/regard/f.py:f", "8 parameters")]
-    assert too_large(path, "\n" * (MAX_FILE_LINES + 1)) == [("src/regard/f.py", "401 lines")]
+    assert too_large(path, "\n" * (MAX_FILE_LINES + 1)) == [("src/regard/f.py", "501 lines")]
 
 
 def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry() -> None:

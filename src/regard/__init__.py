@@ -1,15 +1,53 @@
-"""Regard: attention mechanisms, the models built on them, and a page to look at what they attended to."""
+"""Regard: attention mechanisms, the models built on them, and a page to look at what they attended to.
+
+Everything here is imported when it is first used, so that `import regard` costs nothing: the classes of `regard.attention`, the functions
+of `regard.ops`, `regard.watch` to record what any PyTorch model attends to, `regard.view` to look at it, `regard.check` to find wrong
+masks, and `regard.open` to use what was trained.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from regard import attention, models, ops
+    from regard.attention import *  # noqa: F403
+    from regard.mask_check import check
+    from regard.observe import watch
+    from regard.tasks import open_any as open
+    from regard.viewer import view
+
+    __all__ = ["attention", "check", "models", "open", "ops", "view", "watch"]
 
 __version__ = "0.1.0"
 
+_PACKAGES = ("attention", "models", "ops")
+_NAMES = {
+    "check": ("regard.mask_check", "check"),
+    "open": ("regard.tasks", "open_any"),
+    "view": ("regard.viewer", "view"),
+    "watch": ("regard.observe", "watch"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    # `regard.view` brings NumPy with it, which a program that only wants the version or the help need not wait for.
-    if name == "view":
-        return importlib.import_module("regard.viewer").view
-    raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    if name in _NAMES:
+        module, there = _NAMES[name]
+        return getattr(importlib.import_module(module), there)
+    if name == "__all__":
+        return sorted({*_PACKAGES, *_NAMES, *importlib.import_module("regard.attention").__all__})
+    if name.startswith("_"):
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    # `from regard import progress` asks here before it imports; that must not bring torch.
+    if importlib.util.find_spec(f"regard.{name}") is not None:
+        return importlib.import_module(f"regard.{name}")
+    attention = importlib.import_module("regard.attention")
+    if name in attention.__all__:
+        return getattr(attention, name)
+    raise importlib.import_module("regard.aliases").unknown_name("regard", name, __getattr__("__all__"))
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *__getattr__("__all__")]

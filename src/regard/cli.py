@@ -9,29 +9,31 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.commands import captioning, compare, evaluate, language, sentences, tables, translation, view
-from regard.commands.terminal import note
+from regard.commands import captioning, check, classification, compare, evaluate, info, language, translation, view
+from regard.commands.shared_options import with_shared_options
 from regard.commands.train import training
-from regard.errors import DataError, RegardError, out_of_memory
+from regard.errors import DataError, RegardError, out_of_memory, shortened
 from regard.integrations.command import commands as exchange_commands
+from regard.progress import Display, message
 from regard.serve.command import commands as serve_commands
 
 app = typer.Typer(
     help="Attention models: train them, use them, measure them, look at them.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(tables.commands)
+app.add_typer(info.commands)
 app.add_typer(training, name="train")
 for verbs in (
     translation.commands,
     captioning.commands,
     language.commands,
-    sentences.commands,
+    classification.commands,
     evaluate.commands,
     view.commands,
+    check.commands,
     compare.commands,
     serve_commands,
     exchange_commands,
@@ -47,17 +49,19 @@ def main() -> None:
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "512")
     try:
-        sys.exit(_run())
+        with Display() as display:
+            code = _run(display)
+        sys.exit(code)
     except BrokenPipeError:
         _forget_output()  # the reader has gone (`| head`)
         sys.exit(141)
 
 
-def _run() -> int:
+def _run(display: Display) -> int:
     try:
         if sys.stdout is None:
             raise DataError("standard output: closed; /dev/null takes what nobody wants to read")
-        code = app(standalone_mode=False) or 0
+        code = with_shared_options(app)(standalone_mode=False, obj=display, prog_name="regard") or 0
         sys.stdout.flush()  # here, where it can still be told that it failed
         return code
     except RegardError as error:
@@ -73,18 +77,21 @@ def _run() -> int:
         raise
     except Exception as error:
         # A wrong command line. The class is click's, which typer carries under a name of its own.
+        if type(error).__name__ == "NoArgsIsHelpError":  # as it is: the help, in its own lines
+            print(error, file=sys.stderr)
+            return 2
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
         if explain is not None:
             return _fail(" ".join(explain().replace("Value error, ", "").split()) or "no command given; see regard --help", code)
         if out_of_memory(error):
-            return _fail("not enough memory; a smaller model, --batch-size, --beam or training.batch_tokens needs less", 1)
+            return _fail("not enough memory; a smaller model, --batch-size, --beam-size or training.batch_tokens needs less", 1)
         if isinstance(error, OSError):
             return _fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 2)
         raise
 
 
-def _fail(message: str, code: int) -> int:
-    note(f"error: {message}")
+def _fail(text: str, code: int) -> int:
+    message(f"error: {shortened(text)}", warning=True)
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

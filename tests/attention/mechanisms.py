@@ -150,23 +150,23 @@ def _keys_mask(mask):
 
 
 def _states(module, query, key, value, mask, need):
-    return tuple(module(key, mask=_keys_mask(mask), need_weights=need))
+    return tuple(module(key, key_mask=_keys_mask(mask), need_weights=need))
 
 
 def _nonlocal(module, query, key, value, mask, need):
-    return tuple(module(query, key, mask=_keys_mask(mask), need_weights=need))
+    return tuple(module(query, key, key_mask=_keys_mask(mask), need_weights=need))
 
 
 def _left(module, query, key, value, mask, need):
-    return tuple(module(key, query, first_mask=_keys_mask(mask), need_weights=need).left)
+    return tuple(module(key, query, first_key_mask=_keys_mask(mask), need_weights=need).left)
 
 
 def _right(module, query, key, value, mask, need):
-    return tuple(module(query, key, second_mask=_keys_mask(mask), need_weights=need).right)
+    return tuple(module(query, key, second_key_mask=_keys_mask(mask), need_weights=need).right)
 
 
 def _itself(module, query, key, value, mask, need):
-    return tuple(module(key, key, first_mask=_keys_mask(mask), second_mask=_keys_mask(mask), need_weights=need).left)
+    return tuple(module(key, key, first_key_mask=_keys_mask(mask), second_key_mask=_keys_mask(mask), need_weights=need).left)
 
 
 def _nonlocal_op(form):
@@ -192,16 +192,16 @@ def _area_op(max_area, grid):
 
 
 def _attention_step(module, query, key, value, mask):
-    memory = module.memory(key, value, mask=_keys_mask(mask))
+    memory = module.memory(key, value, key_mask=_keys_mask(mask))
     outputs = [module.attend(query[:, t : t + 1], memory, position=t, need_weights=True) for t in range(query.shape[1])]
     return tuple(torch.cat([output[i] for output in outputs], 1) for i in range(2))
 
 
 def _multi_head_step(module, query, key, value, mask):
     """The memory grows key by key; all queries look at the whole of it."""
-    memory = module.memory(key[:, :1], value[:, :1], mask=mask[:, 0, :1])
+    memory = module.memory(key[:, :1], value[:, :1], key_mask=mask[:, 0, :1])
     for s in range(1, key.shape[1]):
-        memory = memory.append(module.memory(key[:, s : s + 1], value[:, s : s + 1], mask=mask[:, 0, s : s + 1]))
+        memory = memory.append(module.memory(key[:, s : s + 1], value[:, s : s + 1], key_mask=mask[:, 0, s : s + 1]))
     outputs = [module.attend(query[:, t : t + 1], memory, need_weights=True) for t in range(query.shape[1])]
     return torch.cat([output.context for output in outputs], 1), torch.cat([output.weights for output in outputs], 2)
 
@@ -210,7 +210,7 @@ def _key_value_step(module, query, key, value, mask):
     memory, contexts, size = module.memory(key[:, :0]), [], key.shape[1]
     weights = key.new_zeros(key.shape[0], size, size)
     for t in range(size):
-        output, memory = module.step(key[:, t : t + 1], memory, mask=mask[:, 0, t : t + 1], need_weights=True)
+        output, memory = module.step(key[:, t : t + 1], memory, key_mask=mask[:, 0, t : t + 1], need_weights=True)
         contexts.append(output.context)
         first = max(0, t - WINDOW)
         weights[:, t, first:t] = output.weights[:, 0, WINDOW - (t - first) : WINDOW]

@@ -75,7 +75,7 @@ def masked(kind: str, mechanism: Mechanism) -> tuple[Tensor | None, Tensor]:
     if kind == "padding":
         mask = ops.length_mask(torch.tensor([source, 4, 0]), source).unsqueeze(1)
     elif kind == "causal":
-        mask = ops.causal_mask(target, source)
+        mask = ops.causal_mask(target, source)[None]
     elif kind == "nothing":
         mask = torch.zeros(full if not mechanism.padding_only else (B, 1, source), dtype=torch.bool)
     elif kind in ("queries", "empty rows"):
@@ -283,7 +283,7 @@ def test_torchs_multi_head_attention_returns_nan_where_ours_returns_its_bias():
     context, weights = theirs(source, source, source, key_padding_mask=hidden, need_weights=True)
     assert weights[2].isnan().all()
     assert context[2].isnan().all()
-    found = ours(source, source, source, mask=~hidden.unsqueeze(1), need_weights=True)
+    found = ours(source, source, source, key_mask=~hidden, need_weights=True)
     assert found.weights[2].count_nonzero() == 0
     assert torch.equal(found.context[2], ours.output.bias.expand(5, 6))
 

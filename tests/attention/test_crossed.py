@@ -20,10 +20,10 @@ def build(dtype=torch.float64):
 def inputs(dtype=torch.float64):
     generator = torch.Generator().manual_seed(71)
     first, second = (torch.randn(B, n, D, generator=generator, dtype=torch.float64).to(dtype) for n in (T1, T2))
-    first_mask, second_mask = torch.ones(B, T1, dtype=torch.bool), torch.ones(B, T2, dtype=torch.bool)
-    first_mask[1, 3:] = False
-    second_mask[0, 2] = False
-    return first, second, {"first_mask": first_mask, "second_mask": second_mask}
+    first_key_mask, second_key_mask = torch.ones(B, T1, dtype=torch.bool), torch.ones(B, T2, dtype=torch.bool)
+    first_key_mask[1, 3:] = False
+    second_key_mask[0, 2] = False
+    return first, second, {"first_key_mask": first_key_mask, "second_key_mask": second_key_mask}
 
 
 def weights_of(module):
@@ -35,9 +35,9 @@ def test_each_branch_equals_the_loops_over_its_own_keys_and_values():
     first, second, masks = inputs()
     left, right = crossed(first, second, **masks)
     for b in range(B):
-        allowed = [masks[name][b].tolist() for name in ("first_mask", "second_mask")]
-        x1 = first[b].masked_fill(~masks["first_mask"][b, :, None], 0.0).numpy()
-        x2 = second[b].masked_fill(~masks["second_mask"][b, :, None], 0.0).numpy()
+        allowed = [masks[name][b].tolist() for name in ("first_key_mask", "second_key_mask")]
+        x1 = first[b].masked_fill(~masks["first_key_mask"][b, :, None], 0.0).numpy()
+        x2 = second[b].masked_fill(~masks["second_key_mask"][b, :, None], 0.0).numpy()
         expected = reference.crossed(x1, x2, *allowed, weights_of(crossed.left), weights_of(crossed.right), H)
         torch.testing.assert_close(left.context[b], torch.tensor(expected[0]), rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(right.context[b], torch.tensor(expected[1]), rtol=1e-10, atol=1e-10)
@@ -61,7 +61,7 @@ def test_exchanging_inputs_and_mechanisms_exchanges_the_branches():
     first, second, masks = inputs()
     there = crossed(first, second, **masks)
     mirror = CrossedAttention(crossed.right, crossed.left)
-    back = mirror(second, first, first_mask=masks["second_mask"], second_mask=masks["first_mask"])
+    back = mirror(second, first, first_key_mask=masks["second_key_mask"], second_key_mask=masks["first_key_mask"])
     assert torch.equal(there.left.context, back.right.context)
     assert torch.equal(there.right.context, back.left.context)
 
@@ -71,9 +71,9 @@ def test_with_equal_inputs_and_weights_each_branch_is_self_attention_to_the_last
     crossed = build()
     crossed.right.load_state_dict(crossed.left.state_dict())
     first, _, masks = inputs()
-    mask = masks["first_mask"] if masked else None
-    left, right = crossed(first, first, first_mask=mask, second_mask=mask)
-    alone = crossed.left(first, first, first, mask=None if mask is None else mask.unsqueeze(1)).context
+    mask = masks["first_key_mask"] if masked else None
+    left, right = crossed(first, first, first_key_mask=mask, second_key_mask=mask)
+    alone = crossed.left(first, first, first, key_mask=mask).context
     real = torch.ones(B, T1, dtype=torch.bool) if mask is None else mask
     assert torch.equal(left.context[real], alone[real])
     assert torch.equal(right.context[real], alone[real])
@@ -120,7 +120,7 @@ def test_what_is_masked_changes_nothing_and_gets_no_gradient():
 def test_an_input_masked_whole_gives_its_branch_nothing_to_say():
     crossed = CrossedAttention(*(Attention(AdditiveScore(D, D, 3)).double() for _ in range(2)))
     first, second, masks = inputs()
-    masks["first_mask"][0] = False
+    masks["first_key_mask"][0] = False
     left, right = crossed(first.requires_grad_(), second, **masks, need_weights=True)
     assert (left.context[0] == 0).all()
     assert (left.weights[0] == 0).all()
@@ -178,10 +178,10 @@ def test_wrong_shapes_are_refused_with_what_was_found():
     first, second, _ = inputs()
     with pytest.raises(ShapeError, match=r"\(2, 5, 6\), \(1, 7, 6\)"):
         build()(first, second[:1])
-    with pytest.raises(ShapeError, match=r"second_mask must be boolean \(B, T\) = \(2, 7\), found torch.bool \(2, 5\)"):
-        build()(first, second, second_mask=torch.ones(B, T1, dtype=torch.bool))
-    with pytest.raises(ShapeError, match=r"first_mask must be boolean .*torch.float32"):
-        build()(first, second, first_mask=torch.ones(B, T1))
+    with pytest.raises(ShapeError, match=r"second_key_mask must be \(B, S\) = \(2, 7\), found \(2, 5\)"):
+        build()(first, second, second_key_mask=torch.ones(B, T1, dtype=torch.bool))
+    with pytest.raises(ShapeError, match=r"first_key_mask must be boolean .*torch.float32"):
+        build()(first, second, first_key_mask=torch.ones(B, T1))
 
 
 def test_parameter_names_are_those_of_the_two_mechanisms():

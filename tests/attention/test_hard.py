@@ -223,15 +223,15 @@ def test_the_choice_compiles_in_one_graph_and_exports():
 
 
 def test_wrong_settings_and_shapes_are_named():
-    with pytest.raises(ConfigError, match="'sample', 'argmax', 'expected', found 'greedy'"):
+    with pytest.raises(ConfigError, match="'sample', 'argmax' or 'expected', found 'greedy'"):
         HardChoice("greedy")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="found 'greedy'"):
         HardChoice()(rows(B, T, N), mode="greedy")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ConfigError, match="'example', 'batch', found 'step'"):
+    with pytest.raises(ConfigError, match="'example' or 'batch', found 'step'"):
         HardChoice(half_soft_per="step")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"found 1\.5"):
         HardChoice(half_soft=1.5)
-    with pytest.raises(ConfigError, match="0 or more, found -1"):
+    with pytest.raises(ConfigError, match="equal to 0, found -1"):
         HardChoice(soft_batches=-1)
     with pytest.raises(ShapeError, match=r"\(5,\).*\(3,\)"):
         HardChoice()(rows(B, T, N), soft=torch.ones(T, dtype=torch.bool))
@@ -454,12 +454,12 @@ def test_it_compiles_in_one_graph_with_its_baseline():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"reward": "word"}, "'sentence', 'step', 'return', found 'word'"),
-        ({"scaling": "mean"}, "'paper', 'code', found 'mean'"),
+        ({"reward": "word"}, "reward should be 'sentence', 'step' or 'return', found 'word'"),
+        ({"scaling": "mean"}, "scaling should be 'paper' or 'code', found 'mean'"),
         ({"reward": "return", "scaling": "code"}, "not in the authors' code"),
-        ({"decay": 1.5}, r"decay may be 0 to 1, found 1\.5"),
-        ({"reward_weight": -1.0}, r"reward_weight may be 0 or more, found -1\.0"),
-        ({"entropy_weight": math.nan}, "entropy_weight may be 0 or more, found nan"),
+        ({"decay": 1.5}, r"decay should be less than or equal to 1, found 1\.5"),
+        ({"reward_weight": -1.0}, r"reward_weight should be greater than or equal to 0, found -1\.0"),
+        ({"entropy_weight": math.nan}, r"entropy_weight should be .*found nan"),
     ],
 )
 def test_wrong_settings_of_the_estimator_are_named(settings, message):

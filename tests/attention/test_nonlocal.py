@@ -9,7 +9,7 @@ import torch
 
 from regard import ops
 from regard.attention import Attention, DotScore, NonLocal
-from regard.errors import ShapeError
+from regard.errors import ConfigError, ShapeError
 from tests.reference import nonlocal_op as reference
 
 B, T, S, D, DS, C = 2, 3, 7, 6, 10, 5
@@ -70,7 +70,7 @@ def test_operation_equals_the_loops(form, kind):
 def test_block_equals_the_loops_with_one_input_and_with_two(form, residual):
     block = build(form, other_dim=DS, residual=residual)
     states, other, mask = inputs(form, other_dim=DS)
-    found = block(states, other, mask=mask, need_weights=True)
+    found = block(states, other, key_mask=mask, need_weights=True)
     for b in range(B):
         expected, table = reference.block(states[b].numpy(), other[b].numpy(), form, mask[b].tolist(), parameters(block), residual)
         torch.testing.assert_close(found.context[b], torch.tensor(expected), rtol=1e-12, atol=1e-12)
@@ -106,7 +106,7 @@ def test_embedded_gaussian_is_attention_with_dot_scores_of_the_projections():
     states, other, mask = inputs()
     attention = Attention(DotScore())
     expected = attention(block.query(states), block.key(other), block.value(other), mask=mask.unsqueeze(1), need_weights=True)
-    found = block(states, other, mask=mask, need_weights=True)
+    found = block(states, other, key_mask=mask, need_weights=True)
     torch.testing.assert_close(found.weights, expected.weights)
     torch.testing.assert_close(found.context, block.output(expected.context))
 
@@ -129,7 +129,7 @@ def test_gaussian_is_embedded_gaussian_with_identities():
         embedded.key.weight.copy_(torch.eye(D))
     states, other, mask = inputs()
     torch.testing.assert_close(
-        plain(states, other, mask=mask, need_weights=True).weights, embedded(states, other, mask=mask, need_weights=True).weights
+        plain(states, other, key_mask=mask, need_weights=True).weights, embedded(states, other, key_mask=mask, need_weights=True).weights
     )
 
 
@@ -149,11 +149,11 @@ def test_a_new_block_returns_its_input_and_learns(form):
 def test_what_is_masked_changes_nothing_and_gets_no_gradient(form, asked):
     block = build(form)
     states, other, mask = inputs()
-    clean = block(states, other, mask=mask, need_weights=asked)
-    alone = block(other, mask=mask, need_weights=asked)
+    clean = block(states, other, key_mask=mask, need_weights=asked)
+    alone = block(other, key_mask=mask, need_weights=asked)
     for poison in (float("nan"), float("inf"), 1e300):
         spoiled = other.masked_fill(~mask.unsqueeze(-1), poison).requires_grad_()
-        found, self_found = block(states, spoiled, mask=mask, need_weights=asked), block(spoiled, mask=mask, need_weights=asked)
+        found, self_found = block(states, spoiled, key_mask=mask, need_weights=asked), block(spoiled, key_mask=mask, need_weights=asked)
         assert torch.equal(found.context, clean.context)
         assert torch.equal(self_found.context, alone.context)
         if asked:
@@ -202,7 +202,7 @@ def test_an_empty_row_finds_nothing_and_keeps_its_residual(form, asked):
     states, other, mask = inputs()
     mask[0] = False
     other.requires_grad_()
-    context, weights = block(states, other, mask=mask, need_weights=asked)
+    context, weights = block(states, other, key_mask=mask, need_weights=asked)
     assert torch.equal(context[0], states[0])
     if weights is not None:
         assert (weights[0] == 0).all()
@@ -216,7 +216,7 @@ def test_padding_changes_nothing(form):
     block = build(form)
     states, other, _ = inputs()
     alone = block(states[1:], other[1:, :4], need_weights=True)
-    padded = block(states, other, mask=ops.length_mask(torch.tensor([S, 4]), S), need_weights=True)
+    padded = block(states, other, key_mask=ops.length_mask(torch.tensor([S, 4]), S), need_weights=True)
     torch.testing.assert_close(padded.context[1], alone.context[0])
     torch.testing.assert_close(padded.weights[1, :, :4], alone.weights[0])
 
@@ -250,7 +250,7 @@ def test_first_and_second_gradients_equal_finite_differences(form, asked):
 def test_gradients_of_the_block_equal_finite_differences(form):
     block = build(form)
     states, other, mask = inputs()
-    assert torch.autograd.gradcheck(lambda x, y: block(x, y, mask=mask).context, (states.requires_grad_(), other.requires_grad_()))
+    assert torch.autograd.gradcheck(lambda x, y: block(x, y, key_mask=mask).context, (states.requires_grad_(), other.requires_grad_()))
 
 
 @EVERY
@@ -258,8 +258,8 @@ def test_gradients_of_the_block_equal_finite_differences(form):
 @pytest.mark.parametrize("asked", [True, False])
 def test_lower_precision_stays_close_to_float64(form, dtype, asked):
     states, other, mask = inputs()
-    exact = build(form)(states, other, mask=mask, need_weights=asked)
-    rough = build(form, dtype)(states.to(dtype), other.to(dtype), mask=mask, need_weights=asked)
+    exact = build(form)(states, other, key_mask=mask, need_weights=asked)
+    rough = build(form, dtype)(states.to(dtype), other.to(dtype), key_mask=mask, need_weights=asked)
     assert rough.context.dtype == dtype
     # scores of size about 5 are rounded to 2**-8 (bfloat16) of themselves before the exponential
     torch.testing.assert_close(rough.context.double(), exact.context, atol={torch.float32: 1e-5}.get(dtype, 0.15), rtol=0)
@@ -275,12 +275,12 @@ def test_a_sum_over_many_places_stays_in_the_range_of_float16():
 def test_autocast_and_strided_and_expanded_inputs_work(form):
     block = build(form, torch.float32)
     states, other, mask = inputs(dtype=torch.float32)
-    expected = block(states, other, mask=mask).context
+    expected = block(states, other, key_mask=mask).context
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = block(states, other, mask=mask).context
+        rough = block(states, other, key_mask=mask).context
     torch.testing.assert_close(rough.float(), expected, atol=0.2, rtol=0)
     turned = other.transpose(1, 2).contiguous().transpose(1, 2)
-    torch.testing.assert_close(block(states, turned, mask=mask).context, expected)
+    torch.testing.assert_close(block(states, turned, key_mask=mask).context, expected)
     torch.testing.assert_close(block(states, other[:1].expand(B, -1, -1)).context[0], block(states[:1], other[:1]).context[0])
 
 
@@ -291,7 +291,7 @@ def test_empty_and_single_axes_are_fine(form, batch, target, source, masked):
     mask = torch.ones(batch, source, dtype=torch.bool) if masked else None
     states, other = torch.ones(batch, target, D).double(), torch.ones(batch, source, D).double()
     for asked in (True, False):
-        context, weights = build(form)(states, other, mask=mask, need_weights=asked)
+        context, weights = build(form)(states, other, key_mask=mask, need_weights=asked)
         assert context.shape == (batch, target, D)
         assert (weights is not None) == asked
         if source == 0:
@@ -304,20 +304,20 @@ def test_empty_and_single_axes_are_fine(form, batch, target, source, masked):
 def test_compiled_and_exported_it_computes_the_same(form, asked):
     block = build(form, torch.float32)
     states, other, mask = inputs(dtype=torch.float32)
-    expected = block(states, other, mask=mask, need_weights=asked)
+    expected = block(states, other, key_mask=mask, need_weights=asked)
     torch.compiler.reset()
-    compiled = torch.compile(block, fullgraph=True, backend="eager")(states, other, mask=mask, need_weights=asked)
+    compiled = torch.compile(block, fullgraph=True, backend="eager")(states, other, key_mask=mask, need_weights=asked)
     torch.testing.assert_close(compiled.context, expected.context)
     place = torch.export.Dim("place", min=2, max=97)
     program = torch.export.export(
         block,
         (states, other),
-        {"mask": mask, "need_weights": asked},
-        dynamic_shapes={"states": None, "other": {1: place}, "mask": {1: place}, "need_weights": None},
+        {"key_mask": mask, "need_weights": asked},
+        dynamic_shapes={"states": None, "other": {1: place}, "key_mask": {1: place}, "need_weights": None},
     )
     for size in (2, S):
-        found = program.module()(states, other[:, :size], mask=mask[:, :size], need_weights=asked)
-        torch.testing.assert_close(found.context, block(states, other[:, :size], mask=mask[:, :size]).context)
+        found = program.module()(states, other[:, :size], key_mask=mask[:, :size], need_weights=asked)
+        torch.testing.assert_close(found.context, block(states, other[:, :size], key_mask=mask[:, :size]).context)
 
 
 def test_wrong_settings_and_shapes_are_refused_with_what_was_found():
@@ -331,14 +331,18 @@ def test_wrong_settings_and_shapes_are_refused_with_what_was_found():
         (r"only form='concat' takes a vector", lambda: ops.nonlocal_attention(x, x, v, torch.zeros(2 * D), form="dot")),
         (r"boolean .*torch.float32", lambda: ops.nonlocal_attention(x, x, v, mask=torch.ones(T, T))),
         (r"\(7,\).*\(2, 3, 3\)", lambda: ops.nonlocal_attention(x, x, v, mask=torch.ones(7, dtype=torch.bool))),
-        (r"form must be one of .*found 'cosine'", lambda: NonLocal(D, form="cosine")),
-        (r"at least 1, found dim=6, inner_dim=0", lambda: NonLocal(D, 0)),
-        (r"other_dim must be dim = 6, found 10", lambda: NonLocal(D, form="gaussian", other_dim=DS)),
         (r"\(B, T, 6\), found \(2, 3, 5\)", lambda: NonLocal(D)(v)),
         (r"\(2, S, 6\), found \(1, 3, 6\)", lambda: NonLocal(D)(x, x[:1])),
-        (r"\(B, S\) = \(2, 3\), found torch.bool \(2, 7\)", lambda: NonLocal(D)(x, mask=torch.ones(B, 7, dtype=torch.bool))),
+        (r"\(B, S\) = \(2, 3\), found \(2, 7\)", lambda: NonLocal(D)(x, key_mask=torch.ones(B, 7, dtype=torch.bool))),
     ):
         with pytest.raises(ShapeError, match=match):
+            call()
+    for match, call in (
+        (r"form should be .*found 'cosine'", lambda: NonLocal(D, form="cosine")),
+        (r"inner_dim should be greater than or equal to 1, found 0", lambda: NonLocal(D, 0)),
+        (r"other_dim must be dim = 6, found 10", lambda: NonLocal(D, form="gaussian", other_dim=DS)),
+    ):
+        with pytest.raises(ConfigError, match=match):
             call()
 
 

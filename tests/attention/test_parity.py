@@ -168,7 +168,7 @@ def test_tf_keras_multi_dim_with_query_mask():
 
 
 def test_tf_keras_self_attention_causal():
-    found = attend(DotScore(), OTHERS, OTHERS, OTHERS, ops.causal_mask(3, 3))
+    found = attend(DotScore(), OTHERS, OTHERS, OTHERS, ops.causal_mask(3, 3)[None])
     weights = [[1.0, 0.0, 0.0], [0.44028635073, 0.55971364926, 0.0], [0.31395396638, 0.28693232061, 0.399113713]]
     torch.testing.assert_close(found.weights, tensor(weights), **FLOAT32)
     torch.testing.assert_close(found.context, tensor([[0.5], [0.66791409477], [0.26678872577]]), **FLOAT32)

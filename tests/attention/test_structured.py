@@ -28,7 +28,7 @@ def states(dtype=torch.float64):
 
 def test_context_and_weights_equal_the_loops():
     attention = build()
-    context, weights = attention(states(), mask=MASK, need_weights=True)
+    context, weights = attention(states(), key_mask=MASK, need_weights=True)
     first, second = attention.first.weight.detach().numpy(), attention.second.weight.detach().numpy()
     for b in range(B):
         expected = reference.structured(states()[b].numpy(), int(LENGTHS[b]), first, second)
@@ -49,7 +49,7 @@ def test_one_hop_is_self_attention_pooling():
         score.key.bias.zero_()
         score.vector.copy_(attention.second.weight[0])
     expected = ops.masked_softmax(score(torch.zeros(B, 1, 3, dtype=torch.float64), score.project(states())), MASK.unsqueeze(1))
-    found = attention(states(), mask=MASK, need_weights=True)
+    found = attention(states(), key_mask=MASK, need_weights=True)
     torch.testing.assert_close(found.weights, expected)
     torch.testing.assert_close(found.context, expected @ states())
 
@@ -57,9 +57,9 @@ def test_one_hop_is_self_attention_pooling():
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
 def test_what_is_masked_changes_nothing_and_gets_no_gradient(poison):
     attention = build()
-    clean = attention(states(), mask=MASK, need_weights=True)
+    clean = attention(states(), key_mask=MASK, need_weights=True)
     spoiled = states().masked_fill(~MASK.unsqueeze(-1), poison).requires_grad_()
-    found = attention(spoiled, mask=MASK, need_weights=True)
+    found = attention(spoiled, key_mask=MASK, need_weights=True)
     assert torch.equal(found.context, clean.context)
     assert torch.equal(found.weights, clean.weights)
     assert (found.weights[1, :, 4:] == 0).all()
@@ -72,20 +72,20 @@ def test_what_is_masked_changes_nothing_and_gets_no_gradient(poison):
 def test_a_broken_state_that_may_be_attended_is_not_hidden():
     spoiled = states()
     spoiled[0, 3, 1] = math.nan
-    context, weights = build()(spoiled, mask=MASK, need_weights=True)
+    context, weights = build()(spoiled, key_mask=MASK, need_weights=True)
     assert context[0].isnan().all()
     assert weights[0].isnan().all()
     assert context[1:].isfinite().all()
 
 
 def test_a_sentence_without_words_is_zeros():
-    context, weights = build()(states(), mask=MASK, need_weights=True)
+    context, weights = build()(states(), key_mask=MASK, need_weights=True)
     assert (context[2] == 0).all()
     assert (weights[2] == 0).all()
 
 
 def test_padding_a_sentence_changes_nothing():
-    padded, alone = build()(states(), mask=MASK, need_weights=True), build()(states()[1:2, :4], need_weights=True)
+    padded, alone = build()(states(), key_mask=MASK, need_weights=True), build()(states()[1:2, :4], need_weights=True)
     torch.testing.assert_close(padded.context[1], alone.context[0])
     torch.testing.assert_close(padded.weights[1, :, :4], alone.weights[0])
 
@@ -101,7 +101,7 @@ def test_reordering_the_words_reorders_the_weights():
 @pytest.mark.parametrize("masked", [True, False])
 def test_empty_and_single_axes(shape, masked):
     mask = torch.ones(shape[:2], dtype=torch.bool) if masked else None
-    context, weights = build()(torch.randn(shape, dtype=torch.float64), mask=mask, need_weights=True)
+    context, weights = build()(torch.randn(shape, dtype=torch.float64), key_mask=mask, need_weights=True)
     assert context.shape == (shape[0], R, D)
     assert weights.shape == (shape[0], R, shape[1])
     assert (weights == 1).all()
@@ -110,23 +110,23 @@ def test_empty_and_single_axes(shape, masked):
 
 def test_gradients_equal_finite_differences_twice():
     attention = build()
-    assert torch.autograd.gradcheck(lambda x: attention(x, mask=MASK).context, (states().requires_grad_(),))
-    assert torch.autograd.gradgradcheck(lambda x: attention(x, mask=MASK).context, (states().requires_grad_(),))
+    assert torch.autograd.gradcheck(lambda x: attention(x, key_mask=MASK).context, (states().requires_grad_(),))
+    assert torch.autograd.gradgradcheck(lambda x: attention(x, key_mask=MASK).context, (states().requires_grad_(),))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_stays_close_to_float64(dtype):
-    found = build(dtype)(states(dtype), mask=MASK)
+    found = build(dtype)(states(dtype), key_mask=MASK)
     assert found.context.dtype == dtype
-    expected = build()(states(), mask=MASK).context
+    expected = build()(states(), key_mask=MASK).context
     torch.testing.assert_close(found.context.double(), expected, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.03)
 
 
 def test_autocast_stays_close_to_float32():
     attention = build(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found = attention(states(torch.float32), mask=MASK, need_weights=True)
-    expected = attention(states(torch.float32), mask=MASK, need_weights=True)
+        found = attention(states(torch.float32), key_mask=MASK, need_weights=True)
+    expected = attention(states(torch.float32), key_mask=MASK, need_weights=True)
     torch.testing.assert_close(found.context.float(), expected.context, rtol=0, atol=0.03)
     torch.testing.assert_close(found.weights.float().sum(-1)[:2], torch.ones(2, R), rtol=0, atol=0.01)
 
@@ -135,7 +135,7 @@ def test_strided_and_expanded_states_are_attended_like_plain_ones():
     strided = states().transpose(0, 1).contiguous().transpose(0, 1)
     expanded = states()[:1].expand(B, S, D)
     for given in (strided, expanded):
-        torch.testing.assert_close(build()(given, mask=MASK), build()(given.contiguous(), mask=MASK))
+        torch.testing.assert_close(build()(given, key_mask=MASK), build()(given.contiguous(), key_mask=MASK))
 
 
 def test_parameter_names_are_part_of_the_file_format():
@@ -162,23 +162,23 @@ def test_the_bias_of_a_hop_changes_nothing_but_that_of_the_hidden_layer_does():
 def test_wrong_shapes_name_both():
     with pytest.raises(ShapeError, match=r"D = 5.*\(3, 7, 11\)"):
         build()(torch.ones(B, S, A, dtype=torch.float64))
-    with pytest.raises(ShapeError, match=r"\(3, 7, 5\).*\(3, 5\)"):
-        build()(states(), mask=torch.ones(B, D, dtype=torch.bool))
-    with pytest.raises(ShapeError, match=r"float32 \(3, 7\)"):
-        build()(states(), mask=torch.ones(B, S))
+    with pytest.raises(ShapeError, match=r"\(3, 7\).*\(3, 5\)"):
+        build()(states(), key_mask=torch.ones(B, D, dtype=torch.bool))
+    with pytest.raises(ShapeError, match=r"boolean .*float32"):
+        build()(states(), key_mask=torch.ones(B, S))
 
 
 def test_it_compiles_in_one_graph_and_exports():
     attention = build()
-    expected = attention(states(), mask=MASK, need_weights=True)
+    expected = attention(states(), key_mask=MASK, need_weights=True)
 
     def both(x, mask):
-        return attention(x, mask=mask, need_weights=True)
+        return attention(x, key_mask=mask, need_weights=True)
 
     torch.testing.assert_close(torch.compile(both, fullgraph=True, backend="eager")(states(), MASK), expected)
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
-    shapes = {"states": {0: batch, 1: length}, "mask": {0: batch, 1: length}, "need_weights": None}
-    exported = torch.export.export(attention, (states(),), {"mask": MASK, "need_weights": True}, dynamic_shapes=shapes).module()
-    torch.testing.assert_close(exported(states(), mask=MASK, need_weights=True), expected)
+    shapes = {"states": {0: batch, 1: length}, "key_mask": {0: batch, 1: length}, "need_weights": None}
+    exported = torch.export.export(attention, (states(),), {"key_mask": MASK, "need_weights": True}, dynamic_shapes=shapes).module()
+    torch.testing.assert_close(exported(states(), key_mask=MASK, need_weights=True), expected)
     longer, longer_mask = torch.randn(B + 2, S + 4, D, dtype=torch.float64), torch.ones(B + 2, S + 4, dtype=torch.bool)
-    torch.testing.assert_close(exported(longer, mask=longer_mask, need_weights=True), attention(longer, need_weights=True))
+    torch.testing.assert_close(exported(longer, key_mask=longer_mask, need_weights=True), attention(longer, need_weights=True))

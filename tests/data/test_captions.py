@@ -187,7 +187,7 @@ def test_flickr8k_is_whole_and_its_images_open(data_folder: Path) -> None:
     for split in ("train", "dev", "test"):
         found = read_captions(folder / "Flickr8k.token.txt", folder / "flickr8k_96px.tar", split=folder / f"Flickr_8k.{split}Images.txt")
         sizes[split] = len(found), len(found.pairs)
-        assert Preprocessing(size=96, fit="squash").pixels(found.images[-1]).std() > 5
+        assert Preprocessing(size=96, fit="stretch").pixels(found.images[-1]).std() > 5
     assert sizes == {"train": (5997, 29985), "dev": (1000, 5000), "test": (1000, 5000)}
     with pytest.raises(DataError, match=r"2258277193_586949ec62.jpg.1 in .* \(1 of 8090 images is missing\)"):
         read_captions(folder / "Flickr8k.token.txt", folder / "flickr8k_96px.tar")

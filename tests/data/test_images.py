@@ -31,7 +31,7 @@ def quarters(width: int = 64, height: int = 64) -> Image.Image:
     return Image.fromarray(QUARTERS).resize((width, height), Image.Resampling.NEAREST)
 
 
-def looked_at(path: Path, fit: str = "squash") -> np.ndarray:
+def looked_at(path: Path, fit: str = "stretch") -> np.ndarray:
     """Return the middles of the four quarters: int (2, 2, 3)."""
     pixels = Preprocessing(size=16, fit=fit).pixels(path).astype(int)  # type: ignore[arg-type]
     return pixels[4::8, 4::8]
@@ -98,7 +98,7 @@ def test_a_palette_with_a_transparent_colour_is_on_white(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("fit", ["squash", "crop"])
+@pytest.mark.parametrize("fit", ["stretch", "crop"])
 def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, fit: str) -> None:
     turns = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -137,7 +137,7 @@ def test_crop_takes_the_central_square_and_keep_a_part_of_it(tmp_path: Path) -> 
     cropped = Preprocessing(size=10, fit="crop", resample="bilinear").pixels(tmp_path / "a.png")
     assert (cropped[0, :, 1] == 255).all()
     assert (Preprocessing(size=10, keep=0.35, resample="bilinear").pixels(tmp_path / "a.png") == (255, 0, 0)).all()
-    assert (Preprocessing(size=12, fit="squash").pixels(tmp_path / "a.png")[0, 0] == 0).all()
+    assert (Preprocessing(size=12, fit="stretch").pixels(tmp_path / "a.png")[0, 0] == 0).all()
 
 
 def test_a_large_picture_is_averaged_as_one_resize_of_it_is(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_large_picture_is_averaged_as_one_resize_of_it_is(tmp_path: Path) -> N
     smooth.save(tmp_path / "a.jpg", quality=98, subsampling=0)
     whole = np.asarray(smooth.resize((17, 17), Image.Resampling.BICUBIC)).astype(int)
     for name in ("a.png", "a.jpg"):
-        found = Preprocessing(size=17, fit="squash").pixels(tmp_path / name).astype(int)
+        found = Preprocessing(size=17, fit="stretch").pixels(tmp_path / name).astype(int)
         assert np.abs(found - whole).max() <= 6, name
         assert abs((found - whole).mean()) < 0.5, name  # no shift towards a side
 
@@ -155,7 +155,7 @@ def test_a_large_picture_is_averaged_as_one_resize_of_it_is(tmp_path: Path) -> N
 def test_pictures_larger_than_a_tile_have_no_seams(tmp_path: Path) -> None:
     ramp = np.tile((np.arange(5000) * 255 // 4999).astype(np.uint8), (3, 1))
     Image.fromarray(ramp).save(tmp_path / "a.png")
-    row = Preprocessing(size=16, fit="squash").pixels(tmp_path / "a.png")[0, :, 0].astype(int)
+    row = Preprocessing(size=16, fit="stretch").pixels(tmp_path / "a.png")[0, :, 0].astype(int)
     assert np.abs(row - (np.arange(16) + 0.5) * 255 / 16).max() <= 2
 
 
@@ -175,7 +175,7 @@ def test_numbers_are_divided_by_255_once_and_normalised() -> None:
 
 
 def test_preprocessing_survives_json() -> None:
-    settings = Preprocessing(size=96, fit="squash", keep=0.875, resample="lanczos", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    settings = Preprocessing(size=96, fit="stretch", keep=0.875, resample="lanczos", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     assert Preprocessing(**json.loads(json.dumps(asdict(settings)))) == settings
 
 
@@ -282,13 +282,13 @@ def test_very_wide_pictures_and_bombs_stay_far_below_a_gigabyte(tmp_path: Path) 
     wide.convert("RGB").resize((50_000, 500)).save(tmp_path / "plain.jpg")
     write_png_header(tmp_path / "bomb.png", 13_000, 13_000)
     write_png_header(tmp_path / "large.png", 60_000, 60_000)
-    read, peak = measured(tmp_path, "squash")
+    read, peak = measured(tmp_path, "stretch")
     assert read == {"bomb": False, "large": False, "palette": True, "plain": True}
     assert peak < 500
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fit", ["crop", "squash"])
+@pytest.mark.parametrize("fit", ["crop", "stretch"])
 def test_the_largest_pictures_that_are_read_stay_below_a_gigabyte(tmp_path: Path, fit: str) -> None:
     wide = Image.new("RGB", (50_000, 2000), (1, 2, 3))  # 100 million pixels
     wide.save(tmp_path / "plain.png", compress_level=1)

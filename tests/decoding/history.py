@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from regard.decoding import Hypothesis, SearchOptions
+from regard.decoding import DecodingOptions, Hypothesis
 
 BOS, EOS = 0, 3
 PLACES = 1009  # rows of the tables: histories fall on them by a hash
@@ -77,7 +77,7 @@ def read_alone(step: HistoryStep, sentence: int, tokens: Sequence[int]) -> tuple
     return torch.stack(rows), torch.stack(weights)
 
 
-def score_of(step: HistoryStep, sentence: int, tokens: Sequence[int], options: SearchOptions) -> float:
+def score_of(step: HistoryStep, sentence: int, tokens: Sequence[int], options: DecodingOptions) -> float:
     """Return the GNMT score of a finished hypothesis, written from the paper."""
     log_probs, attention = read_alone(step, sentence, tokens[:-1])
     total = sum(log_probs[i, token].item() for i, token in enumerate(tokens))
@@ -88,12 +88,12 @@ def score_of(step: HistoryStep, sentence: int, tokens: Sequence[int], options: S
     return score
 
 
-def allowed(tokens: tuple[int, ...], sentence: int, options: SearchOptions, vocabulary: int) -> list[int]:
+def allowed(tokens: tuple[int, ...], sentence: int, options: DecodingOptions, vocabulary: int) -> list[int]:
     """Return the tokens that may come next."""
     prefix = (options.prefix[sentence] if options.prefix else None) or ()
     if len(tokens) < len(prefix):
         return [prefix[len(tokens)]]
-    size = options.no_repeat_ngram
+    size = options.no_repeat_ngram_size
     seen = {tokens[i : i + size] for i in range(len(tokens) - size + 1)} if size else set()
     last = tokens[len(tokens) - size + 1 :] if size else ()
     rest = [
@@ -104,7 +104,7 @@ def allowed(tokens: tuple[int, ...], sentence: int, options: SearchOptions, voca
     return rest or [EOS]
 
 
-def every_hypothesis(options: SearchOptions, sentence: int, vocabulary: int, tokens: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def every_hypothesis(options: DecodingOptions, sentence: int, vocabulary: int, tokens: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
     """Yield all that a search may return."""
     assert isinstance(options.max_length, int)
     for token in allowed(tokens, sentence, options, vocabulary):
@@ -115,7 +115,7 @@ def every_hypothesis(options: SearchOptions, sentence: int, vocabulary: int, tok
             yield from every_hypothesis(options, sentence, vocabulary, longer)
 
 
-def exhaustive(step: HistoryStep, sentence: int, options: SearchOptions) -> list[tuple[float, list[int]]]:
+def exhaustive(step: HistoryStep, sentence: int, options: DecodingOptions) -> list[tuple[float, list[int]]]:
     """Return the n best (score, tokens) of all there are."""
     found = ((score_of(step, sentence, tokens, options), list(tokens)) for tokens in every_hypothesis(options, sentence, step.vocabulary))
     return sorted(found, key=lambda pair: -pair[0])[: options.n_best]

@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 import torch
 
-from regard.decoding import Hypothesis, SamplingOptions, SearchOptions, beam_search, greedy_search, sample
+from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
 from regard.ops import top_tokens
 from tests.decoding.history import BOS, EOS, HistoryStep
 
 pytestmark = pytest.mark.gpu
 
 SOURCES = [5, 2, 3, 7, 1, 5, 2]
-OPTIONS = SearchOptions(
+OPTIONS = DecodingOptions(
     bos=BOS,
     eos=EOS,
-    beam=5,
+    beam_size=5,
     n_best=3,
     max_length=[11, 7, 13, 0, 5, 11, 2],
     coverage_penalty=0.3,
     source_lengths=SOURCES,
-    no_repeat_ngram=2,
+    no_repeat_ngram_size=2,
     banned=(BOS,),
     prefix=[None, [1], None, None, [2, 4], None, []],
     need_attention=True,
@@ -33,10 +33,10 @@ def found(kind: str, device: str) -> list[list[Hypothesis]]:
     if kind == "sample":
         generator = torch.Generator().manual_seed(1)
         return sample(step, step.start(range(7)), sampling=SamplingOptions(num_samples=3, top_p=0.9), generator=generator, **common)
-    return {"beam": beam_search, "greedy": greedy_search}[kind](step, step.start(range(7)), **common)
+    return {"beam_size": beam_search, "greedy": greedy_search}[kind](step, step.start(range(7)), **common)
 
 
-@pytest.mark.parametrize("kind", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize("kind", ["beam_size", "greedy", "sample"])
 def test_a_gpu_finds_what_the_cpu_finds(kind: str) -> None:
     for ours, expected in zip(found(kind, "cuda"), found(kind, "cpu"), strict=True):
         for one, other in zip(ours, expected, strict=True):

@@ -15,11 +15,11 @@ from regard.config import CrossedConfig, RNNConfig, load_config, validate
 from regard.data.batching import collate
 from regard.data.lines import read_lines
 from regard.data.vocabulary import BOS, EOS, PAD
-from regard.decoding import Hypothesis, SearchOptions, beam_search, greedy_search
+from regard.decoding import DecodingOptions, Hypothesis, beam_search, greedy_search
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.integrations.ctranslate2 import check, entries, export_run
+from regard.integrations.ctranslate2 import check_config, export_run, vocabulary_entries
 from regard.tasks import generate, train_translation
-from regard.tasks.run import Run, open_run
+from regard.tasks.translation_run import TranslationRun, open_translation_run
 from tests.tasks.tiny import trained
 
 # Written down in the module's docstring: no score changes, it stops when we do, and an empty translation is possible.
@@ -28,7 +28,7 @@ LENGTH = 29
 
 
 class Pair(NamedTuple):
-    run: Run
+    run: TranslationRun
     engine: Any
     entries: list[str]
     sources: list[list[int]]
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
 def opened(run: Path, folder: Path, sources: list[list[int]]) -> Pair:
     export_run(run, folder)
     engine = ctranslate2.Translator(str(folder), device="cpu", compute_type="float32", inter_threads=1, intra_threads=1)
-    return Pair(open_run(run), engine, entries(folder / "vocabulary.json"), sources)
+    return Pair(open_translation_run(run), engine, vocabulary_entries(folder / "vocabulary.json"), sources)
 
 
 @pytest.fixture(scope="module", params=["post", "pre"])
@@ -46,24 +46,24 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("export")
     generate("reverse", folder, train=2000, test=97, seed=3)
     settings = {
-        "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "held_out": 13},
+        "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "valid_size": 13},
         "vocabulary": {"kind": "word"},
         "model": {"type": "transformer", "embed_dim": 26, "ff_dim": 53, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 1},
         "training": {"max_updates": 120, "epochs": 100, "batch_tokens": 400, "learning_rate": 0.008, "evaluate_every": 120},
     }
     settings["model"] |= {"norm": request.param, "dropout": 0.0, **({"activation": "swish"} if request.param == "pre" else {})}
-    train_translation(validate(settings, "test"), folder / "run", say=lambda line: None)
+    train_translation(validate(settings, "test"), folder / "run")
     lines = read_lines(folder / "test.source")
-    run = open_run(folder / "run")
+    run = open_translation_run(folder / "run")
     return opened(folder / "run", folder / "out", run.vocabularies.source.encode_ids(lines))
 
 
 def search(pair: Pair, **options: Any) -> list[list[Hypothesis]]:
     batch = collate(pair.sources, [[] for _ in pair.sources], tuple(range(len(pair.sources))))
-    found = SearchOptions(bos=BOS, eos=EOS, pad=PAD, max_length=LENGTH, length_penalty=0.0, **options)
+    found = DecodingOptions(bos=BOS, eos=EOS, pad=PAD, max_length=LENGTH, length_penalty=0.0, **options)
     model = pair.run.model
     with torch.inference_mode():
-        function = greedy_search if found.beam == 1 else beam_search
+        function = greedy_search if found.beam_size == 1 else beam_search
         return function(model.step, model.start(batch.source, batch.source_lengths), batch_size=len(pair.sources), options=found)
 
 
@@ -76,9 +76,9 @@ def numbers(pair: Pair, tokens: list[str]) -> list[int]:
     return [pair.entries.index(token) for token in tokens]
 
 
-@pytest.mark.parametrize("beam", [1, 5])
-def test_the_hypotheses_and_their_scores_are_the_same(pair: Pair, beam: int) -> None:
-    ours, theirs = search(pair, beam=beam), there(pair, beam_size=beam)
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_the_hypotheses_and_their_scores_are_the_same(pair: Pair, beam_size: int) -> None:
+    ours, theirs = search(pair, beam_size=beam_size), there(pair, beam_size=beam_size)
     assert len({tuple(own[0].tokens) for own in ours}) > 40  # the model has something to say to each
     for own, other in zip(ours, theirs, strict=True):
         assert own[0].tokens == numbers(pair, other.hypotheses[0])
@@ -87,13 +87,13 @@ def test_the_hypotheses_and_their_scores_are_the_same(pair: Pair, beam: int) -> 
 
 def test_all_hypotheses_of_a_beam_are_the_same(pair: Pair) -> None:
     # n_best = beam takes our early stop away: it then waits for as many ended hypotheses as CTranslate2 does.
-    for own, other in zip(search(pair, beam=3, n_best=3), there(pair, beam_size=3, num_hypotheses=3), strict=True):
+    for own, other in zip(search(pair, beam_size=3, n_best=3), there(pair, beam_size=3, num_hypotheses=3), strict=True):
         assert [hypothesis.tokens for hypothesis in own] == [numbers(pair, tokens) for tokens in other.hypotheses]
         assert [hypothesis.score for hypothesis in own] == pytest.approx(other.scores, abs=1e-4)
 
 
 def test_given_targets_get_the_same_probabilities(pair: Pair) -> None:
-    ours = search(pair, beam=1)
+    ours = search(pair, beam_size=1)
     tokens = [[pair.entries[number] for number in ids] for ids in pair.sources]
     targets = [[pair.entries[number] for number in own[0].tokens if number != EOS] for own in ours]
     for own, scored in zip(ours, pair.engine.score_batch(tokens, targets), strict=True):
@@ -107,13 +107,13 @@ def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, k
     model |= {"share_embeddings": False, "tie_embeddings": False, "output_bias": True, "positions": "fairseq", "norm_eps": 1e-3}
     run = trained(tmp_path, kind=kind, model=model, vocabulary={"kind": kind, "size": 300, "shared": False})
     export_run(run, tmp_path / "out")
-    here = open_run(run)
+    here = open_translation_run(run)
     lines = ["ein Hund bellt", "Häuser", "sieht ein"]
     sources = here.vocabularies.source.encode_ids(lines)
-    texts, targets = (entries(tmp_path / "out" / f"{side}.vocabulary.json") for side in ("source", "target"))
+    texts, targets = (vocabulary_entries(tmp_path / "out" / f"{side}.vocabulary.json") for side in ("source", "target"))
     engine = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32", intra_threads=1)
     both = Pair(here, engine, texts, sources)
-    for own, other in zip(search(both, beam=2), there(both, beam_size=2), strict=True):
+    for own, other in zip(search(both, beam_size=2), there(both, beam_size=2), strict=True):
         assert own[0].tokens == [targets.index(token) for token in other.hypotheses[0]]
         assert own[0].score == pytest.approx(other.scores[0], abs=1e-4)
 
@@ -131,7 +131,7 @@ def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, k
 )
 def test_what_ctranslate2_cannot_do_is_refused_by_name(config: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check(config)
+        check_config(config)
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: no such run folder"):
         export_run(tmp_path / "nowhere", tmp_path / "new")
     with pytest.raises(DataError, match="mine: missing, damaged or no vocabulary"):
-        entries(tmp_path / "out" / "mine")
+        vocabulary_entries(tmp_path / "out" / "mine")
 
 
 def test_the_command_writes_the_folder(tmp_path: Path) -> None:

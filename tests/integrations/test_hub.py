@@ -17,7 +17,7 @@ from regard.errors import CheckpointError, ConfigError, MissingExtraError
 from regard.integrations import hub
 from regard.integrations.hub import HubModel, fetch_run, publish_run
 from regard.tasks import Translator
-from regard.tasks.run import open_run
+from regard.tasks.translation_run import open_translation_run
 from tests.tasks.tiny import TEXTS, trained
 
 SIZES: dict[str, Any] = {"embed_dim": 14, "ff_dim": 11, "num_heads": 7, "encoder_layers": 1, "decoder_layers": 1}
@@ -103,9 +103,9 @@ def test_a_published_run_translates_where_it_is_fetched(tmp_path: Path, monkeypa
     fetched = fetch_run("me/model")
     here, there = (Translator.open(folder).translate(TEXTS) for folder in (run, fetched))
     assert [item.text for item in there] == [item.text for item in here]
-    model = HubModel.of(open_run(run))
+    model = HubModel.of(open_translation_run(run))
     model.save_pretrained(tmp_path / "alone")
-    assert torch.equal(HubModel.from_pretrained(tmp_path / "alone").model.output.weight, open_run(fetched).model.output.weight)
+    assert torch.equal(HubModel.from_pretrained(tmp_path / "alone").model.output.weight, open_translation_run(fetched).model.output.weight)
     (run / "model").rename(run / "elsewhere")
     with pytest.raises(CheckpointError, match="has no final weights yet"):
         publish_run(run, "model")
@@ -113,5 +113,5 @@ def test_a_published_run_translates_where_it_is_fetched(tmp_path: Path, monkeypa
 
 def test_an_older_library_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "__version__", "0.36.2")
-    with pytest.raises(MissingExtraError, match=r"needs huggingface_hub 1\.0 or newer, found 0\.36\.2: pip install 'regard\[hf\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs huggingface_hub 1\.0 or newer, found 0\.36\.2: pip install '\.\[hf\]'"):
         runpy.run_path(hub.__file__)

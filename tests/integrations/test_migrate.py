@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from regard.errors import CheckpointError, ConfigError
-from regard.integrations.migrate import NAMINGS, Converted, convert, rows
+from regard.integrations.migrate import NAMINGS, Converted, convert, reorder_vocabulary
 from regard.models import Transformer
 from tests.integrations.foreign import HEADS, batch, fairseq_state, joeynmt_state
 from tests.reference import fairseq, joeynmt
@@ -158,7 +158,7 @@ def test_entries_numbered_anew_keep_their_logits_and_count_once() -> None:
     converted = convert(state, "joeynmt", num_heads=HEADS)
     order = [5, 3, 5, *[n for n in range(TARGET_SIZE) if n not in (3, 5)]]
     source_order = list(reversed(range(SOURCE_SIZE)))
-    again = rows(converted, [source_order, order], order)
+    again = reorder_vocabulary(converted, [source_order, order], order)
     source, lengths, target = batch(SOURCE_SIZE, TARGET_SIZE, pad=1)
     old = logits(converted.build(), source, lengths, target).log_softmax(-1)
     moved = torch.tensor([order.index(n) for n in range(TARGET_SIZE)])
@@ -173,7 +173,7 @@ def test_tables_that_are_numbered_differently_are_no_longer_tied() -> None:
     state = fairseq_state(pre=False, source_size=TARGET_SIZE, target_size=TARGET_SIZE, shared=True)
     converted = convert(state, "fairseq", num_heads=HEADS)
     embedding = [1, 3, 2, 2, *range(4, TARGET_SIZE)]
-    again: Converted = rows(converted, [embedding, embedding], [1, 3, 0, 2, *range(4, TARGET_SIZE)])
+    again: Converted = reorder_vocabulary(converted, [embedding, embedding], [1, 3, 0, 2, *range(4, TARGET_SIZE)])
     assert again.config.share_embeddings
     assert not again.config.tie_embeddings
     assert not again.config.output_bias
@@ -185,4 +185,7 @@ def test_every_naming_has_all_parts_of_a_layer() -> None:
         parts = {"attention.query", "attention.key", "attention.value", "attention.output", "attention_norm"}
         parts |= {"feed_forward.hidden", "feed_forward.output", "feed_forward_norm"}
         assert set(naming.encoder_layer) == parts
-        assert set(naming.decoder_layer) == parts | {"reader_norm", *(f"reader.attention.{p}" for p in ("query", "key", "value", "output"))}
+        assert set(naming.decoder_layer) == parts | {
+            "cross_attention_norm",
+            *(f"cross_attention.attention.{p}" for p in ("query", "key", "value", "output")),
+        }

@@ -13,11 +13,12 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig
 from typer.testing import CliRunner
 
+from regard import progress
 from regard.cli import app
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
 from regard.integrations.migrate_files import (
     Imported,
-    Tokens,
+    ToolkitVocabulary,
     load_joeynmt,
     load_marian,
     read_any,
@@ -83,7 +84,7 @@ def greedy(logits: Any, source: list[int], *, start: int, eos: int, banned: list
 def check(run: Path, lines: list[str], expected: list[tuple[list[str], list[float]]]) -> None:
     assert len({" ".join(tokens) for tokens, _ in expected}) > 1
     translator = Translator.open(run)
-    decoding = translator.run.config.decoding.model_copy(update={"beam": 1, "max_length": 13})
+    decoding = translator.run.config.decoding.model_copy(update={"beam_size": 1, "max_length": 13})
     for item, (tokens, log_probs) in zip(translator.translate(lines, decoding=decoding), expected, strict=True):
         assert item.text.split() == tokens
         assert item.hypotheses[0].log_probs == pytest.approx(log_probs, abs=1e-4)
@@ -150,6 +151,39 @@ def test_a_fairseq_run_translates_as_fairseq_would(tmp_path: Path, shared: bool)
     assert not config.model.tie_embeddings
 
 
+def told_by(command: list[str], lines: str = "") -> tuple[str, list[str]]:
+    """Return what a command writes, and its warnings."""
+    told: list[str] = []
+    with progress.listening(lambda event: told.append(event.text) if event.warning else None):
+        done = CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout, told
+
+
+def test_unknown_words_are_told_once_and_counted_at_the_end(tmp_path: Path) -> None:
+    joeynmt_folder(tmp_path / "joey")
+    run = str(tmp_path / "run")
+    write_run(read_joeynmt(tmp_path / "joey"), run, origin="joeynmt")
+    command = ["translate", run, "--beam-size", "1", "--max-length", "3"]
+    written, told = told_by(command, "w5 w9\n" + "w5 dog the dog\n" * 400)
+    assert written.count("\n") == 401
+    assert "unknown" not in written
+    assert told == [
+        "line 2: 3 of 4 words unknown to the source vocabulary: 'dog', 'the' (the run expects words separated by spaces)",
+        "1200 of 1602 words unknown to the source vocabulary, in 400 of 401 lines; most often 'dog', 'the'",
+    ]
+    assert told_by(command, "w5 w9\n" * 3)[1] == []
+    assert len(told_by(command, "w5\nw6 dog\n")[1]) == 1
+    (tmp_path / "a.txt").write_text("w5 dog\nw6 cat\n")
+    (tmp_path / "b.txt").write_text("w5\nw6\n")
+    expected = "2 of 4 words unknown to the source vocabulary, in 2 of 2 lines; most often 'dog', 'cat'"
+    expected += " (the run expects words separated by spaces)"
+    evaluating = ["evaluate", run, "--source", str(tmp_path / "a.txt"), "--target", str(tmp_path / "b.txt"), "--max-length", "3"]
+    assert told_by(evaluating)[1] == [expected]
+    looking = ["view", run, "--text", "w5 dog", "--text", "w6 cat", "-o", str(tmp_path / "records.json")]
+    assert told_by(looking)[1] == [expected]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -199,7 +233,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             lambda: read_any(tmp_path / "x.safetensors", "fairseq", *files, **options),
         ),
         (CheckpointError, r"config.json: cannot be read \(No such file", lambda: load_marian(tmp_path)),
-        (CheckpointError, r"config.yaml: cannot be read \(No such file", lambda: load_joeynmt(tmp_path)),
+        (ConfigError, r"config.yaml: no such configuration file", lambda: load_joeynmt(tmp_path)),
         (
             ConfigError,
             "--heads: needed, a fairseq model does not tell",
@@ -245,6 +279,6 @@ def test_a_run_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None
     imported = read_joeynmt(tmp_path / "joey")
     with pytest.raises(ConfigError, match="exists and is not empty; choose another --out"):
         write_run(imported, tmp_path / "joey", origin="joeynmt")
-    outside = Imported(imported.converted, imported.source, Tokens(imported.target.words, pad=1, unk=0, eos=99, start=2, bos=2))
+    outside = Imported(imported.converted, imported.source, ToolkitVocabulary(imported.target.words, pad=1, unk=0, eos=99, start=2, bos=2))
     with pytest.raises(DataError, match=r"target vocabulary: has 31 tokens, and the special ones are \[0, 1, 2, 99\]"):
         write_run(outside, tmp_path / "run", origin="joeynmt")

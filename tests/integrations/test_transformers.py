@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from torch import Tensor, nn
 from transformers.masking_utils import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+import regard
 from regard.errors import CheckpointError, ConfigError, ShapeError
 from regard.integrations import transformers as hf
-from regard.integrations.calls import AreaLayer, attend_openly, read_call
+from regard.integrations.calls import NOTICE, AreaLayer, attend_with_weights, read_call
 from regard.integrations.families import check_family
 from tests.integrations import tiny
 from tests.integrations.tiny import MODELS, inputs, output
@@ -89,12 +91,11 @@ def test_trap_1_padding_is_not_attended_to(name: str) -> None:
     assert not (seen[1:, :5] if name in ("bert", "llama") else seen[1:]).any()
 
 
-def test_trap_1_the_masks_are_registered_under_the_same_names() -> None:
+def test_trap_1_the_mask_is_registered_under_the_same_name() -> None:
     for _ in range(2):  # again changes nothing
         hf.register()
-        for name in (hf.AREA, hf.RECORDING):
-            assert name in ALL_ATTENTION_FUNCTIONS.valid_keys()
-            assert name in AttentionMaskInterface().valid_keys()
+        assert hf.AREA in ALL_ATTENTION_FUNCTIONS.valid_keys()
+        assert hf.AREA in AttentionMaskInterface().valid_keys()
 
 
 def layer_and_tensors(size: int) -> tuple[Any, tuple[Tensor, Tensor, Tensor]]:
@@ -107,7 +108,7 @@ def test_trap_2_a_missing_mask_is_causal_for_a_causal_layer() -> None:
     for causal, expected in ((True, [1, 2, 3, 4, 5]), (False, None)):
         layer.is_causal = causal
         mask = read_call(layer, tensors, None, {}).mask
-        assert (None if mask is None else mask.sum(-1).tolist()) == expected
+        assert (None if mask is None else mask[0, 0].sum(-1).tolist()) == expected
     mask = read_call(layer, tensors, None, {"is_causal": True}).mask
     assert mask is not None
     assert read_call(layer, (tensors[0][:, :, :1], *tensors[1:]), None, {"is_causal": True}).mask is None  # the last position sees all
@@ -179,6 +180,33 @@ def test_trap_4_without_this_library_a_saved_model_is_refused_not_run_with_plain
         transformers.BertModel.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["marian", "llama", "bert", "vit", "t5"])
+@pytest.mark.parametrize("plain", ["sdpa", "eager"])
+def test_trap_4_a_saved_model_that_is_loaded_as_a_plain_one_is_reported(
+    name: str, plain: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = MODELS[name]()
+    before = set(model.state_dict())
+    handle = hf.enable_area(model, max_area=areas_for(name, 3), class_tokens=1)
+    model.save_pretrained(tmp_path)
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())
+    logger = logging.getLogger("transformers")
+    monkeypatch.setattr(logger, "level", logging.WARNING)
+    monkeypatch.setattr(logger, "handlers", [handler])
+    again, info = type(model).from_pretrained(tmp_path, attn_implementation=plain, output_loading_info=True)
+    assert again.config._attn_implementation == plain
+    [unexpected] = info["unexpected_keys"]
+    assert unexpected.endswith(f"regard_area.{NOTICE}")
+    assert any(NOTICE in text for text in told)
+    # A strict reader of weights refuses them; without areas nothing is left of it.
+    with pytest.raises(RuntimeError, match=NOTICE):
+        again.load_state_dict(model.state_dict())
+    handle.remove()
+    assert set(model.state_dict()) == before
+
+
 def test_learned_weights_are_found_in_a_model_saved_in_pieces(tmp_path: Any) -> None:
     model, given = tiny.bert(), inputs("bert")
     hf.enable_area(model, max_area=3, key_mode="features")
@@ -230,8 +258,6 @@ def test_trap_5_a_model_outside_the_registry_is_refused() -> None:
     model = deberta()
     with pytest.raises(ConfigError, match="DebertaV2Model: none of its layers asks the registry"):
         hf.enable_area(model, max_area=3)
-    with pytest.raises(ConfigError, match="none of its layers asks the registry"), hf.record_attention(model):
-        pass
 
 
 def test_trap_5_a_model_that_only_seems_to_ask_is_found_out_at_its_first_forward() -> None:
@@ -250,8 +276,6 @@ def test_trap_5_a_model_that_only_seems_to_ask_is_found_out_at_its_first_forward
     with pytest.raises(ConfigError, match="none of its 2 attention layers"):
         handle.check()
     handle.remove()
-    with pytest.raises(ConfigError, match="none of its 2 attention layers asked to be recorded"), hf.record_attention(model):
-        output(model, **given)
 
 
 def test_a_model_that_was_set_to_another_attention_is_left_alone_but_check_says_so() -> None:
@@ -306,7 +330,8 @@ def test_trap_6_learned_keys_belong_to_the_models_own_layers_and_train(name: str
     assert sum(parameter.grad.abs().sum().item() for parameter in learned if parameter.grad is not None) > 0
     own = {id(parameter) for parameter in model.parameters()}
     assert all(id(parameter) in own for parameter in learned)
-    names = [key for key in model.state_dict() if "regard_area" in key]
+    notice, *names = [key for key in model.state_dict() if "regard_area" in key]
+    assert notice.endswith(f".regard_area.{NOTICE}")
     assert names[0].endswith(".regard_area.0.width")
     assert len(names) == len(learned)
 
@@ -320,11 +345,11 @@ def test_learned_keys_take_the_type_of_the_layer() -> None:
 
 def test_only_the_layers_asked_for_attend_to_areas() -> None:
     model, given = tiny.t5(), inputs("t5")
-    with hf.record_attention(model) as before:
+    with regard.watch(model) as before:
         output(model, **given)
     handle = hf.enable_area(model, max_area=3, layers=1)
     assert [name for name, layer in handle.layers.items() if layer.areas] == [name for name in handle.layers if "block.0." in name]
-    with hf.record_attention(model, areas=True) as after:
+    with regard.watch(model, areas=True) as after:
         output(model, **given)
     assert [record.areas is not None for record in after] == ["block.0." in record.layer for record in after]
     assert [record.layer for record in after] == [record.layer for record in before]
@@ -375,14 +400,14 @@ def rectangles(scores: Tensor, own: int, grid: tuple[int, int], largest: tuple[i
 @pytest.mark.parametrize(("name", "own", "grid"), [("vit", 1, (3, 5)), ("registers", 3, (3, 3))])
 def test_trap_7_the_grid_and_the_class_tokens_are_found(name: str, own: int, grid: tuple[int, int]) -> None:
     model, given = MODELS[name](), inputs(name)
-    with hf.record_attention(model) as plain:
+    with regard.watch(model) as plain:
         output(model, **given)
     handle = hf.enable_area(model, max_area=(2, 3))
     layer = next(iter(handle.layers.values()))
     assert layer.own == (own, 0)
     assert layer.areas is not None
     assert layer.areas.grid == grid
-    with hf.record_attention(model, areas=True) as records:
+    with regard.watch(model, areas=True) as records:
         output(model, **given)
     # The first layer sees the same in both, and a logarithm of weights is the scores less a constant.
     expected = rectangles(plain[0].weights.log(), own, grid, (2, 3))
@@ -415,7 +440,7 @@ def test_trap_7_tokens_at_both_ends_must_be_said() -> None:
     with pytest.raises(ConfigError, match=r"class_tokens=\(before, after\)"):
         hf.enable_area(model, max_area=(2, 2))
     hf.enable_area(model, max_area=(2, 2), class_tokens=(1, 4))
-    with hf.record_attention(model, areas=True) as records:
+    with regard.watch(model, areas=True) as records:
         output(model, pixel_values=picture)
     assert records[0].weights.shape == (1, 3, 20, 20)
     assert records[0].areas is not None
@@ -449,10 +474,10 @@ def test_trap_8_area_scores_are_means_of_item_scores_rotations_and_biases_includ
     given = {"input_ids": tiny.tokens(2, 7)}
     if name == "t5":
         given["decoder_input_ids"] = tiny.tokens(2, 5)
-    with hf.record_attention(model) as plain:
+    with regard.watch(model) as plain:
         output(model, **given)
     hf.enable_area(model, max_area=3)
-    with hf.record_attention(model, areas=True) as records:
+    with regard.watch(model, areas=True) as records:
         output(model, **given)
     last = slice(-1, None)  # the last position of a causal layer sees everything
     assert records[0].areas is not None
@@ -466,7 +491,7 @@ def test_a_bias_a_cap_and_sinks_are_applied_to_areas() -> None:
     layer.is_causal = False
     options = {"position_bias": bias, "s_aux": sinks, "softcap": 0.7, "scaling": 0.3}
     call = read_call(layer, (query, key, value), None, options)
-    seen = attend_openly(call, AreaLayer(0, hf.Areas(2)))
+    seen = attend_with_weights(call, AreaLayer(0, hf.Areas(2)))
     keys = torch.cat([key, (key[:, :, 1:] + key[:, :, :-1]) / 2], -2)
     biases = torch.cat([bias, (bias[..., 1:] + bias[..., :-1]) / 2], -1)
     scores = torch.tanh(query @ keys.mT * 0.3 / 0.7) * 0.7 + biases
@@ -502,7 +527,7 @@ def test_what_a_masked_key_holds_changes_nothing_forward_or_backward(hidden: flo
         query, key, value = (tensor.clone() for tensor in tensors)
         key[:, :, 3], value[:, :, 3] = held, held
         call = read_call(layer, (query, key.requires_grad_(), value), mask, {})
-        context = attend_openly(call, AreaLayer(0, areas, (1, 0))).context
+        context = attend_with_weights(call, AreaLayer(0, areas, (1, 0))).context
         results.append([context, *torch.autograd.grad(context.square().sum(), [key, *areas.parameters()])])
     for quiet, loud in zip(*results, strict=True):
         assert torch.equal(quiet, loud)
@@ -567,4 +592,4 @@ except MissingExtraError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'regard[hf]'" in done.stdout
+    assert "pip install '.[hf]'" in done.stdout

@@ -45,6 +45,22 @@ def bert(**options: Any) -> Any:
     return _noisy(transformers.BertModel(config))
 
 
+def gpt2(**options: Any) -> Any:
+    config = transformers.GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=15,
+        n_head=3,
+        n_layer=LAYERS,
+        n_inner=11,
+        n_positions=32,
+        bos_token_id=2,
+        eos_token_id=1,
+        pad_token_id=0,
+        **options,
+    )
+    return _noisy(transformers.GPT2LMHeadModel(config))
+
+
 def llama(**options: Any) -> Any:
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from regard import ops
 from regard.config.captioning import (
     CaptionTransformerConfig,
-    EncoderConfig,
     FeaturesConfig,
     GridAreaConfig,
     HardConfig,
+    ImageEncoderConfig,
     ShowConfig,
     SmallCNNConfig,
     TimmConfig,
 )
-from regard.decoding import SearchOptions, beam_search
+from regard.decoding import DecodingOptions, beam_search
 from regard.errors import ConfigError, MissingExtraError, ShapeError
 from regard.models.captioning import CaptionModel, CaptionTransformer, ShowAttendTell, build_captioner, grid_positions
 from regard.models.image_encoder import SmallCNN, build_image_encoder
@@ -52,7 +52,7 @@ KINDS = {
     "transformer, post-norm": CaptionTransformerConfig(**TRANSFORMER, norm="post"),
     "transformer, areas": CaptionTransformerConfig(**TRANSFORMER, area=GridAreaConfig()),
     "transformer, learned areas": CaptionTransformerConfig(**TRANSFORMER, area=GridAreaConfig(height=3, width=2, key_mode="features")),
-    "transformer, area shown": CaptionTransformerConfig(**TRANSFORMER, area=GridAreaConfig(), shown_layer=1),
+    "transformer, area shown": CaptionTransformerConfig(**TRANSFORMER, area=GridAreaConfig(), alignment_layer=1),
     "transformer, cells alone": CaptionTransformerConfig(**ALONE),
 }
 KIND = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
@@ -60,7 +60,7 @@ KIND = pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 
 def model_of(config: ShowConfig | CaptionTransformerConfig, dtype: torch.dtype = torch.float64) -> CaptionModel[Any]:
     torch.manual_seed(31)
-    model = build_captioner(config, image_size=SIZE, vocabulary_size=VOCABULARY).eval()
+    model = build_captioner(config, image_size=SIZE, vocab_size=VOCABULARY).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.0)  # from small random weights all cells look alike
@@ -155,7 +155,7 @@ def test_the_coin_of_hard_attention_is_tossed_for_an_image(monkeypatch: pytest.M
 @KIND
 def test_an_image_alone_gets_the_caption_it_gets_in_a_batch(config: ShowConfig | CaptionTransformerConfig) -> None:
     model = model_of(config)
-    options = SearchOptions(bos=2, eos=3, beam=3, n_best=2, max_length=9, banned=(0, 2), need_attention=True)
+    options = DecodingOptions(bos=2, eos=3, beam_size=3, n_best=2, max_length=9, banned=(0, 2), need_attention=True)
 
     def search(pictures: torch.Tensor) -> list[Any]:
         with torch.no_grad():
@@ -174,12 +174,12 @@ def test_an_image_alone_gets_the_caption_it_gets_in_a_batch(config: ShowConfig |
 @KIND
 def test_packed_weights_change_no_caption(config: ShowConfig | CaptionTransformerConfig) -> None:
     model = model_of(config, torch.float32)
-    options = SearchOptions(bos=2, eos=3, beam=2, max_length=7, banned=(0, 2), need_attention=True)
+    options = DecodingOptions(bos=2, eos=3, beam_size=2, max_length=7, banned=(0, 2), need_attention=True)
 
     def search() -> list[list[int]]:
         with torch.inference_mode():
             state = model.start(images(4, torch.float32), cells(4))
-            return [found[0].tokens for found in beam_search(model.search_step, state, batch_size=4, options=options)]
+            return [found[0].tokens for found in beam_search(model.decoding_step, state, batch_size=4, options=options)]
 
     plain = search()
     with ops.packed_weights():
@@ -200,7 +200,7 @@ def test_padding_a_caption_changes_no_loss_of_another(config: ShowConfig | Capti
 @KIND
 def test_everything_is_seen_by_name_and_side(config: ShowConfig | CaptionTransformerConfig) -> None:
     model = model_of(config)
-    layers = model.look(images(1), cells(1), torch.tensor([[2, 5, 6]]), areas=True)
+    layers = model.attention_maps(images(1), cells(1), torch.tensor([[2, 5, 6]]), areas=True)
     looking = [layer for layer in layers if layer.kind in ("alignment", "cross")]
     assert len(looking) == (1 if isinstance(config, ShowConfig) else config.decoder_layers)
     for layer in looking:
@@ -213,7 +213,9 @@ def test_everything_is_seen_by_name_and_side(config: ShowConfig | CaptionTransfo
         assert layer.area_weights.shape[3] == ops.area_count((6, 6), (config.area.height, config.area.width))
     if isinstance(config, CaptionTransformerConfig) and config.area is not None:
         found = [layer.name for layer in with_areas]
-        assert found == [f"encoder.layers.{n}.attention" for n in (0, 1)] + [f"decoder.layers.{n}.reader.attention" for n in (0, 1)]
+        assert found == [f"encoder.layers.{n}.attention" for n in (0, 1)] + [
+            f"decoder.layers.{n}.cross_attention.attention" for n in (0, 1)
+        ]
 
 
 def test_the_doubly_stochastic_term_is_added_in_training_and_not_in_evaluation() -> None:
@@ -281,19 +283,19 @@ def test_hard_attention_learns_from_what_its_choices_brought() -> None:
 @pytest.mark.parametrize("kind", ["soft", "hard", "transformer"])
 def test_words_are_told_from_the_image_alone_in_training_only(kind: str) -> None:
     torch.manual_seed(3)
-    model = model_of(KINDS[kind].model_copy(update={"words": 0.25}))
-    assert model.words is not None
+    model = model_of(KINDS[kind].model_copy(update={"bag_of_words_weight": 0.25}))
+    assert model.bag_of_words is not None
     # Two captions of each of two images.
     read = torch.tensor([[2, 9, 4], [2, 5, 0], [2, 7, 7], [2, 9, 0]])
     goal, lengths = torch.tensor([[9, 4, 3], [5, 3, 0], [7, 7, 3], [9, 3, 0]]), torch.tensor([3, 2, 3, 2])
     given = (images(2), cells(2), read, goal, lengths)
     plain = model(*given)
-    log_prob = model.words.output(model.image_encoder(images(2)).mean(1)).log_softmax(-1)
+    log_prob = model.bag_of_words.output(model.image_encoder(images(2)).mean(1)).log_softmax(-1)
     known = sum(log_prob[row // 2, goal[row, t]] for row in range(4) for t in range(int(lengths[row])))
     found = model.with_words(plain, model.image_encoder(images(2)), goal, lengths)
     assert found is plain, "in evaluation nothing is added"
     # The norms stay as they are, so that both see the same features.
-    model.words.train()
+    model.bag_of_words.train()
     model.training = True
     found = model.with_words(plain, model.image_encoder(images(2)), goal, lengths)
     close(found.loss - plain.loss, -0.25 * torch.as_tensor(known))
@@ -301,8 +303,8 @@ def test_words_are_told_from_the_image_alone_in_training_only(kind: str) -> None
     # It is part of what training minimises, and reaches the encoder.
     model.train()
     model(*given).loss.backward()
-    assert model.words.output.weight.grad is not None
-    assert model.words.output.weight.grad.abs().sum() > 0
+    assert model.bag_of_words.output.weight.grad is not None
+    assert model.bag_of_words.output.weight.grad.abs().sum() > 0
 
 
 def test_evaluation_moves_no_baseline_and_adds_no_term() -> None:
@@ -332,8 +334,10 @@ def test_the_receptive_field_is_what_the_configuration_says(channels: tuple[int,
 
 
 def test_a_depth_for_another_number_of_stages_is_refused() -> None:
-    for depth in ((1,), (0, -1), -1):
-        with pytest.raises(ValueError, match="depth: expected one number of 0 or more, or one for each of 2 stages"):
+    with pytest.raises(ValueError, match="depth: expected one number of 0 or more, or one for each of 2 stages"):
+        SmallCNNConfig(channels=(3, 5), depth=(1,))
+    for depth in ((0, -1), -1):
+        with pytest.raises(ValueError, match=r"(?s)depth.*greater than or equal to 0"):
             SmallCNNConfig(channels=(3, 5), depth=depth)
 
 
@@ -364,8 +368,8 @@ def test_a_missing_timm_or_torchvision_says_what_to_install(failure: Exception, 
 
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
-    expected = "pip install 'regard\\[vision\\]'" if isinstance(failure, ImportError) else "a torchvision made for this PyTorch"
-    config: EncoderConfig = TimmConfig(name="resnet18")
+    expected = "pip install '\\.\\[vision\\]'" if isinstance(failure, ImportError) else "a torchvision made for this PyTorch"
+    config: ImageEncoderConfig = TimmConfig(name="resnet18")
     with pytest.raises(MissingExtraError, match=expected):
         build_image_encoder(config, image_size=SIZE)
 

@@ -12,13 +12,13 @@ from regard.errors import ShapeError
 from regard.models import (
     CrossedEncoder,
     CrossedEncoderLayer,
-    CrossedReader,
+    CrossedSourceAttention,
     Decoder,
     DecoderLayer,
     FeedForward,
     Source,
     build,
-    shown_weights,
+    mean_source_weights,
     swap_tokens,
 )
 
@@ -38,7 +38,7 @@ def layer_of(residual, pre=False):
 
 def reader_of():
     torch.manual_seed(41)
-    return CrossedReader(MultiHeadAttention(10, 2), MultiHeadAttention(10, 2), FeedForward(10, 11), FeedForward(10, 11)).double()
+    return CrossedSourceAttention(MultiHeadAttention(10, 2), MultiHeadAttention(10, 2), FeedForward(10, 11), FeedForward(10, 11)).double()
 
 
 def model_of(**changes):
@@ -85,13 +85,15 @@ def test_lengths_that_differ_need_answers_to_who_asked():
 
 
 def test_a_reader_joins_what_it_finds_in_both_sources():
-    reader, query = reader_of(), torch.randn(3, 2, 10).double()
+    cross_attention, query = reader_of(), torch.randn(3, 2, 10).double()
     one, two = torch.randn(3, 7, 10).double(), torch.randn(3, 5, 10).double()
-    reading = reader(query, reader.memories([Source(one, FIRST), Source(two, SECOND)], ready=False), need_weights=True)
-    left = reader.left(query, one, one, mask=FIRST.unsqueeze(1), need_weights=True)
-    right = reader.right(query, two, two, mask=SECOND.unsqueeze(1), need_weights=True)
-    found = torch.cat([reader.left_feed_forward(left.context), reader.right_feed_forward(right.context)], -1)
-    close(reading.context, reader.join(found))
+    reading = cross_attention(
+        query, cross_attention.memories([Source(one, FIRST), Source(two, SECOND)], for_decoding=False), need_weights=True
+    )
+    left = cross_attention.left(query, one, one, key_mask=FIRST, need_weights=True)
+    right = cross_attention.right(query, two, two, key_mask=SECOND, need_weights=True)
+    found = torch.cat([cross_attention.left_feed_forward(left.context), cross_attention.right_feed_forward(right.context)], -1)
+    close(reading.context, cross_attention.join(found))
     close(reading.weights[0], left.weights)
     close(reading.weights[1], right.weights)
 
@@ -117,15 +119,15 @@ def test_two_different_inputs_are_read_and_their_padding_is_not():
 def test_shown_weights_are_the_mean_of_both_branches():
     model = model_of()
     batch = collate([[4, 5, 6], [7]], [[8], [9, 10]], (0, 1))
-    readers, seen = model.decoder.layers[-1].reader, []
-    readers.register_forward_hook(lambda module, args, output: seen.append(output.weights))
+    cross_attentions, seen = model.decoder.layers[-1].cross_attention, []
+    cross_attentions.register_forward_hook(lambda module, args, output: seen.append(output.weights))
     shown = model.decode(*batch[:3]).weights
     torch.testing.assert_close(shown, torch.cat(seen[0], 1).mean(1))
-    assert torch.equal(shown, shown_weights(seen[0]))
+    assert torch.equal(shown, mean_source_weights(seen[0]))
 
 
 def test_branches_see_the_same_sentence_differently_in_training_only():
-    model, seen = model_of(corruption=1.0), []
+    model, seen = model_of(swap_probability=1.0), []
     source, lengths = torch.tensor([[4, 5, 6, 7, 8, 9, 10, 3]]), torch.tensor([8])
     embed = model.embed
     model.embed = lambda embedding, tokens, start=0: seen.append(tokens) or embed(embedding, tokens, start)
@@ -138,13 +140,13 @@ def test_branches_see_the_same_sentence_differently_in_training_only():
     views = torch.cat(seen[2:])
     assert ((views != source).sum(1) == 2).all()  # two tokens of each view have changed places
     assert (views[::2] != views[1::2]).any()
-    model.corruption = 0.0
+    model.swap_probability = 0.0
     model.encode(source, lengths)
     assert torch.equal(seen[-1], source)
 
 
 def test_each_branch_has_a_dropout_of_its_own():
-    model = model_of(dropout=0.5, corruption=0.0).train()
+    model = model_of(dropout=0.5, swap_probability=0.0).train()
     seen = []
     model.encoder.register_forward_pre_hook(lambda module, args: seen.append(args))
     model.encode(torch.tensor([[4, 5, 6, 3]]), torch.tensor([4]))
@@ -181,13 +183,13 @@ def test_parameter_names_are_frozen():
     parameters = ("weight", "bias")
     expected = {"source_embedding.weight"}
     expected |= {f"{name}.{kind}" for name in ("encoder.norms.0", "encoder.norms.1", "decoder.norm") for kind in parameters}
-    layer, reader = "encoder.layers.0", "decoder.layers.0.reader"
+    layer, cross_attention = "encoder.layers.0", "decoder.layers.0.cross_attention"
     expected |= {f"{layer}.attention.{side}.{name}" for side in ("left", "right") for name in attention}
     expected |= {f"{layer}.{side}.{name}" for side in ("left", "right") for name in feed}
     expected |= {f"{layer}.{side}_{norm}.{kind}" for side in ("left", "right") for norm in ("norm", "last_norm") for kind in parameters}
-    expected |= {f"{reader}.{side}.{name}" for side in ("left", "right") for name in attention}
-    expected |= {f"{reader}.{side}_feed_forward.{name}" for side in ("left", "right") for name in feed}
-    expected |= {f"{reader}.join.{kind}" for kind in parameters}
-    expected |= {f"decoder.layers.0.{part}_norm.{kind}" for part in ("attention", "reader", "feed_forward") for kind in parameters}
+    expected |= {f"{cross_attention}.{side}.{name}" for side in ("left", "right") for name in attention}
+    expected |= {f"{cross_attention}.{side}_feed_forward.{name}" for side in ("left", "right") for name in feed}
+    expected |= {f"{cross_attention}.join.{kind}" for kind in parameters}
+    expected |= {f"decoder.layers.0.{part}_norm.{kind}" for part in ("attention", "cross_attention", "feed_forward") for kind in parameters}
     expected |= {f"decoder.layers.0.attention.{name}" for name in attention} | {f"decoder.layers.0.feed_forward.{name}" for name in feed}
     assert names == expected

@@ -7,7 +7,7 @@ import torch
 
 from regard.config import AreaConfig, AreaSettings, AttentionConfig, CrossedConfig, RNNConfig, TransformerConfig
 from regard.data.batching import collate
-from regard.decoding import SamplingOptions, SearchOptions, beam_search, greedy_search, sample
+from regard.decoding import DecodingOptions, SamplingOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.models import Ensemble, build
 
@@ -15,7 +15,7 @@ SIZE = 19
 PAIRS = ([[4, 5, 6, 7, 8, 9, 4], [9, 10], [11, 4, 5]], [[4, 5, 6, 11, 6, 7], [7], [8, 9, 10, 11]])
 SMALL = {"embed_dim": 10, "ff_dim": 11, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
 RECURRENT = {"embed_dim": 6, "encoder_dim": 7, "decoder_dim": 14, "readout_dim": 10, "dropout": 0.0}
-HEADS = AttentionConfig(score="scaled_dot", heads=2, query_state="current", area=AreaSettings(max_area=2))
+HEADS = AttentionConfig(score="scaled_dot", num_heads=2, query_state="current", area=AreaSettings(max_area=2))
 MODELS = {
     "bahdanau": RNNConfig(**RECURRENT, attention=AttentionConfig(attention_dim=5)),
     "none": RNNConfig(**RECURRENT, attention=None),
@@ -24,7 +24,7 @@ MODELS = {
     "area features": TransformerConfig(**SMALL, area=AreaConfig(max_area=3, key_mode="features")),
     "crossed": CrossedConfig(**SMALL),
 }
-OPTIONS = SearchOptions(bos=2, eos=3, beam=3, n_best=2, max_length=7, banned=(0, 2))
+OPTIONS = DecodingOptions(bos=2, eos=3, beam_size=3, n_best=2, max_length=7, banned=(0, 2))
 
 
 def model_of(name, seed=29):
@@ -96,7 +96,7 @@ def test_neither_the_batch_nor_the_order_of_the_models_changes_what_is_found(fun
 def test_it_can_be_sampled_from():
     both, batch = Ensemble([model_of("bahdanau"), model_of("regular", 31)]), batch_of()
     generators = [torch.Generator().manual_seed(row) for row in range(3)]
-    options = SearchOptions(bos=2, eos=3, max_length=7)
+    options = DecodingOptions(bos=2, eos=3, max_length=7)
     found = sample(both.step, both.start(*batch[:2]), batch_size=3, options=options, sampling=SamplingOptions(), generator=generators)
     assert all(own[0].tokens for own in found)
 
@@ -106,8 +106,8 @@ def test_attention_is_shown_where_all_models_have_one():
     assert (some.attends, all_of_them.attends) == (False, True)
     assert some.decode(*batch_of()[:3]).weights is None
     with pytest.raises(ConfigError, match="coverage_penalty needs a model with attention"):
-        search(some, batch_of(), SearchOptions(bos=2, eos=3, coverage_penalty=0.2, source_lengths=[8, 3, 4]))
-    attention = search(all_of_them, batch_of(), SearchOptions(bos=2, eos=3, max_length=7, need_attention=True))[0][0].attention
+        search(some, batch_of(), DecodingOptions(bos=2, eos=3, coverage_penalty=0.2, source_lengths=[8, 3, 4]))
+    attention = search(all_of_them, batch_of(), DecodingOptions(bos=2, eos=3, max_length=7, need_attention=True))[0][0].attention
     torch.testing.assert_close(attention.sum(-1), torch.ones(len(attention)), rtol=1e-5, atol=1e-5)
 
 

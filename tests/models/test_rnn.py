@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from regard.attention import HeadMemory, ItemMemory, MultiHeadAttention
+from regard.attention import HeadMemory, IndexedMemory, MultiHeadAttention
 from regard.config import AreaSettings, AttentionConfig, RNNConfig, load_config
 from regard.data.batching import collate
-from regard.decoding import SearchOptions, beam_search, greedy_search
+from regard.decoding import DecodingOptions, beam_search, greedy_search
 from regard.errors import ConfigError
 from regard.models import RecurrentCell, RecurrentEncoder, build
-from regard.models.cell import GateInput
+from regard.models.rnn_cells import GateInput
 from regard.ops.kernels import native
 from tests.reference import attention as reference
 
@@ -40,16 +40,16 @@ LATER = {
     ),
     "areas before": AttentionConfig(score="additive", attention_dim=5, area=AreaSettings(max_area=2, key_mode="features")),
     "areas local_p": AttentionConfig(score="cosine", query_state="current", window="local_p", radius=2, area=AreaSettings(max_area=2)),
-    "heads": AttentionConfig(score="scaled_dot", heads=7, query_state="current"),
-    "area heads": AttentionConfig(score="scaled_dot", heads=2, query_state="current", area=AreaSettings(max_area=2)),
+    "heads": AttentionConfig(score="scaled_dot", num_heads=7, query_state="current"),
+    "area heads": AttentionConfig(score="scaled_dot", num_heads=2, query_state="current", area=AreaSettings(max_area=2)),
     "area heads learned": AttentionConfig(
-        score="scaled_dot", heads=2, query_state="current", area=AreaSettings(max_area=2, key_mode="features")
+        score="scaled_dot", num_heads=2, query_state="current", area=AreaSettings(max_area=2, key_mode="features")
     ),
     "area heads fed": AttentionConfig(
-        score="scaled_dot", heads=2, query_state="current", input_feeding=True, area=AreaSettings(max_area=3, key_mode="features")
+        score="scaled_dot", num_heads=2, query_state="current", input_feeding=True, area=AreaSettings(max_area=3, key_mode="features")
     ),
     "area heads before": AttentionConfig(
-        score="scaled_dot", heads=1, area=AreaSettings(max_area=2, key_mode="sample_concat", temperature=0.7)
+        score="scaled_dot", num_heads=1, area=AreaSettings(max_area=2, key_mode="sample_concat", temperature=0.7)
     ),
 }
 ATTENTIONS |= LATER
@@ -59,7 +59,7 @@ EVERY += [pytest.param("lstm", name, id=f"lstm {name}") for name in LATER]
 def model_of(cell, name, **changes):
     torch.default_generator.manual_seed(29)
     attention = ATTENTIONS[name]
-    decoder_dim = 14 if attention is None or attention.heads is None else 28  # heads need not be of the source's size, which is 14
+    decoder_dim = 14 if attention is None or attention.num_heads is None else 28  # heads need not be of the source's size, which is 14
     settings = {"embed_dim": 6, "encoder_dim": 7, "decoder_dim": decoder_dim, "readout_dim": 10, "dropout": 0.0, "decoder_layers": 2}
     config = RNNConfig(cell=cell, attention=attention, **(settings | changes))
     return build(config, source_size=SOURCE, target_size=TARGET).eval()
@@ -217,7 +217,7 @@ def test_a_search_gives_each_sentence_the_same_in_any_batch(name):
 
     def search(indices):
         batch = batch_of(indices)
-        options = SearchOptions(bos=2, eos=3, beam=3, max_length=7, need_attention=name != "none")
+        options = DecodingOptions(bos=2, eos=3, beam_size=3, max_length=7, need_attention=name != "none")
         return beam_search(model.step, model.start(*batch[:2]), batch_size=len(indices), options=options)
 
     together = search((0, 1, 2))
@@ -230,9 +230,11 @@ def test_a_search_gives_each_sentence_the_same_in_any_batch(name):
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_beam_of_one_is_greedy_search(name):
     model, batch = model_of("lstm", name), batch_of((0, 1, 2))
-    options = SearchOptions(bos=2, eos=3, beam=1, max_length=7, need_attention=name != "none")
-    beam, greedy = (search(model.step, model.start(*batch[:2]), batch_size=3, options=options) for search in (beam_search, greedy_search))
-    for (one,), (other,) in zip(beam, greedy, strict=True):
+    options = DecodingOptions(bos=2, eos=3, beam_size=1, max_length=7, need_attention=name != "none")
+    beam_size, greedy = (
+        search(model.step, model.start(*batch[:2]), batch_size=3, options=options) for search in (beam_search, greedy_search)
+    )
+    for (one,), (other,) in zip(beam_size, greedy, strict=True):
         assert one.tokens == other.tokens
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-6)
         if name != "none":
@@ -262,7 +264,7 @@ def test_keys_of_areas_are_made_once_for_all_steps(monkeypatch):
             for _ in range(3):
                 _, _, state = model.step(torch.full((3, 1), 4), state)
         assert made == [6] * (whole + steps)
-        assert isinstance(state.memory, HeadMemory if steps and native.library() is None else ItemMemory)
+        assert isinstance(state.memory, HeadMemory if steps and native.library() is None else IndexedMemory)
         assert state.memory.of_areas == bool(steps)
         made.clear()
 
@@ -274,7 +276,7 @@ def test_a_store_is_for_searches_and_gives_what_training_gives(name):
         searching = model.start(*batch[:2])
         expected = model.step(torch.full((3, 1), 4), searching)[0]
     training = model.start(*batch[:2])
-    assert [type(state.memory) for state in (searching, training)] == [ItemMemory, HeadMemory]
+    assert [type(state.memory) for state in (searching, training)] == [IndexedMemory, HeadMemory]
     torch.testing.assert_close(model.step(torch.full((3, 1), 4), training)[0], expected)
 
 
@@ -364,20 +366,3 @@ def test_the_names_of_heads_and_areas_are_frozen():
     parts = [f"{part}.{kind}" for part in ("query", "key", "value", "output") for kind in ("weight", "bias")]
     parts += [f"areas.{part}" for part in ("width", "height", "hidden.weight", "output.weight")]
     assert names == {f"decoder.attention.{part}" for part in parts}
-
-
-def test_the_papers_initialisations_are_as_published():
-    published = model_of("gru", "bahdanau", init="bahdanau")
-    for name, parameter in published.named_parameters():
-        if parameter.dim() == 1:
-            assert not parameter.any(), name
-    for cell in published.modules():
-        if isinstance(cell, RecurrentCell):
-            for gate in cell.weight.split(cell.hidden_dim):
-                torch.testing.assert_close(gate @ gate.T, torch.eye(cell.hidden_dim), rtol=0, atol=1e-5)
-    score = published.decoder.attention.score
-    assert 0.0005 < score.query.weight.std() < 0.002
-    assert 0.008 < published.output.weight.std() < 0.012
-    luong = model_of("lstm", "luong", init="luong")
-    for parameter in luong.parameters():
-        assert parameter.abs().max() <= 0.1

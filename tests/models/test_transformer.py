@@ -11,9 +11,9 @@ from torch import nn
 from regard.attention import Areas, MultiHeadAttention
 from regard.config import AreaConfig, CrossedConfig, TransformerConfig
 from regard.data.batching import collate
-from regard.decoding import SearchOptions, beam_search
+from regard.decoding import DecodingOptions, beam_search
 from regard.errors import ConfigError
-from regard.models import Decoder, DecoderLayer, EncoderLayer, FeedForward, Source, SourceReader, build, sinusoidal_positions
+from regard.models import Decoder, DecoderLayer, EncoderLayer, FeedForward, Source, SourceAttention, build, sinusoidal_positions
 from regard.ops.kernels import indexed_cpu, native
 
 VOCABULARY = 19
@@ -144,7 +144,7 @@ def test_a_search_gives_each_sentence_the_same_in_any_batch(kind, changes):
     model = model_of(kind, changes)
 
     def search(indices):
-        options = SearchOptions(bos=2, eos=3, beam=3, max_length=7, need_attention=True)
+        options = DecodingOptions(bos=2, eos=3, beam_size=3, max_length=7, need_attention=True)
         return beam_search(model.step, model.start(*batch_of(indices)[:2]), batch_size=len(indices), options=options)
 
     together = search((0, 1, 2))
@@ -183,7 +183,7 @@ def test_the_source_of_a_sentence_is_not_copied_for_its_hypotheses():
     assert wide.beams == 5
     _, weights, wide = model.step(torch.full((3, 5), 4), wide)
     assert weights.shape == (3, 5, 8)
-    assert wide.pasts[0].key.shape == (15, 2, 5)
+    assert wide.caches[0].key.shape == (15, 2, 5)
 
 
 def test_a_state_that_is_continued_twice_gives_the_same_both_times():
@@ -203,7 +203,7 @@ def test_reordering_hypotheses_moves_no_key():
     state = model.start(*batch_of((0, 1, 2))[:2]).select(torch.arange(3), torch.zeros(3, 2, dtype=torch.long))
     _, _, state = model.step(torch.tensor([[4, 5], [6, 7], [8, 4]]), state)
     turned = state.select(torch.tensor([0, 2]), torch.tensor([[1, 0], [1, 1]]))
-    assert turned.pasts[0] is state.pasts[0]
+    assert turned.caches[0] is state.caches[0]
     assert turned.places.tolist() == [[1], [0], [5], [5]]
 
 
@@ -224,7 +224,7 @@ def test_keys_of_areas_are_made_once_in_decoding(key_mode, monkeypatch):
     # Two layers with areas: each looks at the last three tokens, makes the areas that end at the newest and no other, and
     # never looks at the source again.
     assert sizes == [(count, count) for count in (1, 1, 2, 2, 3, 3, 3, 3, 3, 3)]
-    assert state.pasts[0].areas.key.shape == (5 * 3 * 3, 2, 5)
+    assert state.caches[0].areas.key.shape == (5 * 3 * 3, 2, 5)
 
 
 def test_areas_of_means_are_never_made_in_decoding(monkeypatch):
@@ -235,7 +235,7 @@ def test_areas_of_means_are_never_made_in_decoding(monkeypatch):
         state = model.start(*batch_of((0, 1, 2))[:2])
         for _ in range(5):
             _, _, state = model.step(torch.full((3, 1), 4), state)
-    assert state.pasts[0].key.shape == (5 * 3, 2, 5)
+    assert state.caches[0].key.shape == (5 * 3, 2, 5)
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library")
@@ -258,7 +258,7 @@ def test_areas_step_by_step_are_those_of_all_at_once_in_native_code(monkeypatch)
 
 def test_a_past_has_no_areas_of_a_grid():
     attention = MultiHeadAttention(6, 2, areas=Areas((2, 2), grid=(2, 3)))
-    layer = DecoderLayer(attention, SourceReader(MultiHeadAttention(6, 2)), FeedForward(6, 7), pre=False, dropout=0.0)
+    layer = DecoderLayer(attention, SourceAttention(MultiHeadAttention(6, 2)), FeedForward(6, 7), pre=False, dropout=0.0)
     decoder = Decoder([layer], None)
     with pytest.raises(ConfigError, match=r"areas of the grid \(2, 3\)"):
         decoder.step(torch.ones(1, 1, 6), decoder.start([Source(torch.ones(1, 2, 6), None)]))
@@ -268,17 +268,17 @@ def test_shown_weights_are_those_of_the_layer_asked_for():
     batch = batch_of((0, 1, 2))
     shown = {}
     for layer in (None, 1, 2, 3):
-        shown[layer] = model_of(changes={"shown_layer": layer}).decode(*batch[:3]).weights
+        shown[layer] = model_of(changes={"alignment_layer": layer}).decode(*batch[:3]).weights
     assert torch.equal(shown[None], shown[3])
     assert not torch.allclose(shown[1], shown[2])
     model = model_of()
-    layer = model.decoder.layers[2].reader.attention
+    layer = model.decoder.layers[2].cross_attention.attention
     (source,) = model.encode(*batch[:2])
     seen = []
     attend = layer.attend
     layer.attend = lambda query, memory, **options: seen.append(query) or attend(query, memory, **options)
     model.decode(*batch[:3])
-    expected = layer(seen[0], source.states, source.states, mask=source.mask.unsqueeze(1), need_weights=True).weights.mean(1)
+    expected = layer(seen[0], source.states, source.states, key_mask=source.mask, need_weights=True).weights.mean(1)
     close(shown[3], expected)
 
 
@@ -286,7 +286,7 @@ def test_no_weights_are_computed_where_none_are_asked_for():
     model = model_of()
     asked = []
     for layer in model.decoder.layers:
-        attention = layer.reader.attention
+        attention = layer.cross_attention.attention
         attend = attention.attend
         attention.attend = lambda *args, attend=attend, **options: asked.append(options["need_weights"]) or attend(*args, **options)
     model(*batch_of((0, 1))[:5])
@@ -337,12 +337,12 @@ def test_an_encoder_layer_equals_torchs(pre):
 def test_a_decoder_layer_equals_torchs(pre):
     theirs = torchs_layer(nn.TransformerDecoderLayer, pre)
     ours = DecoderLayer(
-        MultiHeadAttention(10, 2), SourceReader(MultiHeadAttention(10, 2)), FeedForward(10, 11), pre=pre, dropout=0.0
+        MultiHeadAttention(10, 2), SourceAttention(MultiHeadAttention(10, 2)), FeedForward(10, 11), pre=pre, dropout=0.0
     ).double()
     with torch.no_grad():
         copy_attention(ours.attention, theirs.self_attn)
-        copy_attention(ours.reader.attention, theirs.multihead_attn)
-        pairs = [(ours.attention_norm, theirs.norm1), (ours.reader_norm, theirs.norm2), (ours.feed_forward_norm, theirs.norm3)]
+        copy_attention(ours.cross_attention.attention, theirs.multihead_attn)
+        pairs = [(ours.attention_norm, theirs.norm1), (ours.cross_attention_norm, theirs.norm2), (ours.feed_forward_norm, theirs.norm3)]
         for one, other in [*pairs, (ours.feed_forward.hidden, theirs.linear1), (ours.feed_forward.output, theirs.linear2)]:
             copy_linear(one, other)
     source, x = torch.randn(3, 7, 10, dtype=torch.float64), torch.randn(3, 5, 10, dtype=torch.float64)
@@ -386,11 +386,11 @@ def test_sources_and_targets_can_have_vocabularies_of_their_own():
         build(TransformerConfig(), source_size=17, target_size=13)
 
 
-@pytest.mark.parametrize("part", ["dropout", "attention_dropout", "relu_dropout"])
+@pytest.mark.parametrize("part", ["dropout", "attention_dropout", "activation_dropout"])
 @pytest.mark.parametrize("kind", [TransformerConfig, CrossedConfig])
 def test_a_dropout_changes_training_and_nothing_else(part, kind):
     batch = batch_of((0, 1))
-    model = model_of(kind, {part: 0.5, **({} if kind is TransformerConfig else {"corruption": 0.0})})
+    model = model_of(kind, {part: 0.5, **({} if kind is TransformerConfig else {"swap_probability": 0.0})})
     plain = model.decode(*batch[:3]).readout
     assert torch.equal(plain, model.decode(*batch[:3]).readout)
     close(plain, model_of(kind).decode(*batch[:3]).readout)
@@ -409,12 +409,12 @@ def test_parameter_names_are_frozen():
     names = {name for name, _ in model_of(changes={"norm": "pre", "encoder_layers": 1, "decoder_layers": 1}).named_parameters()}
     attention = [f"{part}.{kind}" for part in ("query", "key", "value", "output") for kind in ("weight", "bias")]
     feed = [f"{part}.{kind}" for part in ("hidden", "output") for kind in ("weight", "bias")]
-    norms = {"encoder.layers.0": ("attention", "feed_forward"), "decoder.layers.0": ("attention", "reader", "feed_forward")}
+    norms = {"encoder.layers.0": ("attention", "feed_forward"), "decoder.layers.0": ("attention", "cross_attention", "feed_forward")}
     expected = {"source_embedding.weight", *(f"{side}.norm.{kind}" for side in ("encoder", "decoder") for kind in ("weight", "bias"))}
     for layer, parts in norms.items():
         expected |= {f"{layer}.{part}_norm.{kind}" for part in parts for kind in ("weight", "bias")}
         expected |= {f"{layer}.attention.{name}" for name in attention} | {f"{layer}.feed_forward.{name}" for name in feed}
-    expected |= {f"decoder.layers.0.reader.attention.{name}" for name in attention}
+    expected |= {f"decoder.layers.0.cross_attention.attention.{name}" for name in attention}
     assert names == expected
 
 
@@ -422,7 +422,7 @@ def test_parameter_names_are_frozen():
     ("changes", "message"),
     [
         ({"embed_dim": 10, "num_heads": 3}, r"embed_dim \(10\) must be a multiple of num_heads \(3\)"),
-        ({"shown_layer": 4}, r"shown_layer \(4\) must be one of the decoder_layers \(3\)"),
+        ({"alignment_layer": 4}, r"alignment_layer \(4\) must be one of the decoder_layers \(3\)"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(changes, message):

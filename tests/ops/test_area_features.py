@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,8 +13,9 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import area_cpu, area_torch, feature_cpu, native
+from regard.ops.kernels import area_torch, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
+from tests.ops.targets import instructions
 
 WAYS = ["cpu", "torch"]
 
@@ -38,7 +40,7 @@ def make_case(seed: int, dtype: torch.dtype = torch.float64, size: int = 16) -> 
     mask = number(None, torch.rand(2, 1, 1, source, generator=generator) < 0.7, torch.rand(2, 1, target, source, generator=generator) < 0.8)
     if mask is not None and number(True, False):
         hidden = ~mask.expand(2, 3, target, source).any(2).unsqueeze(-1)
-        leaves[1], leaves[2] = leaves[1].masked_fill(hidden, number(math.nan, 3e38)), leaves[2].masked_fill(hidden, math.nan)
+        leaves[1], leaves[2] = leaves[1].masked_fill(hidden, number(math.nan, 1e20, -1e30, 3e38)), leaves[2].masked_fill(hidden, math.nan)
     grad = torch.randn(2, 3, target, value_size, generator=generator, dtype=torch.float64)
     options = {"max_area": area, "mask": mask, "causal": number(True, False), "value_mode": number("sum", "mean")}
     return Case([x.to(dtype) for x in leaves], grad.to(dtype), options)
@@ -122,19 +124,9 @@ def test_repeats_are_bitwise_equal() -> None:
 
 
 @pytest.fixture(params=range(3), ids=native.TARGETS)
-def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    library = native.library()
-    if library is None or request.param > library.regard_target():
-        pytest.skip(f"this processor has no {native.TARGETS[request.param]}, or there is no native library")
-    make = area_cpu._call
-
-    def made(*arguments: Any) -> Any:
-        call = make(*arguments)
-        call.target = request.param
-        return call
-
-    monkeypatch.setattr(area_cpu, "_call", made)
-    return request.param
+def target(request: pytest.FixtureRequest) -> Iterator[int]:
+    with instructions(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("seed", [1, 3, 13])
@@ -241,14 +233,3 @@ def test_missing_or_wrong_weights_are_named() -> None:
     short = ops.AreaWeights(torch.zeros(1, 8), torch.zeros(2, 8), torch.zeros(16, 48), torch.zeros(16, 16))
     with pytest.raises(ShapeError, match="embeddings for areas up to"):
         ops.area_attention(x, x, x, max_area=3, key_mode="features", key_weights=short)
-
-
-@pytest.mark.skipif(native.library() is None, reason="no native library here")
-def test_a_second_derivative_is_refused_with_a_way_out() -> None:
-    assert feature_cpu.STEP == 16
-    case = make_case(1)
-    leaves = [x.requires_grad_() for x in case.leaves]
-    out = ops.area_attention(*leaves[:3], key_mode="features", key_weights=ops.AreaWeights(*leaves[3:]), max_area=1)
-    assert isinstance(out, Tensor)
-    with pytest.raises(ConfigError, match="REGARD_KERNELS=torch"):
-        torch.autograd.grad(out.sum(), leaves[:3], create_graph=True)

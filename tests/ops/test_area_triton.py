@@ -104,21 +104,21 @@ def draw(case: Case, seed: int, device: str) -> tuple[tuple[Tensor, ...], Tensor
     shapes = {
         "": None,
         "keys": (b, 1, 1, s),
-        "rows": (t, s),
+        "rows": (1, 1, t, s),
         "full": (b, h, t, s),
         "heads": (1, h, t, 1),
         "turned": (b, 1, s, t),
-        "empty": (t, s),
-        "late": (t, s),
+        "empty": (1, 1, t, s),
+        "late": (1, 1, t, s),
     }
     shape = shapes[case.mask]
     mask = None if shape is None else (torch.rand(shape, generator=generator) < 0.8).to(device)
     if mask is not None and case.mask == "turned":
         mask = mask.transpose(-1, -2)
     if mask is not None and case.mask == "empty":
-        mask[::2] = False
+        mask[:, :, ::2] = False
     if mask is not None and case.mask == "late":  # whole tiles without anything, before the first that has
-        mask[:, : 2 * s // 3] = False
+        mask[..., : 2 * s // 3] = False
     return (normal(t, d), normal(s, d), normal(s, e)), mask, normal(t, e)
 
 

@@ -17,8 +17,10 @@ GRID = (2, 3)
 
 # Names without a gradient, each with its reason.
 NOT_DIFFERENTIABLE = {
-    **dict.fromkeys(("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "Shielded", "TopLogProbs"), "a record"),
-    **dict.fromkeys(("Sums", "Unread", "unread"), "for decoding, under inference_mode"),
+    **dict.fromkeys(
+        ("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "FiniteKeyValue", "TopLogProbs"), "a record"
+    ),
+    **dict.fromkeys(("RunningTotals", "LazyLogits", "lazy_logits"), "for decoding, under inference_mode"),
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
     **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
     **dict.fromkeys(("area_path", "bfloat16_path", "matmul_path", "native_takes_items"), "the name of a path"),
@@ -27,7 +29,7 @@ NOT_DIFFERENTIABLE = {
     "joint_linear": "several calls of linear",
     "greedy_positions": "a choice",
     "packed_weights": "a context",
-    "prepared": "anything, made once within a context",
+    "cached_by_owner": "anything, made once within a context",
     "recurrent_steps": "a context; linear inside of it is below",
     "sample_positions": "a draw; its gradient goes through position_log_prob",
     "top_log_probs": "for decoding, detached",
@@ -45,12 +47,17 @@ def draw(*shape: int, positive: bool = False) -> Tensor:
     return torch.rand(shape, dtype=torch.float64) * 0.9 + 0.1 if positive else torch.randn(shape, dtype=torch.float64)
 
 
+_HOLES: dict[tuple[int, ...], Tensor] = {}
+
+
 def holes(*shape: int) -> Tensor:
-    """A mask, with an empty row if it has at least two."""
-    mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.7
-    if len(shape) > 1:
-        mask[..., 1, :] = False
-    return mask
+    """A mask, with an empty row if it has at least two; the same tensor every time, a constant for what traces."""
+    if shape not in _HOLES:
+        mask = torch.rand(shape, generator=torch.Generator().manual_seed(3)) < 0.7
+        if len(shape) > 1:
+            mask[..., 1, :] = False
+        _HOLES[shape] = mask
+    return _HOLES[shape]
 
 
 def recurrent(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -80,11 +87,11 @@ def learned() -> tuple[Tensor, ...]:
 
 CASES: dict[str, Case] = {
     "additive_scores": (ops.additive_scores, lambda: (draw(B, T, D), draw(B, S, D), draw(D))),
-    "area_attention": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6)), heads),
+    "area_attention": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6)), heads),
     "area_attention, causal": (lambda q, k, v: ops.area_attention(q, k, v, max_area=3, causal=True, value_mode="mean"), heads),
-    "area_attention, grid": (lambda q, k, v: ops.area_attention(q, k, v, max_area=(2, 2), grid=GRID, mask=holes(T, 6)), heads),
-    "area_attention, weights": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6), need_weights=True), heads),
-    "area_attention, areas": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(T, 6), need_weights="areas"), heads),
+    "area_attention, grid": (lambda q, k, v: ops.area_attention(q, k, v, max_area=(2, 2), grid=GRID, mask=holes(1, 1, T, 6)), heads),
+    "area_attention, weights": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6), need_weights=True), heads),
+    "area_attention, areas": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6), need_weights="areas"), heads),
     "area_attention, modes": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, key_mode="max", value_mode="max", top_k=3), heads),
     "area_features": (lambda x: ops.area_features(x, A)[:3], lambda: (draw(S, 2),)),
     "area_keys": (lambda x: ops.area_keys(x, A), lambda: (draw(S, 2),)),
@@ -94,7 +101,10 @@ CASES: dict[str, Case] = {
     "area_values": (lambda x: ops.area_values(x, A), lambda: (draw(S, 2),)),
     "cosine_scores": (ops.cosine_scores, lambda: (draw(T, D), draw(S, D), draw())),
     "dot_scores": (ops.dot_scores, lambda: (draw(T, D), draw(S, D))),
-    "doubly_stochastic_penalty": (lambda w: ops.doubly_stochastic_penalty(w, holes(B, T), holes(B, S)), lambda: (draw(B, T, S),)),
+    "doubly_stochastic_penalty": (
+        lambda w: ops.doubly_stochastic_penalty(w, query_mask=holes(B, T), key_mask=holes(B, S)),
+        lambda: (draw(B, T, S),),
+    ),
     "gaussian_window": (lambda center: ops.gaussian_window(center, S, 2), lambda: (draw(T),)),
     "gru_gates": (ops.gru_gates, lambda: (draw(B, 9), draw(B, 9), draw(3), draw(B, 3))),
     "item_weights": (lambda w: ops.item_weights(w, A), lambda: (draw(T, 9),)),
@@ -105,17 +115,17 @@ CASES: dict[str, Case] = {
         lambda: (draw(T, D), draw(5, D), draw(5)),
     ),
     "location_scores": (lambda x: ops.location_scores(x, 2), lambda: (draw(T, 3),)),
-    "indexed_attention": (
-        lambda q, k, v: ops.indexed_attention(q, k, v, torch.tensor([[4, 0, 1], [2, 2, 3]]), lengths=torch.tensor([3, 2]))[0],
+    "cached_attention": (
+        lambda q, k, v: ops.cached_attention(q, k, v, torch.tensor([[4, 0, 1], [2, 2, 3]]), lengths=torch.tensor([3, 2]))[0],
         lambda: (draw(2, T, 1, D), draw(5, 1, D), draw(5, 1, D)),
     ),
     "residual": (ops.residual, lambda: (draw(T, D), draw(T, D), draw(D), draw(D))),
     "lstm_gates": (ops.lstm_gates, lambda: (draw(B, 12), draw(B, 3))),
     "masked_softmax": (lambda x: ops.masked_softmax(x, holes(T, S)), lambda: (draw(T, S),)),
-    "nonlocal_attention": (lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=holes(T, S))[0], three),
+    "nonlocal_attention": (lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=holes(1, T, S))[0], three),
     "nonlocal_attention, dot": (lambda q, k, v: ops.nonlocal_attention(q, k, v, form="dot")[0], three),
     "nonlocal_attention, concat": (
-        lambda q, k, v, w: ops.nonlocal_attention(q, k, v, w, form="concat", mask=holes(T, S), need_weights=True),
+        lambda q, k, v, w: ops.nonlocal_attention(q, k, v, w, form="concat", mask=holes(1, T, S), need_weights=True),
         lambda: (*three(), draw(2 * D)),
     ),
     "normalized_weights": (ops.normalized_weights, row),
@@ -126,7 +136,7 @@ CASES: dict[str, Case] = {
         lambda p, h: ops.score_function_loss(torch.ones(B, 1), p, h, mask=holes(B, T), entropy_weight=0.1),
         lambda: (draw(B, T), draw(B, T)),
     ),
-    "shield": (lambda k, v: ops.shield(k, v, holes(T, S))[:2], lambda: (draw(S, D), draw(S, 2))),
+    "mask_nonfinite": (lambda k, v: ops.mask_nonfinite(k, v, holes(T, S))[:2], lambda: (draw(S, D), draw(S, 2))),
     "summed_area_table": (lambda x: ops.summed_area_table(x, GRID), lambda: (draw(6, 2),)),
     "weights_entropy": (ops.weights_entropy, row),
     "window_maxima": (lambda x: ops.window_maxima(x, A), lambda: (draw(S, 2),)),

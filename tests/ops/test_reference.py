@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from regard import ops
 from regard.errors import ConfigError, ShapeError
-from regard.ops.area import KEY_MODES, LEARNED_KEY_MODES, VALUE_MODES, AreaWeights
+from regard.ops.materialized_areas import KEY_MODES, LEARNED_KEY_MODES, VALUE_MODES, AreaWeights
 from regard.ops.reference import area_attention
 from tests.reference import area as reference
 
@@ -41,7 +41,7 @@ def masks(size):
         "padding": padding,
         "scattered": scattered,
         "one row": normal(size, seed=3) > -1,
-        "all": torch.ones(1, 1, dtype=torch.bool),
+        "all": torch.ones(1, 1, 1, 1, dtype=torch.bool),
     }
 
 
@@ -211,8 +211,8 @@ def test_dropout_drops_whole_areas_and_shows_the_weights_before_it():
 @pytest.mark.parametrize(("key_mode", "value_mode"), [("mean", "sum"), ("mean", "mean"), ("max", "max")])
 def test_gradients_are_those_of_finite_differences(key_mode, value_mode, size, max_area, grid):
     query, key, value = (normal(1, 1, *shape, seed=seed).requires_grad_() for seed, shape in enumerate(((3, 2), (6, 2), (6, 3))))
-    mask = torch.ones(3, 6, dtype=torch.bool).tril(2)
-    mask[0, 0] = False
+    mask = torch.ones(1, 1, 3, 6, dtype=torch.bool).tril(2)
+    mask[..., 0, 0] = False
     settings = {"max_area": max_area, "grid": grid and (2, 3), "mask": mask, "key_mode": key_mode, "value_mode": value_mode}
 
     def function(query, key, value):

@@ -149,5 +149,5 @@ def test_an_empty_batch_gives_an_empty_result():
 def test_shapes_that_do_not_agree_are_refused():
     x = torch.zeros(3, 5)
     for wrong in ((x, x[1:]), (x, x, torch.ones(3), torch.ones(3)), (x, x, torch.ones(5), torch.ones(3))):
-        with pytest.raises(ShapeError, match=r"residual: x and change \(\.\.\., E\)"):
+        with pytest.raises(ShapeError, match=r"residual: expected x \(\.\.\., E\), change"):
             ops.residual(*wrong)

@@ -1,4 +1,4 @@
-"""Key-value(-predict) attention of one sequence in float64 loops, written from Daniluk et al. 2017, sections 2.2 to 2.4."""
+"""Key-value(-predict) attention of one sequence in float64 loops, written from Daniluk et al. 2017, sections 2.1 to 2.3."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.tasks.run import open_run, run_files
+from regard.tasks.translation_run import open_translation_run, run_files
+from regard.training.atomic_folder import file_sha256, write_folder
 from regard.training.checkpoint import MODEL
-from regard.training.folder import file_sha256, write_folder
 from regard.training.weights import named_tensors
 from tests.serve.driver import Server, serving
 from tests.tasks import tiny_captions, tiny_sentences
@@ -30,7 +30,7 @@ def _on_the_cpu_without_waiting_for_the_disk() -> Iterator[None]:
 def run_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_waiting_for_the_disk: None) -> Path:
     """Return a run of nearly random weights, whose translations tell their sources apart."""
     folder = trained(tmp_path_factory.mktemp("trained"))
-    run = open_run(folder)
+    run = open_translation_run(folder)
     with torch.no_grad():
         for parameter in run.model.parameters():
             parameter.mul_(SPREAD)
@@ -44,7 +44,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu_without_wai
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory, run_folder: Path) -> Iterator[Server]:
     """Return a server of one run that is impatient with slow clients."""
-    options = ["--header-seconds", 1, "--body-seconds", 1, "--max-body", 100_000, "--allowed-host", "box.lan"]
+    options = ["--header-timeout", 1, "--body-timeout", 1, "--max-body", 100_000, "--allowed-host", "box.lan"]
     with serving(tmp_path_factory.mktemp("server"), *options, runs=[run_folder]) as started:
         yield started
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 import uvicorn
 
 from regard.serve.app import Service
-from regard.serve.gate import host_names
+from regard.serve.endpoints import ServedModel
 from regard.serve.limits import Limits
-from regard.serve.log import Log
-from regard.serve.operation import Model
+from regard.serve.middleware import host_names
+from regard.serve.request_log import RequestLog
 from regard.serve.server import address_of, listen
 from regard.tasks import Translator
 from tests.tasks.tiny import translator
@@ -72,14 +72,14 @@ class Site:
     """A service in this process with a log to read."""
 
     def __init__(self, *workers: Any, **limits: Any) -> None:
-        self._models = [Model(f"model{number}", each) for number, each in enumerate(workers or [translator()])]
+        self._models = [ServedModel(f"model{number}", each) for number, each in enumerate(workers or [translator()])]
         self._limits = Limits(**limits)
         self._fresh = True
         self.log = io.StringIO()
         self.service = self._make()
 
     def _make(self) -> Service:
-        return Service(self._models, self._limits, hosts=host_names("127.0.0.1", ["box.lan"]), log=Log(self.log))
+        return Service(self._models, self._limits, hosts=host_names("127.0.0.1", ["box.lan"]), log=RequestLog(self.log))
 
     def run(self, conversation: Callable[[Site], Awaitable[Result]]) -> Result:
         """Run a conversation while the service runs."""

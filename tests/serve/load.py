@@ -182,21 +182,19 @@ def table(figures: dict[str, Any], command: str, seconds: float) -> dict[str, An
     """Return the figures as the file of a table in docs/."""
     statuses = ", ".join(f"{count} x {status}" for status, count in figures["statuses"].items())
     rows = [
-        [f"sustained, requests of {LINES} lines a second", figures["sustained_requests_per_second"]],
-        ["asked for, requests a second", figures["offered_requests_per_second"]],
-        ["answers", statuses],
+        [f"sustained requests of {LINES} lines per second", figures["sustained_requests_per_second"]],
+        ["offered requests per second", figures["offered_requests_per_second"]],
+        ["responses", statuses],
         ["lost, swapped or wrong", figures["wrong_answers"]],
-        ["accepted: median, seconds", figures["accepted_p50_seconds"]],
-        ["accepted: 99 of 100 within, seconds", figures["accepted_p99_seconds"]],
-        ["/health, the slowest, seconds", figures["health_worst_seconds"]],
-        ["growth of memory, MB a minute", figures["memory_growth_megabytes_per_minute"]],
-        ["descriptors left open", figures["descriptors_left"]],
+        ["accepted requests: median latency, seconds", figures["accepted_p50_seconds"]],
+        ["accepted requests: 99th percentile of latency, seconds", figures["accepted_p99_seconds"]],
+        ["/health: slowest response, seconds", figures["health_worst_seconds"]],
+        ["memory growth, MB per minute", figures["memory_growth_megabytes_per_minute"]],
+        ["file descriptors left open", figures["descriptors_left"]],
     ]
-    note = (
-        f"{CLIENTS} clients for {seconds:g} s at {FACTOR} times what is sustained, on {os.cpu_count()} cores, clients and server together."
-    )
+    note = f"{CLIENTS} clients for {seconds:g} s at {FACTOR} times the sustained rate; clients and server share {os.cpu_count()} cores."
     machine = {"cores": os.cpu_count(), "system": platform.platform(), "torch": torch.__version__}
-    return {"columns": ["", "measured"], "rows": rows, "note": note, "command": command, "machine": machine, "figures": figures}
+    return {"columns": ["quantity", "measured"], "rows": rows, "note": note, "command": command, "machine": machine, "figures": figures}
 
 
 def main() -> None:

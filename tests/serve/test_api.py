@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from regard import __version__
+from regard.errors import ConfigError
 from regard.serve import Limits
-from regard.serve.batching import Task, compute
+from regard.serve.batching import BatchKey, compute
+from regard.serve.http_errors import HTTPError
 from regard.serve.openapi import STATUSES
-from regard.serve.refusal import Refused
 from regard.viewer import page_records
 from tests.serve.driver import JSON, Held, Site
 from tests.tasks.tiny import TEXTS, translator
@@ -24,7 +25,7 @@ PLAIN = {"attention": None}
 
 @pytest.fixture(scope="module")
 def site() -> Site:
-    return Site(translator(), translator(kind="word", model=PLAIN), max_lines=7, max_text=50, max_body=1000, body_seconds=0.2)
+    return Site(translator(), translator(kind="word", model=PLAIN), max_lines=7, max_text=50, max_body=1000, body_timeout=0.2)
 
 
 def test_lines_are_translated_as_by_the_translator(site: Site) -> None:
@@ -47,7 +48,7 @@ def test_one_line_is_a_list_of_one(site: Site) -> None:
 
 def test_the_search_is_as_asked_for(site: Site) -> None:
     own = translator()
-    changes = {"beam": 1, "length_penalty": 0.3, "max_length": 3}
+    changes = {"beam_size": 1, "length_penalty": 0.3, "max_length": 3}
     expected = own.translate(TEXTS, decoding=own.run.config.decoding.model_copy(update=changes))
     answer = site.post("/translate", {"text": TEXTS, **changes})
     assert [item["text"] for item in answer.json["translations"]] == [item.text for item in expected]
@@ -63,7 +64,7 @@ def test_the_second_model_answers_when_asked(site: Site) -> None:
 
 def test_attention_comes_as_the_page_reads_it_and_a_blank_line_has_none(site: Site) -> None:
     own = translator()
-    found = own.translate(TEXTS, need_attention=True, n_best=own.run.config.decoding.beam)
+    found = own.translate(TEXTS, need_attention=True, n_best=own.run.config.decoding.beam_size)
     expected = page_records([record for line, item in zip(TEXTS, found, strict=True) if (record := own.record(line, item))])
     answer = site.post("/attention", {"text": [*TEXTS, " "]})
     assert answer.status == 200
@@ -130,9 +131,9 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
         ({"text": "x" * 51}, "text: expected at most 50 characters, found 51"),
         ({"text": ["a"] * 8}, "text: expected 1 to 7 items, found 8"),
         ({"text": "a", "model": 2}, "model: expected a whole number from 0 to 1, found 2"),
-        ({"text": "a", "beam": 11}, "beam: expected a whole number from 1 to 10, found 11"),
+        ({"text": "a", "beam_size": 11}, "beam_size: expected a whole number from 1 to 10, found 11"),
         ({"text": "a", "max_length": 0}, "max_length: expected a whole number from 1 to 256, found 0"),
-        ({"text": "a", "texts": "a"}, "texts: unknown field; known ones: text, model, beam, length_penalty, max_length"),
+        ({"text": "a", "texts": "a"}, "texts: unknown field; known ones: text, model, beam_size, length_penalty, max_length"),
         ("text", "body: expected an object, found text"),
     ],
 )
@@ -324,9 +325,9 @@ def test_what_waits_while_the_model_works_is_taken_together() -> None:
     bodies: list[Any] = [
         {"text": "a"},
         *[{"text": text} for text in TEXTS],
-        {"text": "b", "beam": 1},
+        {"text": "b", "beam_size": 1},
         {"text": "c" * 60},
-        {"text": "d", "beam": 1},
+        {"text": "d", "beam_size": 1},
     ]
 
     async def conversation(site: Site) -> list[Any]:
@@ -421,13 +422,13 @@ def test_answers_of_another_number_than_lines_are_a_failure() -> None:
         def width(self, item: Any) -> int:
             return len(item)
 
-        def compute(self, settings: Any, items: Any) -> list[str | Refused]:
+        def compute(self, settings: Any, items: Any) -> list[str | HTTPError]:
             return ["1"]
 
-    assert compute(Task(Forgetful(), None), ["a"]) == ["1"]
-    assert compute(Task(Forgetful(), None), ["a", "b"]) == ["1", "1"]  # each alone
+    assert compute(BatchKey(Forgetful(), None), ["a"]) == ["1"]
+    assert compute(BatchKey(Forgetful(), None), ["a", "b"]) == ["1", "1"]  # each alone
     Forgetful.compute = lambda self, settings, items: []  # pyright: ignore[reportAttributeAccessIssue]
-    (failed,) = compute(Task(Forgetful(), None), ["a"])
+    (failed,) = compute(BatchKey(Forgetful(), None), ["a"])
     assert str(failed).startswith("ValueError: 0 answers for 1 lines (")
 
 
@@ -493,5 +494,7 @@ def test_a_connection_too_many_is_told_so() -> None:
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"max_lines \(8\) must not be more than queue \(7\)"):
+    with pytest.raises(ConfigError, match=r"--max-lines 8: must not be more than --queue 7"):
         Limits(max_lines=8, queue=7)
+    with pytest.raises(ConfigError, match=r"--max-text 0: expected a number from 1 to"):
+        Limits(max_text=0)

@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from regard.tasks.caption import Captioner
+from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier
 from regard.tasks.entailment import Entailer
 from tests.serve.driver import Server, Site, hosted, serving

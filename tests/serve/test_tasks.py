@@ -17,20 +17,20 @@ from PIL import Image
 
 from regard.config.captioning import FeaturesConfig
 from regard.errors import ConfigError
+from regard.serve.endpoints import DecodingRequest, ServedModel
+from regard.serve.endpoints_captioning import CaptionEndpoint
+from regard.serve.http_errors import HTTPError
+from regard.serve.json_schema import CHECKED, TELLING
 from regard.serve.limits import Limits
-from regard.serve.openapi import STATUSES, describe
-from regard.serve.operation import Model, Search
-from regard.serve.refusal import Refused
-from regard.serve.routes import TASKS, jobs, open_models
-from regard.serve.routes_captioning import Caption
-from regard.serve.schema import CHECKED, TELLING
-from regard.tasks.caption import Captioner
+from regard.serve.openapi import STATUSES, describe_api
+from regard.serve.routes import TASKS, endpoints, open_models
+from regard.tasks.attention_records import attention_records
+from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier
 from regard.tasks.entailment import Entailer
-from regard.tasks.look import look_at
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
-from tests.serve.test_schema import keywords
+from tests.serve.test_json_schema import keywords
 from tests.tasks.tiny import TEXTS, translator
 from tests.tasks.tiny_language import language_model
 from tests.tasks.tiny_sentences import pairs, sentences, untrained
@@ -112,7 +112,7 @@ def test_labels_of_pairs_are_those_of_the_command_line(entailing: Site, entailer
 
 def test_captions_are_those_of_the_command_line(captioning: Site, captioner_folder: Path, call: Callable[..., Any]) -> None:
     files = images(captioner_folder)
-    for words, changes in (([], {}), (["--beam", 1, "--max-length", 3], {"beam": 1, "max_length": 3})):
+    for words, changes in (([], {}), (["--beam-size", 1, "--max-length", 3], {"beam_size": 1, "max_length": 3})):
         done = call("caption", captioner_folder, *files, "--json", *words)
         expected = [json.loads(line) for line in done.out.splitlines()]
         answers = [captioning.post("/caption", {"image": sent(path.read_bytes()), **changes}) for path in files]
@@ -134,7 +134,7 @@ def test_scores_of_lines_are_those_of_the_language_model(scoring: Site) -> None:
 
 def test_what_labelled_texts_attend_to_is_as_the_viewer_records_it(classifying: Site, entailing: Site, classifier_folder: Path) -> None:
     answer = classifying.post("/attention", {"text": [LINES[0], " ", LINES[1]]})
-    expected = [shown(record) for record in look_at(classifier_folder, LINES[:2])]
+    expected = [shown(record) for record in attention_records(classifier_folder, LINES[:2])]
     assert [item["items"] for item in answer.json["records"]] == [item["items"] for item in expected]
     for found, known in zip(answer.json["records"], expected, strict=True):
         assert found["maps"][0]["weights"]["numbers"] == pytest.approx(known["maps"][0]["weights"]["numbers"], abs=3e-6)
@@ -146,14 +146,14 @@ def test_what_labelled_texts_attend_to_is_as_the_viewer_records_it(classifying: 
 
 def test_where_a_captioner_looks_is_as_the_viewer_records_it(captioning: Site, captioner: Captioner, captioner_folder: Path) -> None:
     path = images(captioner_folder)[0]
-    (record,) = captioning.post("/attention", {"image": sent(path.read_bytes()), "beam": 2}).json["records"]
-    decoding = captioner.run.config.decoding.model_copy(update={"beam": 2})
+    (record,) = captioning.post("/attention", {"image": sent(path.read_bytes()), "beam_size": 2}).json["records"]
+    decoding = captioner.run.config.decoding.model_copy(update={"beam_size": 2})
     assert record == shown(captioner.record(path, decoding=decoding), title="")
     assert len(record["hypotheses"]) == 2
 
 
 def test_every_hypothesis_of_a_translation_is_shown(scoring: Site) -> None:
-    (record,) = Site().post("/attention", {"text": TEXTS[0], "beam": 4}).json["records"]
+    (record,) = Site().post("/attention", {"text": TEXTS[0], "beam_size": 4}).json["records"]
     assert len(record["hypotheses"]) == 4
     (own,) = scoring.post("/attention", {"text": TEXTS[0]}).json["records"]
     assert own["maps"] == shown(language_model().record(TEXTS[0]))["maps"]  # pyright: ignore[reportArgumentType]
@@ -231,8 +231,8 @@ def test_every_format_is_read(captioning: Site, form: str) -> None:
         ({"image": "data:image/png;base64,AAAA"}, "image: expected base64"),
         ({"image": "\u00e9\u00e9\u00e9\u00e9"}, "image: expected base64"),
         ({"image": "A" * 26_672}, "image: expected at most 26668 characters, found 26672"),
-        ({"image": "AAAA", "text": "a"}, "text: unknown field; known ones: image, model, beam, length_penalty, max_length"),
-        ({"image": "AAAA", "beam": 11}, "beam: expected a whole number from 1 to 10, found 11"),
+        ({"image": "AAAA", "text": "a"}, "text: unknown field; known ones: image, model, beam_size, length_penalty, max_length"),
+        ({"image": "AAAA", "beam_size": 11}, "beam_size: expected a whole number from 1 to 10, found 11"),
     ],
 )
 def test_a_body_without_an_image_is_refused(captioning: Site, body: Any, error: str) -> None:
@@ -250,10 +250,10 @@ def test_an_image_too_large_is_refused_before_it_is_read(captioning: Site) -> No
 
 def test_an_image_that_cannot_be_read_costs_the_others_of_its_batch_nothing(captioner: Captioner, captioner_folder: Path) -> None:
     good = [path.read_bytes() for path in images(captioner_folder)[:2]]
-    job = Caption([Model("a", captioner)], Limits())
-    answers = job.compute(Search(0, captioner.run.config.decoding), [b"no", good[0], png(60_000, 60_000), good[1], b""])
-    assert [isinstance(answer, Refused) for answer in answers] == [True, False, True, False, True]
-    alone = [job.compute(Search(0, captioner.run.config.decoding), [data])[0] for data in good]
+    job = CaptionEndpoint([ServedModel("a", captioner)], Limits())
+    answers = job.compute(DecodingRequest(0, captioner.run.config.decoding), [b"no", good[0], png(60_000, 60_000), good[1], b""])
+    assert [isinstance(answer, HTTPError) for answer in answers] == [True, False, True, False, True]
+    alone = [job.compute(DecodingRequest(0, captioner.run.config.decoding), [data])[0] for data in good]
     texts = [json.loads(str(answer))["text"] for answer in (answers[1], answers[3], *alone)]
     assert texts[:2] == texts[2:]
 
@@ -270,12 +270,12 @@ def test_hard_attention_draws_for_each_image_as_if_it_came_alone(captioner: Capt
 
     own = Counted(captioner.run._replace(config=captioner.run.config.model_copy(update={"model": hard})))
     data = images(captioner_folder)[0].read_bytes()
-    answers = Caption([Model("a", own)], Limits()).compute(Search(0, own.run.config.decoding), [data] * 3)
+    answers = CaptionEndpoint([ServedModel("a", own)], Limits()).compute(DecodingRequest(0, own.run.config.decoding), [data] * 3)
     assert (len(set(answers)), calls) == (1, [1, 1, 1])
 
 
 def test_bodies_held_at_a_time_are_bounded_but_one_alone_is_read() -> None:
-    site = Site(translator(), max_held=1000, max_body=5000, max_text=5000, body_seconds=0.3)
+    site = Site(translator(), max_body_memory=1000, max_body=5000, max_text=5000, body_timeout=0.3)
     body = json.dumps({"text": "a"}).encode().ljust(900)
 
     async def conversation(site: Site) -> list[Any]:
@@ -324,11 +324,11 @@ def test_every_task_is_described_as_it_is_checked(
 ) -> None:
     workers: dict[str, Any] = {"translation": translator(), "captioning": captioner, "lm": language_model()}
     workers |= {"classification": Classifier(untrained(tmp_path)), "entailment": Entailer(untrained(tmp_path, task="entailment"))}
-    made = jobs([Model("a", workers[task])], Limits())
+    made = endpoints([ServedModel("a", workers[task])], Limits())
     assert [job.path for job in made][1:] == ["/attention"]
     for job in made:
         assert keywords(job.request) - CHECKED - TELLING == set()
-        assert set(describe(made)["paths"][job.path]["post"]["responses"]) == {"200", *map(str, STATUSES)}
+        assert set(describe_api(made)["paths"][job.path]["post"]["responses"]) == {"200", *map(str, STATUSES)}
 
 
 def test_two_runs_of_one_task_are_served_and_of_two_are_not(classifier_folder: Path, entailer_folder: Path) -> None:

@@ -13,12 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regard.config import RunConfig, TranslationConfig, validate
 from regard.config.captioning import CaptioningConfig
-from regard.config.study import cell_config, cells, load_study
+from regard.config.study import cell_config, load_study, study_cells
 from regard.data.batching import collate
 from regard.data.vocabulary import UNK
-from regard.models import build_for
-from regard.study.cost import CAPTION, RATES, estimate, work_of
-from regard.study.run import CHECKS
+from regard.models import build_for_run
+from regard.study.cost import CAPTION, RATES, estimate, training_cost
+from regard.study.grid import CHECKS
 from regard.training.optimizer import build_optimizer
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
@@ -37,12 +37,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def test_the_count_is_that_of_the_products_that_are_done(name: str) -> None:
     # In float64 no product is in native code, where it could not be counted, but those within some attentions.
     config = validate({**FAMILIES[name], "vocabulary": {"size": 500}, "training": {"batch_tokens": 600}}, "test")
-    model = build_for(config, source_size=500, target_size=500, classes=2, unknown=UNK).double()
+    model = build_for_run(config, source_size=500, target_size=500, classes=2, unknown=UNK).double()
     rows = torch.randint(4, 500, (20, 29)).tolist()
     batch = collate(rows, rows, range(20))
     with FlopCounterMode(display=False) as counter:
         model(*batch[:5]).loss.backward()
-    work, counted = work_of(config), counter.get_total_flops()
+    work, counted = training_cost(config), counter.get_total_flops()
     assert 0.98 * (work.flops - work.attention) < counted < 1.02 * work.flops
     assert work.attention < 0.15 * work.flops
     assert work.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -50,7 +50,9 @@ def test_the_count_is_that_of_the_products_that_are_done(name: str) -> None:
 
 def test_captions_that_share_an_image_cost_less() -> None:
     def flops(together: int) -> float:
-        return work_of(validate({"task": "captioning", "data": {"together": together}}, "test", kind=CaptioningConfig)).flops
+        return training_cost(
+            validate({"task": "captioning", "data": {"captions_per_image": together}}, "test", kind=CaptioningConfig)
+        ).flops
 
     assert flops(5) < 0.75 * flops(1)
 
@@ -68,7 +70,7 @@ def test_a_study_can_be_estimated_at_every_scale(path: Path) -> None:
 def test_the_settings_of_every_run_fit_together(path: Path) -> None:
     for scale in (None, *load_study(path, data="/sets").scales):
         study = load_study(path, data="/sets", scale=scale)
-        for cell in cells(study):
+        for cell in study_cells(study):
             CHECKS[study.task](cell_config(study, cell, folder=path.parent))
 
 
@@ -80,15 +82,15 @@ def test_the_measured_rate_is_the_one_that_was_measured() -> None:
 def test_the_published_time_of_a_step_is_where_the_rate_comes_from() -> None:
     path = STUDIES[0].with_name("li2018_translation.yaml")
     study = load_study(path, data="/sets", scale="paper")
-    base = next(cell for cell in cells(study) if cell.variant == "base_regular")
+    base = next(cell for cell in study_cells(study) if cell.variant == "base_regular")
     rate = next(rate for rate in RATES if "P100" in rate.machine)
-    assert work_of(cell_config(study, base, folder=path.parent)).seconds(rate) == pytest.approx(0.4, rel=0.02)
+    assert training_cost(cell_config(study, base, folder=path.parent)).seconds(rate) == pytest.approx(0.4, rel=0.02)
 
 
 def updated(config: RunConfig) -> float:
     """Do one update of a configuration on a little random data; return its loss."""
     size = config.vocabulary.size
-    model = build_for(config, source_size=size, target_size=size, classes=5, unknown=UNK).train()
+    model = build_for_run(config, source_size=size, target_size=size, classes=5, unknown=UNK).train()
     optimizer = build_optimizer(model, config.training)
     rows = torch.randint(4, size, (2, int(CAPTION))).tolist()
     batch = collate(rows, rows, range(2))
@@ -113,7 +115,7 @@ def runs(path: Path) -> list[tuple[str, RunConfig]]:
     """Return a run of each variant of a study at the scale of its paper, on the first data set."""
     study = load_study(path, data="/sets", scale="paper")
     first = next(iter(study.data))
-    return [(cell.variant, cell_config(study, cell, folder=path.parent)) for cell in cells(study) if cell.data == first]
+    return [(cell.variant, cell_config(study, cell, folder=path.parent)) for cell in study_cells(study) if cell.data == first]
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ import pytest
 
 from regard.errors import ConfigError
 from regard.metrics.significance import score_of_counts
-from regard.study.measure import Measured, attention_of, measure_run, selection_of
-from regard.tasks.generate import generate
+from regard.study.measure import RunMeasures, attention_of, checkpoint_selection, measure_run
+from regard.tasks.synthetic_data import generate
 from tests.tasks import tiny, tiny_captions, tiny_language, tiny_sentences
 
 AREA = {"type": "show", "embed_dim": 7, "decoder_dim": 11, "attention_dim": 5, "feature_dim": 6, "area": {"height": 2, "width": 2}}
 
 
-def check(found: Measured, lines: int) -> None:
+def check(found: RunMeasures, lines: int) -> None:
     """The counts of the items make the main score, which is one of the scores."""
     assert len(found.counts) == found.lines == lines
     assert score_of_counts(found.metric, found.counts.sum(0)) == pytest.approx(found.scores[found.main], abs=1e-9)
@@ -39,15 +39,15 @@ def test_translation(tmp_path: Path) -> None:
 def test_what_validation_would_choose_is_ranked_among_all_checkpoints(tmp_path: Path) -> None:
     test = tiny.write_pairs(tmp_path, repeats=1)
     valid = {"valid_source": test["source"], "valid_target": test["target"]}
-    limits = {"max_updates": 40, "epochs": 40, "evaluate_every": 10, "keep": 9, "learning_rate": 0.02}
+    limits = {"max_updates": 40, "epochs": 40, "evaluate_every": 10, "keep_checkpoints": 9, "learning_rate": 0.02}
     run = tiny.trained(tmp_path / "one", kind="word", data=valid, training=limits)
-    found = selection_of(run, test, metric="chrF2")
+    found = checkpoint_selection(run, test, metric="chrF2")
     assert [step for step, _, _ in found.points] == [10, 20, 30, 40]
     assert all(on_valid == on_test for _, on_valid, on_test in found.points), "one set for both"
     assert len({on_test for _, _, on_test in found.points}) > 1, "the checkpoints differ"
     assert (found.rank, found.of) == (1, 4)
     with pytest.raises(ConfigError, match=r"needs data\.valid_source"):
-        selection_of(tiny.trained(tmp_path / "two"), test)
+        checkpoint_selection(tiny.trained(tmp_path / "two"), test)
 
 
 def test_captioning_with_areas(tmp_path: Path) -> None:

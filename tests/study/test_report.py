@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,10 @@ from typing import Any
 import pytest
 
 from regard.config import validate
-from regard.config.study import StudyCell, StudyConfig
+from regard.config.study import StudyCell, StudyConfig, load_study
 from regard.study import build_report, write_report
-from regard.study.report_files import curves, findings, markdown, table
-from regard.study.run import result_file
+from regard.study.grid import result_file
+from regard.study.report_files import conclusions, curves, findings, markdown, table, write_style
 
 TEST = {"classification": {"examples": "a.tsv"}, "lm": {"text": "a.txt"}, "captioning": {"captions": "a.txt", "images": "a.tar"}}
 MAIN = {"classification": ("accuracy", "mean"), "lm": ("perplexity", "perplexity"), "captioning": ("CIDEr-D", "mean")}
@@ -50,20 +51,22 @@ def right(number: int, of: int = 60) -> list[tuple[float, float]]:
 def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) -> None:
     for data in ("a", "b"):
         for variant, number in (("plain", 20), ("good", 45), ("same", 21)):
-            put(tmp_path, "classification", data, variant, 1, right(number))
+            for seed in (1, 2, 3):
+                put(tmp_path, "classification", data, variant, seed, right(number))
     study = study_of(
         "classification",
         {"says": "it helps", "better": "good", "than": "plain", "published": "+3.0"},
         {"says": "it harms", "better": "plain", "than": "good", "data": ["b"]},
         {"says": "a little", "better": "same", "than": "plain", "data": ["a"]},
         {"says": "nobody knows", "better": "absent", "than": "plain", "data": ["a"]},
+        seeds=(1, 2, 3),
     )
     report = build_report(study, tmp_path, samples=200)
     assert [(row.says, row.data, row.runs, row.verdict) for row in report.findings] == [
-        ("it helps", "a", 1, "holds"),
-        ("it helps", "b", 1, "holds"),
-        ("it harms", "b", 1, "the opposite holds"),
-        ("a little", "a", 1, "not shown"),
+        ("it helps", "a", 3, "holds"),
+        ("it helps", "b", 3, "holds"),
+        ("it harms", "b", 3, "the opposite holds"),
+        ("a little", "a", 3, "not shown"),
         ("nobody knows", "a", 0, "not tested"),
     ]
     helps, _, harms, little, nobody = report.findings
@@ -72,14 +75,134 @@ def test_a_hypothesis_holds_or_its_opposite_or_nothing_is_shown(tmp_path: Path) 
     assert helps.p_value == pytest.approx(1 / 201)
     assert helps.corrected == pytest.approx(4 / 201)
     columns, rows = findings(report) or ([], [])
-    assert columns == ["hypothesis", "data", "published", "here, accuracy", "p", "p, corrected", "seeds", "verdict"]
-    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", "0.005", "0.020", "1", "holds"]
-    assert rows[-1] == ["nobody knows", "a", "", "", "", "", "0", "not tested"]
+    assert columns[:4] == ["hypothesis", "data", "published", "gain, accuracy"]
+    assert columns[4:] == ["95 % interval", "p", "p, corrected", "seeds", "seeds for 80% power", "verdict"]
+    low, high = helps.interval or (0.0, 0.0)
+    error = 100 * (25 / 60 * 35 / 60 / 59) ** 0.5  # of the items, which do the same to every run
+    assert (low, high) == pytest.approx((25 / 0.6 - 1.96 * error, 25 / 0.6 + 1.96 * error), abs=2)  # 200 draws
+    assert rows[1] == ["it helps", "the other", "+3.0", "+41.67", f"{low:+.2f} to {high:+.2f}", "0.005", "0.020", "3", "2", "holds"]
+    assert rows[-1] == ["nobody knows", "a", "", "", "", "", "", "0", "", "not tested"]
+    assert conclusions(report)[1] == (
+        f"it helps, the other: holds (3 seeds): +41.67 accuracy [{low:+.2f}, {high:+.2f}], p = 0.020 over seeds and items."
+    )
+    assert conclusions(report)[3].startswith("a little, a: not shown (3 seeds): +1.67 accuracy [-")
+    assert conclusions(report)[3].endswith(" over seeds and items; over 1,000 seeds would show it.")
+    assert conclusions(report)[-1] == "nobody knows, a: not tested."
     paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, tmp_path)}
     for text in (markdown(report), paths["report.md"], paths["report.html"]):
         assert "the opposite holds" in text
+        assert all(html.unescape(line) in html.unescape(text) for line in conclusions(report))
         assert "+41.67" in text
     assert [row["verdict"] for row in json.loads(paths["report.json"])["findings"]][2:] == ["the opposite holds", "not shown", "not tested"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3, 4])
+@pytest.mark.parametrize(("better", "than", "sign"), [("good", "plain", 1), ("plain", "good", -1)])
+def test_fewer_than_three_seeds_suggest_and_never_hold(tmp_path: Path, seeds: int, better: str, than: str, sign: int) -> None:
+    for seed in range(1, seeds + 1):
+        for variant, number in (("plain", 0), ("good", 60)):  # as clear as test items can be
+            put(tmp_path, "classification", "a", variant, seed, right(number))
+    says = {"says": "it helps", "better": better, "than": than, "data": ["a"]}
+    report = build_report(study_of("classification", says, seeds=range(1, seeds + 1)), tmp_path, samples=1000)
+    [row] = report.findings
+    assert (row.runs, row.gain) == (seeds, pytest.approx(sign * 100))
+    words = {(True, 1): "holds", (True, -1): "the opposite holds", (False, 1): "suggests", (False, -1): "suggests the opposite"}
+    assert row.verdict == words[seeds >= 3, sign]
+    assert row.over == ("items" if seeds == 1 else "seeds and items")
+    cells = (findings(report) or ([], [[]]))[1][0]
+    assert (cells[-3], cells[-1]) == (str(seeds), row.verdict)
+
+
+def test_what_test_items_make_certain_does_not_hold_where_seeds_differ(tmp_path: Path) -> None:
+    # Over test items alone 9 % of difference are certain; the six trainings are a draw from one heap.
+    for variant, numbers in (("plain", (1250, 1550, 1280)), ("good", (1610, 1330, 1580))):
+        for seed, number in enumerate(numbers, 1):
+            put(tmp_path, "classification", "a", variant, seed, right(number, 2000))
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}, seeds=(1, 2, 3))
+    [row] = build_report(study, tmp_path).findings
+    assert row.gain == pytest.approx(22 / 3)
+    assert row.verdict == "not shown"
+    assert row.needed is not None
+    assert row.needed > 3
+    low, high = row.interval or (0.0, 0.0)
+    assert low < 0 < high
+    assert row.sentence("accuracy", data="a").endswith(f" over seeds and items; about {row.needed} seeds would show it.")
+    [alone] = build_report(study.model_copy(update={"seeds": (1,)}), tmp_path).findings
+    assert (alone.runs, alone.over, alone.verdict) == (1, "items", "suggests")
+    assert alone.p_value is not None
+    assert alone.p_value < 0.001
+    assert alone.needed is None
+    tolerated = f"{alone.tolerated:.2f}"
+    assert alone.sentence("accuracy", data="a").endswith(
+        f"p < 0.001 over test items alone; chance, if seeds spread by more than {tolerated} accuracy."
+    )
+
+
+@pytest.mark.parametrize(("seeds", "interval"), [((1,), None), ((1, 2, 3), "over seeds alone")])
+def test_without_scores_of_test_items_there_is_no_verdict(tmp_path: Path, seeds: tuple[int, ...], interval: str | None) -> None:
+    for seed in seeds:
+        for variant, score in (("plain", 50.0), ("good", 80.0)):
+            put(tmp_path, "classification", "a", variant, seed, right(0))
+            path = result_file(tmp_path, StudyCell(data="a", variant=variant, seed=seed))
+            kept = json.loads(path.read_text())
+            path.write_text(json.dumps({**kept, "counts": None, "scores": {"accuracy": score + seed * (variant == "good")}}))
+    says = {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}
+    report = build_report(study_of("classification", says, seeds=seeds), tmp_path)
+    [row] = report.findings
+    assert (row.verdict, row.p_value, row.corrected, row.runs) == ("no verdict", None, None, len(seeds))
+    assert row.gain == pytest.approx(30 + sum(seeds) / len(seeds))
+    [line] = conclusions(report)
+    assert line.endswith("; the scores of the test items are missing.")
+    assert (interval or "[") in line if interval else "[" not in line
+    assert report.rows[1].p_value is None
+    assert (findings(report) or ([], [[]]))[1][0][-3:] == [str(len(seeds)), "", "no verdict"]
+
+
+def test_seeds_count_only_where_both_variants_have_them(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        put(tmp_path, "classification", "a", "good", seed, right(60))
+    for seed in (1, 2):
+        put(tmp_path, "classification", "a", "plain", seed, right(0))
+    study = study_of("classification", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}, seeds=(1, 2, 3))
+    [row] = build_report(study, tmp_path, samples=1000).findings
+    assert (row.runs, row.verdict) == (2, "suggests")
+
+
+def test_no_kept_table_says_that_fewer_than_three_seeds_show_that_something_holds() -> None:
+    results = Path(__file__).parents[2] / "docs" / "results"
+    kept = [row for path in results.glob("study_*.json") for row in json.loads(path.read_text(encoding="utf-8")).get("findings", [])]
+    assert kept
+    assert [row for row in kept if (row["runs"] < 3 or row["over"] != "seeds and items") and "holds" in row["verdict"]] == []
+    table_ = json.loads((results / "study_findings.json").read_text(encoding="utf-8"))
+    seeds, verdict = map(table_["columns"].index, ("seeds", "verdict"))
+    assert [row for row in table_["rows"] if row[seeds] < 3 and "holds" in row[verdict]] == []
+
+
+@pytest.mark.parametrize("name", ["lin2017_entailment", "li2018_lstm"])
+def test_kept_verdicts_are_those_of_the_kept_results(name: str) -> None:
+    root = Path(__file__).parents[2]
+    kept = json.loads((root / "docs" / "results" / f"study_{name}.json").read_text(encoding="utf-8"))["findings"]
+    study = load_study(root / "studies" / f"{name}.yaml", data="data")
+    found = build_report(study, root / "docs" / "results" / "studies" / name).findings
+    assert [(row["says"], row["verdict"], row["over"]) for row in kept] == [(row.says, row.verdict, row.over) for row in found]
+    for row, again in zip(kept, found, strict=True):
+        assert (row["gain"], row["corrected"]) == pytest.approx((again.gain, again.corrected), rel=1e-6)
+
+
+def test_kept_pages_share_one_style_and_others_hold_their_own(tmp_path: Path) -> None:
+    pages = Path(__file__).parents[2] / "docs" / "results" / "studies"
+    write_style(tmp_path / "report.css")
+    style = (tmp_path / "report.css").read_text(encoding="utf-8")
+    assert (pages / "report.css").read_text(encoding="utf-8") == style
+    for path in pages.glob("*/report.html"):
+        text = path.read_text(encoding="utf-8")
+        assert '<link rel="stylesheet" href="../report.css">' in text
+        assert style.strip() not in text
+    put(tmp_path, "classification", "a", "plain", 1, right(3))
+    report = build_report(study_of("classification"), tmp_path, samples=1)
+    own = write_report(report, tmp_path)[1].read_text(encoding="utf-8")
+    assert f"<style>{style.strip()}</style>" in own
+    assert "<link" not in own
 
 
 def test_of_perplexity_the_lower_is_the_better(tmp_path: Path) -> None:
@@ -88,7 +211,7 @@ def test_of_perplexity_the_lower_is_the_better(tmp_path: Path) -> None:
     report = build_report(study_of("lm", {"says": "it helps", "better": "good", "than": "plain", "data": ["a"]}), tmp_path, samples=100)
     [row] = report.findings
     assert row.gain == pytest.approx(2.718281828**2 - 2.718281828)
-    assert row.verdict == "holds"
+    assert row.verdict == "suggests"
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path: Path) -> None:
@@ -114,7 +237,7 @@ def test_a_study_without_hypotheses_says_nothing_of_them(tmp_path: Path) -> None
     put(tmp_path, "classification", "a", "plain", 1, right(3))
     report = build_report(study_of("classification"), tmp_path, samples=1)
     assert findings(report) is None
-    assert "found out" not in markdown(report)
+    assert "Hypotheses" not in markdown(report)
 
 
 def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
@@ -122,8 +245,9 @@ def test_scores_of_captions_are_told_in_thousandths(tmp_path: Path) -> None:
         put(tmp_path, "captioning", "a", variant, 1, [(value, 1.0)] * 8)
     report = build_report(study_of("captioning", {"says": "it helps", "better": "good", "than": "plain"}), tmp_path, samples=200)
     columns, (plain, good) = table(report)
-    assert columns[3:5] == ["CIDEr-D", "against plain"]
-    assert [plain[3:5], good[3:5]] == [["1.000", ""], ["1.000", "+0.250"]]
+    assert columns[3:7] == ["CIDEr-D", "against plain", "95 % interval", "p"]
+    assert [plain[3:6], good[3:6]] == [["1.000", "", ""], ["1.000", "+0.250", "+0.250 to +0.250"]]
+    assert good[6].endswith(" (items)")
     shown = findings(report)
     assert shown is not None
     assert shown[1][0][2] == "+0.250"

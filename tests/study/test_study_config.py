@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from regard.config import TranslationConfig, merged
-from regard.config.study import cell_config, cells, load_study
+from regard.config import TranslationConfig, merge_configs
+from regard.config.study import cell_config, load_study, study_cells
 from regard.errors import ConfigError
 from regard.study.cost import estimate
 
@@ -26,22 +26,22 @@ STUDY: dict[str, Any] = {
 
 def written(folder: Path, **changes: Any) -> Path:
     path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(merged(STUDY, changes)))
+    path.write_text(yaml.safe_dump(merge_configs(STUDY, changes)))
     return path
 
 
 def test_a_run_has_the_settings_of_the_study_the_scale_the_data_and_the_variant(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("model: {embed_dim: 4, decoder_dim: 12}\ntraining: {learning_rate: 0.5}\n")
     study = load_study(written(tmp_path, config="base.yaml"))
-    assert [cell.name for cell in cells(study)] == ["copy-plain-1", "copy-wide-1", "copy-plain-5", "copy-wide-5"]
-    plain, wide = (cell_config(study, cell, folder=tmp_path) for cell in cells(study)[2:])
+    assert [cell.name for cell in study_cells(study)] == ["copy-plain-1", "copy-wide-1", "copy-plain-5", "copy-wide-5"]
+    plain, wide = (cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)[2:])
     assert isinstance(plain, TranslationConfig)
     assert isinstance(wide, TranslationConfig)
     assert (plain.model.embed_dim, wide.model.embed_dim, plain.data.source) == (8, 16, "a")
     assert (plain.training.seed, plain.training.max_updates, plain.training.learning_rate) == (5, 7, 0.5)
     scaled = load_study(tmp_path / "study.yaml", scale="large")
-    assert [cell.name for cell in cells(scaled)] == ["copy-deep-7"]
-    large = cell_config(scaled, cells(scaled)[0], folder=tmp_path)
+    assert [cell.name for cell in study_cells(scaled)] == ["copy-deep-7"]
+    large = cell_config(scaled, study_cells(scaled)[0], folder=tmp_path)
     assert isinstance(large, TranslationConfig)
     assert (large.model.embed_dim, large.model.decoder_dim, large.training.batch_tokens) == (32, 12, 100)
 
@@ -84,7 +84,7 @@ def test_a_study_that_does_not_fit_is_refused_by_the_key(tmp_path: Path, changes
 def test_a_setting_that_does_not_fit_names_the_run(tmp_path: Path) -> None:
     study = load_study(written(tmp_path, variants={"wide": {"settings": {"model": {"embed_dimm": 3}}}}))
     with pytest.raises(ConfigError, match=r"letters, run copy-wide-1: model\.embed_dimm: unknown key"):
-        [cell_config(study, cell, folder=tmp_path) for cell in cells(study)]
+        [cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)]
 
 
 def test_a_scale_with_other_variants_has_the_hypotheses_it_names(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_scale_with_other_variants_has_the_hypotheses_it_names(tmp_path: Path)
 
 def test_a_variant_that_costs_much_may_have_fewer_seeds(tmp_path: Path) -> None:
     study = load_study(written(tmp_path, seeds=[1, 2], variants={"plain": {}, "wide": {"seeds": [2]}}))
-    assert [cell.name for cell in cells(study)] == ["copy-plain-1", "copy-plain-2", "copy-wide-2"]
+    assert [cell.name for cell in study_cells(study)] == ["copy-plain-1", "copy-plain-2", "copy-wide-2"]
     _, rows = estimate(study, beside=tmp_path)
     assert [row[1] for row in rows] == ["plain", "wide"]
 
@@ -121,7 +121,7 @@ def test_the_folder_of_the_data_is_said_outside_the_study(tmp_path: Path) -> Non
 def test_the_studies_that_come_with_the_project_are_whole(path: Path) -> None:
     for scale in (None, *load_study(path, data="/sets").scales):
         study = load_study(path, data="/sets", scale=scale)
-        for cell in cells(study):
+        for cell in study_cells(study):
             cell_config(study, cell, folder=path.parent)
 
 
@@ -131,6 +131,6 @@ def test_the_study_of_the_document_is_one(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text("vocabulary: {kind: word}\n")
     for scale, updates in ((None, 2000), ("small", 100)):
         study = load_study(tmp_path / "mine.yaml", scale=scale)
-        configs = [cell_config(study, cell, folder=tmp_path) for cell in cells(study)]
+        configs = [cell_config(study, cell, folder=tmp_path) for cell in study_cells(study)]
         assert {config.vocabulary.kind for config in configs} == {"word"}
         assert {config.training.max_updates for config in configs} == {updates}

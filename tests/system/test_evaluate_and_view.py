@@ -50,7 +50,7 @@ def measured_on(runs: Path, task: str) -> list[object]:
         ("classification", {"accuracy", "macro-F1"}),
         ("entailment", {"accuracy", "macro-F1"}),
         ("captioning", {"BLEU-4", "ROUGE-L", "CIDEr-D", "perplexity"}),
-        ("lm", {"perplexity, running", "perplexity, separate", "bits per byte, running"}),
+        ("lm", {"perplexity, continuous", "perplexity, separate", "bits per byte, continuous"}),
     ],
 )
 def test_a_run_is_measured_by_the_scores_of_its_task(
@@ -69,7 +69,7 @@ def test_a_run_is_measured_by_the_scores_of_its_task(
 
 @pytest.mark.parametrize("task", ["classification", "entailment"])
 def test_two_runs_that_label_are_compared_and_the_labels_written(call: Callable[..., Any], runs: Path, tmp_path: Path, task: str) -> None:
-    words = ["--against", runs / task, "--output", tmp_path / "labels", "--json", tmp_path / "figures.json"]
+    words = ["--baseline", runs / task, "--output", tmp_path / "labels", "--json", tmp_path / "figures.json"]
     answer = call("evaluate", runs / task, *measured_on(runs, task), *words)
     assert answer.code == 0
     assert b"+0.00" in answer.out
@@ -79,7 +79,7 @@ def test_two_runs_that_label_are_compared_and_the_labels_written(call: Callable[
 
 
 def test_captions_are_written_one_a_line(call: Callable[..., Any], runs: Path, tmp_path: Path) -> None:
-    answer = call("evaluate", runs / "captioning", *measured_on(runs, "captioning"), "--beam", 2, "--output", tmp_path / "captions")
+    answer = call("evaluate", runs / "captioning", *measured_on(runs, "captioning"), "--beam-size", 2, "--output", tmp_path / "captions")
     assert answer.code == 0
     images = {line.split("\t")[0] for line in (runs / "scenes" / "train.tsv").read_text().splitlines()}
     assert len((tmp_path / "captions").read_text().splitlines()) == len(images)
@@ -111,11 +111,14 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
         (["evaluate", "{runs}/lm"], "--text: needed, to measure a run of the task lm"),
         (["evaluate", "{runs}/captioning", "--text", "a"], "--text: not for a run of the task captioning"),
         (["evaluate", "{runs}/lm", "--text", "a", "--output", "b"], "--output: not for a run of the task lm"),
-        (["evaluate", "{runs}/classification", "--examples", "a", "--beam", 3], "--beam: not for a run of the task classification"),
+        (
+            ["evaluate", "{runs}/classification", "--examples", "a", "--beam-size", 3],
+            "--beam-size: not for a run of the task classification",
+        ),
         (["view", "{runs}/captioning", "--text", "a"], "a captioner looks at images (--image FILE), not at text"),
         (["view", "{runs}/lm", "--image", "a.png"], "is a run of the task lm, which reads text"),
         (["view", "{runs}/lm", "--image", "a.png", "--text", "a"], "--text and --image: no run reads both"),
-        (["view", "{runs}/lm", "--text", "a", "--beam", 3], "--target, --beam: not for a run of the task lm"),
+        (["view", "{runs}/lm", "--text", "a", "--beam-size", 3], "--target, --beam-size: not for a run of the task lm"),
         (["view", "{runs}/captioning", "--image", "nowhere.png"], "nowhere.png"),
         (["translate", "{runs}/lm"], "a run of the task lm; expected one of translation"),
     ],

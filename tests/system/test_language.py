@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_starts_and_resumes_from_the_command_line(call: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     words = ["train", "lm", "--text", folder / "text", "--valid-text", folder / "valid_text", "--out", tmp_path / "run"]
-    words += ["vocabulary.kind=character", "model.hidden_dim=8", "model.embed_dim=4", "training.streams=2", "training.max_updates=2"]
+    words += ["vocabulary.kind=character", "model.hidden_size=8", "model.embed_dim=4", "training.streams=2", "training.max_updates=2"]
     first, again = call(*words), call(*words)
     assert (first.code, again.code) == (0, 0)
     assert b"2 updates (max_updates); model in" in first.out
@@ -34,7 +34,7 @@ def test_training_starts_and_resumes_from_the_command_line(call: Callable[..., A
 
 
 def test_settings_can_be_printed_and_listed(call: Callable[..., Any]) -> None:
-    assert b"chunk: 35" in call("train", "lm", "--print-config").out
+    assert b"chunk_length: 35" in call("train", "lm", "--print-config").out
     assert b"model.attention = key_value" in call("list", "settings", "--task", "lm").out
 
 
@@ -53,7 +53,7 @@ def test_scores_as_json(call: Callable[..., Any], folder: Path) -> None:
     assert all(len(item["tokens"]) == len(item["log_probs"]) for item in found)
 
 
-@pytest.mark.parametrize("options", [[], ["--sample", "--top-k", 5, "--seed", 7], ["--beam", 3], ["--sample", "--temperature", 0.5]])
+@pytest.mark.parametrize("options", [[], ["--sample", "--top-k", 5, "--seed", 7], ["--beam-size", 3], ["--sample", "--temperature", 0.5]])
 def test_every_prompt_is_continued(call: Callable[..., Any], folder: Path, options: list[object]) -> None:
     answer = call("generate", folder / "run", "--max-length", 4, *options, stdin=STDIN)
     assert (answer.code, answer.err) == (0, "")
@@ -88,18 +88,18 @@ def test_no_input_gives_no_output(call: Callable[..., Any], folder: Path) -> Non
         (["generate", "nowhere"], "nowhere: expected a run folder or one of the sets dates, copy, reverse, sort, scenes"),
         (["generate", "copy"], "--out FOLDER: needed"),
         (["generate", "copy", "--out", "x", "--sample"], "--sample: copy is a set"),
-        (["generate", "copy", "--out", "x", "--beam", "2", "--top-k", "3"], "--top-k, --beam: copy is a set"),
+        (["generate", "copy", "--out", "x", "--beam-size", "2", "--top-k", "3"], "--top-k, --beam-size: copy is a set"),
         (["generate", "RUN", "--count", "3"], "--count: RUN is a run, not a set"),
         (["generate", "RUN", "--top-p", "0.5"], "--top-p: only with --sample"),
         (["generate", "RUN", "--seed", "5"], "--seed: only with --sample"),
-        (["generate", "RUN", "--sample", "--beam", "2"], "--beam: not with --sample"),
+        (["generate", "RUN", "--sample", "--beam-size", "2"], "--beam-size: not with --sample"),
         (["generate", "RUN", "--sample", "--top-p", "1.5"], "top_p must be greater than 0 and at most 1, found 1.5"),
         (["generate", "RUN", "--sample", "--seed", "-1"], "--seed: expected 0 to 2^63 - 1, found -1"),
         (["generate", ".", "--max-length", "3"], "not a run folder"),
         (["translate", "RUN"], "a run of the task lm; expected one of translation"),
         (["train", "lm", "--out", "x"], "data.text: no training text given"),
         (["train", "lm", "--out", "x", "model.attention=area"], "model.attention"),
-        (["train", "lm", "--out", "x", "model.hidden_dim=7"], "hidden_dim (7) must be a multiple of 2"),
+        (["train", "lm", "--out", "x", "model.hidden_size=7"], "hidden_size (7) must be a multiple of 2"),
     ],
 )
 def test_an_error_is_one_line(

@@ -12,8 +12,8 @@ import pytest
 from regard.config import validate
 from regard.data.parallel import read_pairs
 from regard.data.vocabulary import Vocabulary
-from regard.tasks.translate import Translator
-from regard.tasks.translation import train_translation
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_training import train_translation
 
 pytestmark = pytest.mark.data
 
@@ -40,12 +40,12 @@ def test_a_short_training_learns_more_than_word_frequencies(raw: Path, tmp_path:
             },
             "vocabulary": {"size": 2000},
             "model": {"embed_dim": 64, "encoder_dim": 64, "decoder_dim": 128, "readout_dim": 64, "tie_embeddings": True, "dropout": 0.1},
-            "training": {"max_updates": 200, "batch_tokens": 2000, "learning_rate": 0.003, "warmup": 50},
+            "training": {"max_updates": 200, "batch_tokens": 2000, "learning_rate": 0.003, "warmup_updates": 50},
         },
         "test",
     )
     run = tmp_path / "run"
-    result = train_translation(config, run, say=lambda line: None)
+    result = train_translation(config, run)
     # What the best model that knows only how frequent each token is would reach on these very targets.
     vocabulary = Vocabulary.load(run / "vocabulary.json")
     targets = vocabulary.encode_ids([target for _, target in read_pairs(raw / "val.en.gz", raw / "val.de.gz")])

@@ -31,7 +31,7 @@ def _data(page: str) -> list[dict]:
 
 
 def test_a_page_of_a_run_has_every_layer_head_area_and_hypothesis(call, runs):
-    assert call("view", runs[0], "-o", "page.html", "--beam", 2, stdin=b"ein Hund\nHaus\n").code == 0
+    assert call("view", runs[0], "-o", "page.html", "--beam-size", 2, stdin=b"ein Hund\nHaus\n").code == 0
     records = _data(Path("page.html").read_text())
     assert [record["items"]["source"]["text"] for record in records] == ["ein Hund", "Haus"]
     kinds = [found["kind"] for found in records[0]["maps"]]

@@ -48,7 +48,7 @@ def test_it_leaves_a_run_a_score_a_picture_and_a_page(tmp_path: Path, monkeypatc
 def test_interrupted_it_leaves_with_the_signals_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
     stopped = TrainResult(1, "interrupted", 15, {}, None, None, "", None)
-    monkeypatch.setattr(demo, "train_translation", lambda config, folder, say: stopped)
+    monkeypatch.setattr(demo, "train_translation", lambda config, folder: stopped)
     with pytest.raises(TrainingError, match="the same command goes on from here") as left:
         run_demo(tmp_path, say=lambda line: None)
     assert left.value.exit_code == 143

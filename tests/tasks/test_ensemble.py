@@ -10,7 +10,7 @@ import pytest
 from regard.errors import CheckpointError, ConfigError
 from regard.models import Ensemble
 from regard.tasks import Translator, evaluate_translation
-from regard.tasks.run import open_ensemble
+from regard.tasks.translation_run import open_ensemble
 from tests.tasks.tiny import FAMILIES, TEXTS, trained
 
 

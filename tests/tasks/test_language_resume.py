@@ -14,10 +14,10 @@ from tests.tasks.tiny_language import Killed, run
 TRAINING: dict[str, Any] = {"epochs": 2, "save_every": 2, "evaluate_every": 11}
 TRIALS: dict[str, dict[str, Any]] = {
     "fp32": {"training": TRAINING},
-    "bf16": {"training": {**TRAINING, "precision": "bf16", "accumulation": 2}},
+    "bf16": {"training": {**TRAINING, "precision": "bf16", "gradient_accumulation_steps": 2}},
     "none": {"training": TRAINING, "model": {"attention": "none"}},
-    "lanes, shuffled": {"training": {**TRAINING, "lanes": 2, "accumulation": 3}, "data": {"shuffle": True}},
-    "separate": {"training": {**TRAINING, "batch_tokens": 60}, "data": {"lines": "separate"}},
+    "stream groups, shuffled": {"training": {**TRAINING, "stream_groups": 2, "gradient_accumulation_steps": 3}, "data": {"shuffle": True}},
+    "separate": {"training": {**TRAINING, "batch_tokens": 60}, "data": {"context": "separate"}},
 }
 
 
@@ -34,7 +34,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainResu
         ("fp32", "evaluate 11"),
         ("bf16", "update 7"),
         ("none", "update 7"),
-        ("lanes, shuffled", "saved 6"),
+        ("stream groups, shuffled", "saved 6"),
         ("separate", "update 4"),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_was_read_before_the_kill_matters(
     # Were the carried state not read back, the test above could not tell: here it is not.
     with pytest.raises(Killed):
         run(tmp_path, "update 6", **TRIALS["fp32"])
-    monkeypatch.setattr("regard.training.checkpoint.read_lanes", lambda path, carried: None)
+    monkeypatch.setattr("regard.training.checkpoint.read_stream_state", lambda path, carried: None)
     assert run(tmp_path, **TRIALS["fp32"]).weights_sha256 != undisturbed["fp32"].weights_sha256
 
 

@@ -11,10 +11,10 @@ from regard.config import CrossedConfig, TransformerConfig, TranslationConfig, l
 from regard.data import read_pairs
 from regard.errors import ConfigError
 from regard.tasks import Translator, evaluate_translation, generate, train_translation
-from regard.tasks.evaluate import read_links
-from regard.tasks.look import records_of
-from regard.tasks.run import open_run
-from regard.tasks.translation import check_settings
+from regard.tasks.attention_records import translation_records
+from regard.tasks.translation_evaluation import read_links
+from regard.tasks.translation_run import open_translation_run
+from regard.tasks.translation_training import check_translation_settings
 from tests.tasks.tiny import FAMILIES, TEXTS, write_pairs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -27,19 +27,15 @@ def configuration(folder: Path, model: dict[str, Any], **training: Any) -> Trans
         "vocabulary": {"kind": "character"},
         "model": model,
         "training": {"batch_tokens": 300, "save_every": 1, **training},
-        "decoding": {"max_length": 13, "beam": 3, "batch_size": 5},
+        "decoding": {"max_length": 13, "beam_size": 3, "batch_size": 5},
     }
     return validate(tree, "test")
 
 
-def quiet(line: str) -> None:
-    pass
-
-
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_trained_run_translates_and_shows_where_it_looked(tmp_path: Path, name: str) -> None:
-    train_translation(configuration(tmp_path, FAMILIES[name], max_updates=2), tmp_path / "run", say=quiet)
-    run = open_run(tmp_path / "run")
+    train_translation(configuration(tmp_path, FAMILIES[name], max_updates=2), tmp_path / "run")
+    run = open_translation_run(tmp_path / "run")
     assert run.config.model.type == FAMILIES[name].get("type", "rnn")
     translator = Translator(run)
     lines = [*TEXTS, "", "ein Hund"]
@@ -48,9 +44,11 @@ def test_a_trained_run_translates_and_shows_where_it_looked(tmp_path: Path, name
     for line, item in zip(lines, together, strict=True):
         (alone,) = translator.translate([line])
         assert alone.text == item.text
-    for record in records_of(tmp_path / "run", ["ein Hund bellt"]) + records_of(tmp_path / "run", ["Haus"], target="sieht"):
+    for record in translation_records(tmp_path / "run", ["ein Hund bellt"]) + translation_records(
+        tmp_path / "run", ["Haus"], target="sieht"
+    ):
         assert record.weights.sum(1) == pytest.approx(1.0, abs=1e-5)
-    greedy = run.config.decoding.model_copy(update={"beam": 1, "coverage_penalty": 0.2, "precision": "bfloat16"})
+    greedy = run.config.decoding.model_copy(update={"beam_size": 1, "coverage_penalty": 0.2, "precision": "bfloat16"})
     assert len(translator.translate(TEXTS, decoding=greedy)) == len(TEXTS)
 
 
@@ -59,22 +57,22 @@ def test_a_trained_run_translates_and_shows_where_it_looked(tmp_path: Path, name
     [
         pytest.param({"type": "transformer"}, 8, id="regular"),
         pytest.param({"type": "transformer", "area": {"max_area": 3}}, 8, id="area"),
-        pytest.param({"type": "crossed", "corruption": 0.05}, 12, id="crossed", marks=pytest.mark.slow),
+        pytest.param({"type": "crossed", "swap_probability": 0.05}, 12, id="crossed", marks=pytest.mark.slow),
     ],
 )
 def test_copying_is_learned_and_attended_to(tmp_path: Path, model: dict[str, Any], epochs: int) -> None:
     generate("copy", tmp_path, train=3000, test=100, seed=11)
     config = validate(
         {
-            "data": {"source": str(tmp_path / "train.source"), "target": str(tmp_path / "train.target"), "held_out": 50},
+            "data": {"source": str(tmp_path / "train.source"), "target": str(tmp_path / "train.target"), "valid_size": 50},
             "vocabulary": {"kind": "word"},
             "model": {"embed_dim": 48, "ff_dim": 96, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0, **model},
-            "training": {"epochs": epochs, "batch_tokens": 600, "learning_rate": 0.008, "schedule": "cosine", "warmup": 50},
-            "decoding": {"beam": 2},
+            "training": {"epochs": epochs, "batch_tokens": 600, "learning_rate": 0.008, "schedule": "cosine", "warmup_updates": 50},
+            "decoding": {"beam_size": 2},
         },
         "test",
     )
-    train_translation(config, tmp_path / "run", say=quiet)
+    train_translation(config, tmp_path / "run")
     pairs = read_pairs(tmp_path / "test.source", tmp_path / "test.target")
     evaluation = evaluate_translation(Translator.open(tmp_path / "run"), pairs, links=read_links(tmp_path / "test.links", "character"))
     scores = {score.name: score.value for score in evaluation.scores}
@@ -95,7 +93,7 @@ def test_a_run_folder_of_before_the_families_is_read_as_recurrent(tmp_path: Path
     ("overrides", "message"),
     [
         (["model.type=transformer", "model.cell=gru"], "model.cell: unknown key; known keys: "),
-        (["model.type=crossed", "model.area.max_are=3"], "model.area.max_are: unknown key; did you mean max_area?"),
+        (["model.type=crossed", "model.area.max_are=3"], "model.area.max_are: unknown key; did you mean model.area.max_area?"),
         (["model.type=lstm"], "'rnn', 'transformer', 'crossed'"),
         (["model.type=transformer", "model.embed_dim=9"], "model: embed_dim (9) must be a multiple of num_heads (4)"),
         (["model.type=transformer", "model.area.max_area=0"], "model.area.max_area: Input should be greater"),
@@ -110,15 +108,15 @@ def test_a_wrong_setting_of_a_family_is_named_by_its_key(overrides: list[str], m
 
 @pytest.mark.parametrize("model", [TransformerConfig(), CrossedConfig()])
 def test_shared_tables_need_a_shared_vocabulary(model: TransformerConfig | CrossedConfig) -> None:
-    check_settings(TranslationConfig(model=model))
+    check_translation_settings(TranslationConfig(model=model))
     apart = TranslationConfig(model=model).vocabulary.model_copy(update={"shared": False})
     with pytest.raises(ConfigError, match=r"model\.share_embeddings: needs vocabulary\.shared true"):
-        check_settings(TranslationConfig(model=model, vocabulary=apart))
+        check_translation_settings(TranslationConfig(model=model, vocabulary=apart))
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("multi30k_*.yaml")), ids=lambda path: path.stem)
 def test_a_shipped_configuration_fits_together(path: Path) -> None:
     config = load_config(path)
-    check_settings(config)
+    check_translation_settings(config)
     assert (config.model.type == "transformer") == ("transformer" in path.stem)
     assert path.read_text().startswith(f"# regard train translation --config configs/{path.name} ")

@@ -11,7 +11,7 @@ from regard.config import TranslationConfig, validate
 from regard.data import Vocabulary
 from regard.models import build
 from regard.tasks import Translator, train_translation
-from regard.tasks.run import Run, Vocabularies
+from regard.tasks.translation_run import TranslationRun, Vocabularies
 
 TEXTS = ["ein Hund bellt", "der Hund sieht ein Haus", "ein grünes Haus", "Häuser sehen Hunde", "bellt der Hund ?"]
 KINDS = ("bpe", "unigram", "word", "character")
@@ -26,12 +26,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "lstm area": {
         **RECURRENT,
         "cell": "lstm",
-        "attention": {"score": "scaled_dot", "heads": 2, "query_state": "current", "area": {"max_area": 2}},
+        "attention": {"score": "scaled_dot", "num_heads": 2, "query_state": "current", "area": {"max_area": 2}},
     },
     "transformer": {**ATTENTIVE, "type": "transformer", "norm": "pre"},
     "area": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3}, "norm": "pre"},
     "area features": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3, "key_mode": "features"}},
-    "crossed": {**ATTENTIVE, "type": "crossed", "corruption": 0.5},
+    "crossed": {**ATTENTIVE, "type": "crossed", "swap_probability": 0.5},
 }
 # From random weights the same few tokens come again and again; larger ones differ by line.
 SPREAD = 4.0
@@ -43,7 +43,7 @@ def configuration(*, kind: str = "character", **parts: Any) -> TranslationConfig
         "vocabulary": {"kind": kind, "size": 300},
         "model": {} if "type" in parts.get("model", {}) else MODEL,
         "data": {"max_length": 23},
-        "decoding": {"max_length": 13, "beam": 3, "batch_size": 5},
+        "decoding": {"max_length": 13, "beam_size": 3, "batch_size": 5},
     }
     return validate({**tree, **{name: {**tree.get(name, {}), **values} for name, values in parts.items()}}, "test")
 
@@ -57,7 +57,7 @@ def translator(kind: str = "character", **parts: Any) -> Translator:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(SPREAD)
-    return Translator(Run(Path("in memory"), config, Vocabularies(vocabulary, vocabulary), model, Path("none")))
+    return Translator(TranslationRun(Path("in memory"), config, Vocabularies(vocabulary, vocabulary), model, Path("none")))
 
 
 def write_pairs(folder: Path, *, repeats: int = 4) -> dict[str, str]:
@@ -74,5 +74,5 @@ def trained(folder: Path, *, kind: str = "character", **parts: Any) -> Path:
     training = {"max_updates": 2, "batch_tokens": 300, **parts.pop("training", {})}
     data = {"max_length": 37, **write_pairs(folder), **parts.pop("data", {})}
     config = configuration(kind=kind, data=data, training=training, **parts)
-    train_translation(config, folder / "run", say=lambda line: None)
+    train_translation(config, folder / "run")
     return folder / "run"

@@ -8,9 +8,9 @@ from typing import Any
 
 from regard.config import validate
 from regard.config.captioning import CaptioningConfig
-from regard.data.scene_files import write_scenes
-from regard.data.scenes import SceneSettings, generate_scenes
-from regard.tasks.captioning import train_captioning
+from regard.data.synthetic.scene_files import write_scenes
+from regard.data.synthetic.scenes import SceneSettings, generate_scenes
+from regard.tasks.captioning_training import train_captioning
 
 SCENES = SceneSettings(size=32, objects=(2, 2), radius=(3, 4), captions=2)
 ENCODER = {"channels": [3, 5]}
@@ -30,7 +30,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "soft areas": {**SHOW, "area": {"height": 2, "width": 2}},
     "looks last": {**SHOW, "query_state": "current"},
     "transformer": TRANSFORMER,
-    "transformer areas": {**TRANSFORMER, "words": 0.5, "area": {"height": 3, "width": 3, "key_mode": "features"}},
+    "transformer areas": {**TRANSFORMER, "bag_of_words_weight": 0.5, "area": {"height": 3, "width": 3, "key_mode": "features"}},
 }
 
 
@@ -43,12 +43,12 @@ def configuration(captions: Path, model: dict[str, Any] | None = None, **parts: 
     """Return small settings; each keyword is a part of the configuration, merged into them."""
     tree: dict[str, Any] = {
         "task": "captioning",
-        "data": {"captions": str(captions), "held_out": 2},
+        "data": {"captions": str(captions), "valid_size": 2},
         "image": {"size": 32},
         "vocabulary": {"kind": "word"},
         "model": SHOW if model is None else model,
         "training": {"max_updates": 2, "batch_tokens": 60},
-        "decoding": {"max_length": 11, "beam": 3, "batch_size": 4},
+        "decoding": {"max_length": 11, "beam_size": 3, "batch_size": 4},
     }
     return validate({**tree, **{name: {**tree.get(name, {}), **values} for name, values in parts.items()}}, "test", kind=CaptioningConfig)
 
@@ -56,7 +56,7 @@ def configuration(captions: Path, model: dict[str, Any] | None = None, **parts: 
 def trained(folder: Path, model: dict[str, Any] | None = None, **parts: Any) -> Path:
     """Train for two updates in `folder`/run, on scenes beside it, and return the run folder."""
     captions, _ = write_set(folder)
-    train_captioning(configuration(captions, model, **parts), folder / "run", say=lambda line: None)
+    train_captioning(configuration(captions, model, **parts), folder / "run")
     return folder / "run"
 
 

@@ -12,8 +12,8 @@ import torch
 from regard.config import LanguageConfig, validate
 from regard.data import Vocabulary
 from regard.models import build_language_model
-from regard.tasks.language import LanguageRun, train_language
-from regard.tasks.language_use import LanguageModel
+from regard.tasks.language_prediction import LanguageModel
+from regard.tasks.language_training import LanguageRun, train_language
 from regard.training import TrainResult
 
 ATTENTIONS = ("none", "plain", "key_value", "key_value_predict")
@@ -30,8 +30,8 @@ def configuration(*, kind: str = "character", **parts: Any) -> LanguageConfig:
     """Return small settings; each keyword is a part of the configuration, merged into them."""
     tree: dict[str, Any] = {
         "vocabulary": {"kind": kind, "size": 300},
-        "model": {"embed_dim": 7, "hidden_dim": 12, "window": 3, "layers": 2, "dropout": 0.2},
-        "training": {"streams": 3, "chunk": 5, "learning_rate": 0.02, "log_every": 2},
+        "model": {"embed_dim": 7, "hidden_size": 12, "window": 3, "num_layers": 2, "dropout": 0.2},
+        "training": {"streams": 3, "chunk_length": 5, "learning_rate": 0.02, "log_every": 2},
     }
     names = {**tree, **parts}
     return validate({name: {**tree.get(name, {}), **parts.get(name, {})} for name in names}, "test", kind=LanguageConfig)
@@ -42,7 +42,7 @@ def language_model(kind: str = "character", **parts: Any) -> LanguageModel:
     config = configuration(kind=kind, **parts)
     vocabulary = Vocabulary.train(TEXTS, kind=kind, size=config.vocabulary.size)
     torch.manual_seed(3)
-    model = build_language_model(config.model, vocabulary_size=len(vocabulary)).eval()
+    model = build_language_model(config.model, vocab_size=len(vocabulary)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(SPREAD)
@@ -72,4 +72,4 @@ def run(folder: Path, at: str | None = None, act: Callable[[], None] | None = No
     if not (folder / "text").exists():
         write_text(folder)
     config = configuration(**{**parts, "data": {**files, **parts.get("data", {})}})
-    return train_language(config, folder / "run", say=lambda line: None, on_event=on_event)
+    return train_language(config, folder / "run", on_event=on_event)

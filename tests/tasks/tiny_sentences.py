@@ -10,21 +10,21 @@ import torch
 
 from regard.config import ClassificationConfig, EntailmentConfig, validate
 from regard.data.vocabulary import UNK, Vocabulary
-from regard.models.labeller import build_labeller
+from regard.models.classifier import build_classifier
 from regard.tasks.classification import train_classification
+from regard.tasks.classification_training import SentenceConfig, SentenceRun
 from regard.tasks.entailment import train_entailment
-from regard.tasks.sentences import SentenceConfig, SentenceRun
 from regard.training import TrainResult
 
 FILLERS = ["the", "a", "film", "with", "and", "one", "of", "it", "is", "was", "seen", "that", "plot", "scene", "actor", "story"]
 DECIDING = {"good": ("joy", "gem"), "bad": ("bore", "mess"), "odd": ("riddle", "dream")}
 ANIMALS, TOOLS = ("dog", "cat", "cow"), ("saw", "axe", "plane")
-RECURRENT: dict[str, Any] = {"hidden_dim": 7}
+RECURRENT: dict[str, Any] = {"hidden_size": 7}
 # Every kind of reader and pooling, small: what holds for one holds for all.
 CLASSIFIERS: dict[str, dict[str, Any]] = {
     "structured": {"penalty": 0.3},
     "max": {"pooling": "max"},
-    "mean": {"pooling": "mean", "encoder": {"cell": "gru", "hidden_dim": 5, "layers": 2, "dropout": 0.2}},
+    "mean": {"pooling": "mean", "encoder": {"cell": "gru", "hidden_size": 5, "num_layers": 2, "dropout": 0.2}},
     "last": {"pooling": "last", "mlp_dim": None},
     "transformer": {"encoder": {"type": "transformer", "num_heads": 2, "ff_dim": 13}},
     "post": {"pooling": "max", "encoder": {"type": "transformer", "num_heads": 2, "ff_dim": 13, "norm": "post"}},
@@ -97,8 +97,8 @@ def configuration(folder: Path, *, task: str = "classification", count: int = 60
 def train(config: SentenceConfig, folder: Path, **more: Any) -> TrainResult:
     """Train without a word."""
     if isinstance(config, EntailmentConfig):
-        return train_entailment(config, folder, say=lambda line: None, **more)
-    return train_classification(config, folder, say=lambda line: None, **more)
+        return train_entailment(config, folder, **more)
+    return train_classification(config, folder, **more)
 
 
 def untrained(folder: Path, *, task: str = "classification", **parts: Any) -> SentenceRun:
@@ -108,7 +108,7 @@ def untrained(folder: Path, *, task: str = "classification", **parts: Any) -> Se
     vocabulary = Vocabulary.train([" ".join(words)], kind=config.vocabulary.kind, size=300)
     labels = ("bad", "good", "odd") if task == "classification" else ("no", "yes")
     torch.manual_seed(3)
-    model = build_labeller(config.model, vocabulary_size=len(vocabulary), classes=len(labels), unknown=UNK).eval()
+    model = build_classifier(config.model, vocab_size=len(vocabulary), classes=len(labels), unknown=UNK).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(2.0)

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from regard.errors import CheckpointError, TrainingError
+from regard.errors import CheckpointError, ConfigError, TrainingError
 from regard.training import latest_checkpoint, load_weights, train, weights_sha256
-from regard.training.folder import MANIFEST, remove_leftovers, verify_folder, write_folder
+from regard.training.atomic_folder import MANIFEST, remove_leftovers, verify_folder, write_folder
 from regard.training.weights import named_tensors, read_weights
 from tests.training import tiny
 
@@ -28,7 +28,7 @@ from tests.training import tiny
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
-    tiny.run(folder, max_updates=9, keep=3)
+    tiny.run(folder, max_updates=9, keep_checkpoints=3)
     return folder
 
 
@@ -75,14 +75,14 @@ def test_a_checkpoint_holds_tensors_and_json_and_a_sum_of_each(trained: Path) ->
 
 
 def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:
-    result = tiny.run(tmp_path, learning_rate=1e-9, max_updates=9, keep=2, schedule="constant", precision="fp32")
+    result = tiny.run(tmp_path, learning_rate=1e-9, max_updates=9, keep_checkpoints=2, schedule="constant", precision="fp32")
     # At this rate the loss hardly moves; whichever evaluation was best, its checkpoint stands beside the newest two.
     names = {path.name for path in checkpoints(tmp_path)}
     assert names == {"step-00000008", "step-00000009", f"step-{result.best_step:08d}"}
 
 
 def test_checkpoints_to_be_averaged_outlive_newer_ones(tmp_path: Path) -> None:
-    tiny.run(tmp_path, max_updates=15, keep=1, average=4)
+    tiny.run(tmp_path, max_updates=15, keep_checkpoints=1, average_checkpoints=4)
     assert {path.name for path in checkpoints(tmp_path)} == {f"step-{step:08d}" for step in (6, 9, 12, 15)}
 
 
@@ -113,7 +113,7 @@ def test_training_goes_on_from_the_checkpoint_before_a_damaged_one(trained: Path
     newest = checkpoints(run)[-1]
     flip(newest / "model.safetensors", 500)
     (run / "model" / MANIFEST).unlink()
-    result = tiny.run(run, max_updates=9, keep=3)
+    result = tiny.run(run, max_updates=9, keep_checkpoints=3)
     assert result.step == 9
     assert (run / "checkpoints" / f"damaged-{newest.name}").is_dir()
     assert (run / "model" / "model.safetensors").read_bytes() == (trained / "model" / "model.safetensors").read_bytes()
@@ -160,8 +160,8 @@ def test_another_optimizer_precision_or_average_is_refused(run: Path) -> None:
         tiny.run(run, optimizer="sgd", max_updates=11)
     with pytest.raises(CheckpointError, match=r"training\.precision has changed"):
         tiny.run(run, precision="fp16", max_updates=11)
-    with pytest.raises(CheckpointError, match=r"training\.ema has changed"):
-        tiny.run(run, ema=0.5, max_updates=11)
+    with pytest.raises(CheckpointError, match=r"training\.ema_decay has changed"):
+        tiny.run(run, ema_decay=0.5, max_updates=11)
 
 
 def test_a_changed_run_file_is_refused_by_name(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_state_of_another_schema_is_refused_with_the_key(run: Path) -> None:
 def test_a_full_disk_stops_the_run_in_one_line_and_loses_nothing(run: Path) -> None:
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.jsonl"}
     with files_no_larger_than(3500), pytest.raises(TrainingError, match=r"step-00000010: cannot be saved \(.*too large") as caught:
-        tiny.run(run, max_updates=11, keep=3)
+        tiny.run(run, max_updates=11, keep_checkpoints=3)
     assert "\n" not in str(caught.value)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "log.jsonl"} == before
 
@@ -228,7 +228,7 @@ def test_every_file_and_folder_is_on_disk_before_the_rename_and_the_rename_after
 
 def test_a_run_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrainingError, match=r"file/run: cannot be written \(Not a directory\)"):
+    with pytest.raises(ConfigError, match=r"file/run: cannot be made \(Not a directory\)"):
         tiny.run(tmp_path / "file" / "run")
 
 

@@ -23,15 +23,15 @@ ROOT = Path(__file__).parents[2]
 TRIALS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp bf16": {"precision": "bf16"},
-    "ddp fp16 accumulated": {"precision": "fp16", "accumulation": 2, "epochs": 5},
-    "fsdp": {"distributed": "fsdp", "ema": 0.9},
-    "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "accumulation": 2, "epochs": 5},
+    "ddp fp16 accumulated": {"precision": "fp16", "gradient_accumulation_steps": 2, "epochs": 5},
+    "fsdp": {"distributed": "fsdp", "ema_decay": 0.9},
+    "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "gradient_accumulation_steps": 2, "epochs": 5},
 }
 
 LANGUAGE: dict[str, Any] = {"epochs": 2, "save_every": 2, "evaluate_every": 11}
 LANGUAGE_TRIALS: dict[str, dict[str, Any]] = {
-    "language fp32": {"training": {**LANGUAGE, "lanes": 2}},
-    "language bf16": {"training": {**LANGUAGE, "lanes": 4, "precision": "bf16"}},
+    "language fp32": {"training": {**LANGUAGE, "stream_groups": 2}},
+    "language bf16": {"training": {**LANGUAGE, "stream_groups": 4, "precision": "bf16"}},
 }
 
 
@@ -86,7 +86,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
         whole, resumed = ({"folder": str(folder / run), "language": parts} for run in (name, f"{name} resumed"))
         trials += [whole, {**resumed, "raise": "update 6"}, resumed]
         names += [name, f"{name} killed", f"{name} resumed"]
-    uneven = {"training": {**LANGUAGE, "lanes": 3}}
+    uneven = {"training": {**LANGUAGE, "stream_groups": 3}}
     trials.append({"folder": str(folder / "uneven"), "language": uneven})
     names.append("uneven")
     for trial in trials:
@@ -101,7 +101,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict
 @pytest.mark.parametrize("name", TRIALS)
 def test_two_processes_train_as_one_that_accumulates(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str) -> None:
     folder, results = pair
-    single = tiny.run(tmp_path, **{**TRIALS[name], "accumulation": 2 * TRIALS[name].get("accumulation", 1)})
+    single = tiny.run(tmp_path, **{**TRIALS[name], "gradient_accumulation_steps": 2 * TRIALS[name].get("gradient_accumulation_steps", 1)})
     assert results[name]["step"] == single.step
     figures = [(line["step"], key, value) for line in lines(tmp_path) for key, value in line.items() if isinstance(value, float)]
     others = [(line["step"], key, value) for line in lines(folder / name) for key, value in line.items() if isinstance(value, float)]
@@ -199,7 +199,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 def test_two_processes_share_a_text_as_one_that_accumulates(
     pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path, name: str
 ) -> None:
-    tiny_language.run(tmp_path, training={**LANGUAGE_TRIALS[name]["training"], "accumulation": 2})
+    tiny_language.run(tmp_path, training={**LANGUAGE_TRIALS[name]["training"], "gradient_accumulation_steps": 2})
     found, expected = losses(pair[0] / name), losses(tmp_path)
     assert [step for step, _ in found] == [step for step, _ in expected]
     assert [loss for _, loss in found] == pytest.approx([loss for _, loss in expected], rel=1e-5)
@@ -216,5 +216,5 @@ def test_a_checkpoint_holds_the_lanes_of_both_processes(pair: tuple[Path, dict[s
 
 def test_lanes_that_two_processes_cannot_share_are_refused(pair: tuple[Path, dict[str, dict[str, Any]]]) -> None:
     assert pair[1]["uneven"] == {
-        "error": "ConfigError: 2 processes cannot share 3 lanes of text; training.lanes must be a multiple of the processes"
+        "error": "ConfigError: 2 processes cannot share 3 stream groups; training.stream_groups must be a multiple of the processes"
     }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from pathlib import Path
 
 import pytest
 
+from regard import progress
 from regard.errors import TrainingError
-from regard.training.job import Progress
-from regard.training.log import RunLog, drop_later
+from regard.training.log import RunLog, drop_later_events
+from regard.training.training_job import Progress
 from tests.training import tiny
 
 
@@ -25,7 +27,7 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path, evaluated: int, 
     evaluation = [entry("evaluate", 7)]
     later = [entry("done", 7), entry("train", 8), "[]\n", '{"event": "tra']
     path.write_text("".join(first + evaluation + later))
-    drop_later(path, Progress(step=7, evaluated_step=evaluated))
+    drop_later_events(path, Progress(step=7, evaluated_step=evaluated))
     assert path.read_text() == "".join(first + (evaluation if kept else []))
 
 
@@ -60,20 +62,27 @@ def test_a_training_line_tells_what_is_needed(tmp_path: Path) -> None:
     assert line["tokens_per_second"] == pytest.approx(5 * tiny.EXAMPLES / line["seconds"], rel=0.05)
 
 
-def test_plain_lines_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny.run(tmp_path, log_every=2, max_updates=2)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[0].startswith("step 2  epoch 1  loss ")
-    assert " tokens/s  0:00:00 left" in err.splitlines()[0]
+def test_a_training_is_a_stage_with_its_figures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ended: list[progress.Stage] = []
+    with progress.listening(lambda event: ended.append(event.stage) if event.kind == "end" and event.stage else None):
+        tiny.run(tmp_path, log_every=2, max_updates=2)
+    assert [stage.name for stage in ended] == ["Evaluating", "Training"]
+    assert (ended[1].done, ended[1].total, ended[1].unit) == (2, 2, "updates")
+    assert re.fullmatch(r"epoch 1, loss \d\.\d{4}, lr \S+, [\d,]+ tokens/s", ended[1].figures)
+    assert capfd.readouterr() == ("", "")  # nobody asked
 
 
-def test_a_terminal_shows_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rich.console.Console.is_terminal", True)
-    tiny.run(tmp_path, log_every=2, max_updates=2)
-    err = capsys.readouterr().err
-    assert "2/2" in err
-    assert "tokens/s" in err
+def test_before_it_starts_a_training_tells_its_updates_and_soon_how_long_they_take(tmp_path: Path, messages: list[str]) -> None:
+    tiny.run(tmp_path, max_updates=40, epochs=100)
+    told = [line for line in messages if " in all" in line or line.startswith("expected")]
+    assert re.fullmatch(r"[\d,]+ updates an epoch, 40 in all on cpu", told[0])
+    assert re.fullmatch(r"expected: 0:00:\d\d for 27 more updates, at \S+ s each, evaluations not counted", told[1])
+    assert len(told) == 2
+
+
+def test_a_training_of_few_updates_is_over_before_anything_can_be_expected(tmp_path: Path, messages: list[str]) -> None:
+    tiny.run(tmp_path, max_updates=13, epochs=100)
+    assert not [line for line in messages if line.startswith("expected")]
 
 
 def test_a_log_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:

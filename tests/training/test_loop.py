@@ -16,16 +16,16 @@ from torch import nn
 
 from regard.errors import ConfigError, DataError, MissingExtraError, TrainingError
 from regard.ops import SequenceLoss
-from regard.training import Job, TrainResult, load_weights, train
+from regard.training import TrainingJob, TrainResult, load_weights, train
 from tests.training import tiny
 from tests.training.test_resume import lines
 
 
-def run(folder: Path, job: Job, **changes: Any) -> TrainResult:
+def run(folder: Path, job: TrainingJob, **changes: Any) -> TrainResult:
     return train(tiny.model(), job, config=tiny.config(**changes), folder=folder)
 
 
-def spoiled(step: int, spoil: Callable[[SequenceLoss], SequenceLoss]) -> Job:
+def spoiled(step: int, spoil: Callable[[SequenceLoss], SequenceLoss]) -> TrainingJob:
     """Return the tiny job, whose loss is changed in the given call."""
     calls = iter(range(1, 10**6))
     job = tiny.job()
@@ -44,8 +44,15 @@ def test_training_lowers_the_loss(tmp_path: Path) -> None:
 
 
 def test_an_update_is_the_gradient_of_the_mean_over_all_its_tokens(tmp_path: Path) -> None:
-    changes = {"optimizer": "sgd", "learning_rate": 0.5, "schedule": "constant", "warmup": 0, "weight_decay": 0.0, "clip_norm": None}
-    train(tiny.model(dropout=0), tiny.job(), config=tiny.config(**changes, accumulation=3, max_updates=3), folder=tmp_path)
+    changes = {
+        "optimizer": "sgd",
+        "learning_rate": 0.5,
+        "schedule": "constant",
+        "warmup_updates": 0,
+        "weight_decay": 0.0,
+        "clip_norm": None,
+    }
+    train(tiny.model(dropout=0), tiny.job(), config=tiny.config(**changes, gradient_accumulation_steps=3, max_updates=3), folder=tmp_path)
     model = tiny.model(dropout=0)
     data = torch.tensor(tiny.sequences())
     for batches in (tiny.plan(0)[:3], tiny.plan(0)[3:6], tiny.plan(0)[6:]):
@@ -65,7 +72,7 @@ def test_gradients_are_clipped_to_the_norm_and_the_norm_before_it_is_logged(tmp_
         "optimizer": "sgd",
         "learning_rate": 1.0,
         "schedule": "constant",
-        "warmup": 0,
+        "warmup_updates": 0,
         "weight_decay": 0.0,
         "max_updates": 1,
         "log_every": 1,
@@ -99,7 +106,7 @@ def test_by_default_a_run_is_evaluated_and_saved_once_an_epoch(tmp_path: Path, e
 def test_patience_ends_a_run_and_the_best_weights_are_final(tmp_path: Path) -> None:
     values = iter([5.0, 3.0, 4.0, 3.0, 9.0])
     job = replace(tiny.job(), evaluate=lambda model: {"loss": next(values)})
-    result = run(tmp_path, job, patience=2, evaluate_every=2, epochs=9, keep=1)
+    result = run(tmp_path, job, patience=2, evaluate_every=2, epochs=9, keep_checkpoints=1)
     assert (result.reason, result.step, result.best_step, result.best_value) == ("patience", 8, 4, 3.0)
     best = tmp_path / "checkpoints" / "step-00000004" / "model.safetensors"
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == best.read_bytes()
@@ -125,10 +132,12 @@ def test_a_missing_metric_is_an_error_that_names_what_there_is(tmp_path: Path) -
     job = replace(tiny.job(), evaluate=lambda model: {"loss": 1.0, "chrf": 2.0})
     with pytest.raises(ConfigError, match=r"training\.metric: the evaluation gives chrf, loss, but not bleu"):
         run(tmp_path, job, metric="bleu")
+    with pytest.raises(ConfigError, match=r"training\.eval_metrics: the evaluation gives chrf, loss, but not cider"):
+        run(tmp_path / "other", job, metric="chrf", eval_metrics=("loss", "cider"))
 
 
 def test_the_mean_of_the_last_evaluations_is_final(tmp_path: Path) -> None:
-    tiny.run(tmp_path, average=3, keep=1)
+    tiny.run(tmp_path, average_checkpoints=3, keep_checkpoints=1)
     files = [load_file(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors") for step in (15, 18, 21)]
     final = load_file(tmp_path / "model" / "model.safetensors")
     for name, tensor in final.items():
@@ -145,7 +154,7 @@ def test_the_moving_average_is_evaluated_and_final(tmp_path: Path) -> None:
         history.append({name: p.detach().clone() for name, p in model.named_parameters()})
         return job.evaluate(model)
 
-    changes = {"ema": 0.5, "evaluate_every": 1, "save_every": 1, "max_updates": 4, "keep": 9}
+    changes = {"ema_decay": 0.5, "evaluate_every": 1, "save_every": 1, "max_updates": 4, "keep_checkpoints": 9}
     run(tmp_path, replace(job, evaluate=evaluate), **changes)
     plain = [load_file(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors") for step in (1, 2, 3, 4)]
     average = {name: p.detach() for name, p in tiny.model().named_parameters()}
@@ -178,7 +187,14 @@ def test_half_precision_keeps_float32_weights_and_learns_nearly_the_same(tmp_pat
 
 
 def test_a_gradient_that_overflows_in_fp16_lowers_the_scale_and_training_goes_on(tmp_path: Path) -> None:
-    run(tmp_path, spoiled(3, lambda sums: sums._replace(loss=sums.loss * 1e36)), precision="fp16", max_updates=5, save_every=1, keep=9)
+    run(
+        tmp_path,
+        spoiled(3, lambda sums: sums._replace(loss=sums.loss * 1e36)),
+        precision="fp16",
+        max_updates=5,
+        save_every=1,
+        keep_checkpoints=9,
+    )
     states = [json.loads((tmp_path / "checkpoints" / f"step-{step:08d}" / "state.json").read_text()) for step in (2, 3, 4)]
     scales = [state["scaler"]["scale"] for state in states]
     assert scales == [scales[0], scales[0] / 2, scales[0] / 2]
@@ -231,7 +247,7 @@ def test_a_model_the_processor_cannot_train_in_half_precision_is_an_error_that_s
 
 def test_a_missing_tensorboard_is_told_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'regard\[tensorboard\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[tensorboard\]'"):
         tiny.run(tmp_path, tensorboard=True)
 
 

@@ -21,7 +21,7 @@ def rate(step: int, **changes: Any) -> float:
 
 @pytest.mark.parametrize("schedule", ["constant", "inverse_sqrt", "cosine", "linear"])
 def test_warm_up_is_linear_and_reaches_the_peak(schedule: str) -> None:
-    assert [rate(step, schedule=schedule, warmup=10) for step in (1, 5, 10)] == pytest.approx([PEAK / 10, PEAK / 2, PEAK])
+    assert [rate(step, schedule=schedule, warmup_updates=10) for step in (1, 5, 10)] == pytest.approx([PEAK / 10, PEAK / 2, PEAK])
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_warm_up_is_linear_and_reaches_the_peak(schedule: str) -> None:
     ],
 )
 def test_after_warm_up_the_rate_falls_as_the_schedule_says(schedule: str, expected: list[float]) -> None:
-    found = [rate(step, schedule=schedule, warmup=10, final_fraction=0.2) for step in (60, 110, 200)]
+    found = [rate(step, schedule=schedule, warmup_updates=10, final_fraction=0.2) for step in (60, 110, 200)]
     assert found == pytest.approx(expected)
 
 
 def test_cosine_and_linear_differ_off_the_middle() -> None:
-    quarter = [rate(35, schedule=schedule, warmup=10) / PEAK for schedule in ("cosine", "linear")]
+    quarter = [rate(35, schedule=schedule, warmup_updates=10) / PEAK for schedule in ("cosine", "linear")]
     assert quarter == pytest.approx([0.5 * (1 + math.cos(math.pi / 4)), 0.75])
 
 

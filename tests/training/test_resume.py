@@ -16,9 +16,9 @@ from tests.training import tiny
 
 FEATURES: dict[str, dict[str, Any]] = {
     "fp32": {},
-    "bf16": {"precision": "bf16", "accumulation": 2},
+    "bf16": {"precision": "bf16", "gradient_accumulation_steps": 2},
     "fp16": {"precision": "fp16", "optimizer": "adam"},
-    "averages": {"ema": 0.9, "average": 3, "optimizer": "sgd"},
+    "averages": {"ema_decay": 0.9, "average_checkpoints": 3, "optimizer": "sgd"},
 }
 # Epochs end at updates 7, 14 and 21; accumulating two batches, with one left over, at 4, 8 and 12.
 MOMENTS = {
@@ -102,10 +102,10 @@ def test_a_signal_saves_and_the_run_resumes_exactly(
 
 
 def test_a_stop_leaves_no_checkpoint_that_a_run_never_stopped_would_not_have(tmp_path: Path) -> None:
-    tiny.run(tmp_path / "straight", keep=100)
+    tiny.run(tmp_path / "straight", keep_checkpoints=100)
     for moment in ("update 5", "update 8", "evaluate 9", "save 12"):
-        tiny.run(tmp_path / "stopped", moment, lambda: os.kill(os.getpid(), signal.SIGTERM), keep=100)
-    tiny.run(tmp_path / "stopped", keep=100)
+        tiny.run(tmp_path / "stopped", moment, lambda: os.kill(os.getpid(), signal.SIGTERM), keep_checkpoints=100)
+    tiny.run(tmp_path / "stopped", keep_checkpoints=100)
     straight, stopped = ([path.name for path in list_checkpoints(tmp_path / name)] for name in ("straight", "stopped"))
     assert stopped == straight
 

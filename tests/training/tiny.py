@@ -14,13 +14,22 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import TrainingConfig
+from regard.data.batching import split_batch
 from regard.ops import SequenceLoss
-from regard.training import Job, StopSignal, TrainResult, train
+from regard.training import StopSignal, TrainingJob, TrainResult, train
 
 VOCABULARY, DIMENSION, EXAMPLES = 13, 7, 37
 BATCHES = 7  # odd, so that two processes or accumulated batches leave one over at the end of an epoch
 CONFIG = TrainingConfig(
-    seed=3, epochs=3, learning_rate=0.02, schedule="cosine", warmup=2, weight_decay=0.01, log_every=2, save_every=2, evaluate_every=3
+    seed=3,
+    epochs=3,
+    learning_rate=0.02,
+    schedule="cosine",
+    warmup_updates=2,
+    weight_decay=0.01,
+    log_every=2,
+    save_every=2,
+    evaluate_every=3,
 )
 
 
@@ -72,7 +81,7 @@ def plan(epoch: int) -> list[Planned]:
     return [Planned(tuple(order[a:b]), 5 * (b - a)) for a, b in itertools.pairwise(cuts)]
 
 
-def job(on_event: Callable[[str], None] | None = None) -> Job:
+def job(on_event: Callable[[str], None] | None = None) -> TrainingJob:
     data, stop = torch.tensor(sequences()), StopSignal()
 
     def evaluate(model: nn.Module) -> dict[str, float]:
@@ -84,12 +93,13 @@ def job(on_event: Callable[[str], None] | None = None) -> Job:
         return {"loss": total / (5 * EXAMPLES)}
 
     extra = {} if on_event is None else {"on_event": on_event}
-    return Job(
+    return TrainingJob(
         plan=plan,
         collate=lambda planned: data[list(planned.indices)],
         loss=lambda model, batch: model(batch),
         evaluate=evaluate,
         stop=stop,
+        split=split_batch,
         **extra,
     )
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard import ops
-from regard.ops.area import LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, hidden_parts
+from regard.ops.materialized_areas import LEARNED_KEY_MODES, VALUE_MODES, AreaWeights, hidden_parts
 from tests.ops.test_additive import plain as plain_additive
-from tests.ops.test_indexed import by_areas
-from tests.ops.test_indexed import plain as plain_indexed
+from tests.ops.test_cached_attention import by_areas
+from tests.ops.test_cached_attention import plain as plain_indexed
 from tests.ops.test_residual import plain as plain_residual
 from tests.reference import area as area_loops
 
@@ -29,12 +29,12 @@ SPREADS = {
     torch.bfloat16: (1e-3, 1.0, 1.0, 30.0, 1e3),
     torch.float16: (1e-2, 1.0, 1.0, 8.0),  # more and products overflow
 }
-POISON = (math.nan, math.inf, -math.inf)
+POISON = (math.nan, math.inf, -math.inf, 1e20, -1e30, 3e38, -3e38)
 EPSILON = 1e-6
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "plain": lambda x: x,
+    "is_plain": lambda x: x,
     "turned": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x,
     "strided": lambda x: torch.stack([x, x], -1)[..., 0],
     "offset": lambda x: torch.cat([x.new_zeros(1), x.flatten()])[1:].view(x.shape),  # it begins at an odd place, which no vector unit likes
@@ -115,8 +115,10 @@ class Draw:
         if kind == "none":
             return None
         if kind == "causal":
-            return ops.causal_mask(target, source)
-        shape = {"keys": (batch, 1, source), "all": (batch, target, source), "rows": (target, source), "queries": (batch, target, 1)}[kind]
+            return ops.causal_mask(target, source)[None]
+        shape = {"keys": (batch, 1, source), "all": (batch, target, source), "rows": (1, target, source), "queries": (batch, target, 1)}[
+            kind
+        ]
         mask = self.flags(*shape, share=self.pick(0.5, 0.9))
         if kind == "all":
             mask[:, 0] = False
@@ -273,7 +275,7 @@ def doubly_stochastic_penalty(draw: Draw) -> Call:
         missing = ((1 - weights.masked_fill(~mask.unsqueeze(-1), 0.0).sum(1)) ** 2).masked_fill(~places, 0.0)
         return missing.sum() / (batch if reduction == "paper" else places.sum())
 
-    ours = lambda weights: ops.doubly_stochastic_penalty(weights, mask, places, reduction=reduction)  # noqa: E731
+    ours = lambda weights: ops.doubly_stochastic_penalty(weights, query_mask=mask, key_mask=places, reduction=reduction)  # noqa: E731
     return Call(ours, plain, [draw.rows(batch, target, source)], {0: ~mask.unsqueeze(-1)})
 
 
@@ -458,7 +460,7 @@ def nonlocal_attention(draw: Draw) -> Call:
     return Call(ours, plain, leaves, {} if gone is None else {1: gone, 2: gone})
 
 
-def indexed_attention(draw: Draw) -> Call:
+def cached_attention(draw: Draw) -> Call:
     groups, share, heads, size, length, items = draw.size(5), draw.size(5), draw.size(3), draw.size(67), draw.size(), draw.size(31)
     places = torch.randint(items, (groups, length), generator=draw.generator)
     lengths = draw.pick(None, torch.randint(length + 1, (groups,), generator=draw.generator))
@@ -471,14 +473,14 @@ def indexed_attention(draw: Draw) -> Call:
         return plain_indexed(query, keys, values, places, lengths)
 
     def ours(query: Tensor, keys: Tensor, values: Tensor) -> Any:
-        return ops.indexed_attention(query, keys, values, places, lengths=lengths, max_area=longest, need_weights=True)
+        return ops.cached_attention(query, keys, values, places, lengths=lengths, max_area=longest, need_weights=True)
 
     counted = places if lengths is None else places[torch.arange(length) < lengths.unsqueeze(1)]
     gone = torch.ones(items, dtype=torch.bool).index_fill(0, counted.flatten(), False)[:, None, None]
     return Call(ours, plain, leaves, {1: gone, 2: gone}, values=True)
 
 
-def shield(draw: Draw) -> Call:
+def mask_nonfinite(draw: Draw) -> Call:
     _, key, value = three(draw, same=False)
     target = draw.size()
     mask = draw.mask(len(key), target, key.shape[1])
@@ -487,7 +489,9 @@ def shield(draw: Draw) -> Call:
     def plain(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return (key, value) if gone is None else (key.masked_fill(gone, 0.0), value.masked_fill(gone, 0.0))
 
-    return Call(lambda key, value: ops.shield(key, value, mask)[:2], plain, [key, value], {} if gone is None else {0: gone, 1: gone})
+    return Call(
+        lambda key, value: ops.mask_nonfinite(key, value, mask)[:2], plain, [key, value], {} if gone is None else {0: gone, 1: gone}
+    )
 
 
 # Parts of models.
@@ -521,7 +525,8 @@ def linear(draw: Draw) -> Call:
     """Alone, and in recurrent steps."""
     inputs, outputs = draw.size(67), draw.size(67)
     if draw.pick(True, False):
-        return Call(ops.linear, F.linear, [draw.numbers(draw.size(), inputs), draw.moderate(outputs, inputs), draw.moderate(outputs)])
+        leaves = [draw.numbers(draw.size(), inputs), draw.moderate(outputs, inputs), draw.moderate(outputs)]
+        return Call(ops.linear, F.linear, leaves[: draw.pick(2, 3)])
 
     def steps(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         with ops.recurrent_steps():
@@ -551,14 +556,17 @@ def linear_cross_entropy(draw: Draw) -> Call:
     target = torch.randint(classes, (rows,), generator=draw.generator)
     spread = min(draw.spread, 8.0)
 
-    def plain(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def plain(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         logits = F.linear(hidden, weight, bias)
         return F.cross_entropy(
             logits.to(torch.promote_types(logits.dtype, torch.float32)), target, reduction="sum", label_smoothing=smoothing
         )
 
-    ours = lambda hidden, weight, bias: ops.linear_cross_entropy(hidden, weight, bias, target, label_smoothing=smoothing).loss  # noqa: E731
-    return Call(ours, plain, [draw.numbers(rows, size, spread=spread), draw.moderate(classes, size), draw.moderate(classes)])
+    def ours(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return ops.linear_cross_entropy(hidden, weight, bias, target, label_smoothing=smoothing).loss
+
+    leaves = [draw.numbers(rows, size, spread=spread), draw.moderate(classes, size), draw.moderate(classes)]
+    return Call(ours, plain, leaves[: draw.pick(2, 3)])
 
 
 def residual(draw: Draw) -> Call:
@@ -568,7 +576,8 @@ def residual(draw: Draw) -> Call:
     # Of one number, or of nearly equal ones, the variance is all rounding.
     shape, spread = (*shape[:2], shape[2] + 4), max(draw.spread, 1.0)
     leaves = [draw.numbers(*shape, spread=spread), draw.numbers(*shape, spread=spread), draw.moderate(shape[-1]), draw.moderate(shape[-1])]
-    return Call(ops.residual, plain_residual, leaves)
+    # The bias may be left out.
+    return Call(ops.residual, lambda x, c, w, *b: plain_residual(x, c, w, *(b or [torch.zeros_like(w)])), leaves[: draw.pick(3, 4)])
 
 
 def top_log_probs(draw: Draw) -> Call:
@@ -583,7 +592,7 @@ def top_log_probs(draw: Draw) -> Call:
     return Call(lambda logits: ops.top_log_probs(logits, count).log_probs, plain, [logits], values=True)
 
 
-def unread(draw: Draw) -> Call:
+def lazy_logits(draw: Draw) -> Call:
     size, width, count = draw.pick(13, 83, 1031), draw.size(67), draw.pick(1, 6)
     leaves = [draw.moderate(draw.size(3), draw.size(5), width), draw.moderate(size, width), draw.moderate(size)]
     forbidden = torch.tensor([0, 2])
@@ -601,7 +610,7 @@ def unread(draw: Draw) -> Call:
         layer = ops.Linear(width, size, dtype=hidden.dtype)
         layer.weight, layer.bias = torch.nn.Parameter(weight.detach()), torch.nn.Parameter(bias.detach())
         with torch.no_grad(), ops.packed_weights():
-            found = ops.unread(hidden, layer)
+            found = ops.lazy_logits(hidden, layer)
             return plain(hidden, weight, bias) if found is None else found.best(count, forbidden, instead=3, least=-1e9)[0]
 
     # A log-probability is the difference of a logit and the logarithm of a sum.
@@ -615,7 +624,7 @@ OPERATIONS: dict[str, Callable[[Draw], Call]] = {
         *(masked_softmax, gaussian_window, area_softmax, normalized_weights, position_log_prob, weights_entropy, score_function_loss),
         *(doubly_stochastic_penalty, redundancy_penalty),
         *(window_sums, window_maxima, window_moments, area_values, area_keys, item_weights, summed_area_table, area_sums, area_features),
-        *(nonlocal_attention, indexed_attention, shield),
-        *(gru_gates, lstm_gates, linear, packed_weights, linear_cross_entropy, residual, top_log_probs, unread),
+        *(nonlocal_attention, cached_attention, mask_nonfinite),
+        *(gru_gates, lstm_gates, linear, packed_weights, linear_cross_entropy, residual, top_log_probs, lazy_logits),
     )
 }

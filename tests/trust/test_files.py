@@ -18,13 +18,13 @@ import pytest
 from regard.data.vocabulary import Vocabulary
 from regard.errors import RegardError
 from regard.serve.routes import TASKS
-from regard.tasks.caption_run import open_caption_run
-from regard.tasks.language import open_language_run
-from regard.tasks.run import open_run
-from regard.tasks.sentences import open_sentences
+from regard.tasks.captioning_run import open_caption_run
+from regard.tasks.classification_training import open_sentence_run
+from regard.tasks.language_training import open_language_run
+from regard.tasks.translation_run import open_translation_run
 from regard.training import latest_checkpoint
+from regard.training.atomic_folder import FORMAT, MANIFEST, file_sha256
 from regard.training.checkpoint import list_checkpoints
-from regard.training.folder import FORMAT, MANIFEST, file_sha256
 from tests.conftest import Answer
 from tests.tasks import tiny_language, tiny_sentences
 from tests.trust import wrong_models
@@ -39,10 +39,10 @@ OWN = ["config.yaml", "vocabulary.json", "model/model.safetensors", "model/state
 SAVED = ["model.safetensors", "optimizer.safetensors", "ema.safetensors", "carried.safetensors", "state.json", "manifest.json"]
 SECONDS, MEGABYTES = 2.0, 200.0
 OPEN: dict[str, Callable[[Path], Any]] = {
-    "translation": open_run,
+    "translation": open_translation_run,
     "captioning": open_caption_run,
-    "classification": open_sentences,
-    "entailment": open_sentences,
+    "classification": open_sentence_run,
+    "entailment": open_sentence_run,
     "lm": open_language_run,
 }
 
@@ -72,7 +72,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train_again(folder: Path) -> str:
     """Train, or go on with, the language model in a folder; return the hash of its last weights."""
-    training = {"ema": 0.5, "max_updates": 6, "save_every": 2, "evaluate_every": 2, "keep": 3}
+    training = {"ema_decay": 0.5, "max_updates": 6, "save_every": 2, "evaluate_every": 2, "keep_checkpoints": 3}
     return tiny_language.run(folder, training=training).weights_sha256
 
 
@@ -143,7 +143,7 @@ def test_damage_to_any_file_of_a_run_is_found(check: Checks, tmp_path: Path, lan
     for name in OWN:
         damage.of(folder / "run" / name, lambda name=name: not_opened(open_language_run, folder / "run", folder / "run" / name))
     labelled = Path(shutil.copytree(classifier, tmp_path / "classifier")) / "run"
-    damage.of(labelled / "labels.json", lambda: not_opened(open_sentences, labelled, labelled / "labels.json"))
+    damage.of(labelled / "labels.json", lambda: not_opened(open_sentence_run, labelled, labelled / "labels.json"))
     # What was trained on is asked for when training goes on.
     damage.of(folder / "run" / "data.json", lambda: not_opened(lambda run: train_again(run.parent), folder / "run", folder / "run"))
     damage.close()

@@ -48,7 +48,7 @@ class Stream(NamedTuple):
 
 
 STREAMS = {
-    "translate": Stream("translation", ("--beam", "1", "--max-length", "8")),
+    "translate": Stream("translation", ("--beam-size", "1", "--max-length", "8")),
     "classify": Stream("classification"),
     "entail": Stream("entailment", separator=b"\t"),
     "score": Stream("lm", blank=False, long=1),  # it reads all of a line, token by token
@@ -195,7 +195,18 @@ def stream_lines(verb: str) -> list[str]:
 TRAIN = ["training.max_updates=1", "training.batch_tokens=400", "vocabulary.kind=character", "--out", "{out}"]
 SMALL = ["model.embed_dim=4", "model.encoder_dim=4", "model.decoder_dim=8", "model.readout_dim=4"]
 FILE_VERBS: dict[str, list[str]] = {
-    "evaluate translation": ["evaluate", "{translation}", "--source", "{file}", "--target", "{file}", "--beam", "1", "--max-length", "3"],
+    "evaluate translation": [
+        "evaluate",
+        "{translation}",
+        "--source",
+        "{file}",
+        "--target",
+        "{file}",
+        "--beam-size",
+        "1",
+        "--max-length",
+        "3",
+    ],
     "evaluate lm": ["evaluate", "{lm}", "--text", "{file}"],
     "evaluate classification": ["evaluate", "{classification}", "--examples", "{file}"],
     "evaluate entailment": ["evaluate", "{entailment}", "--examples", "{file}"],
@@ -208,7 +219,7 @@ FILE_VERBS: dict[str, list[str]] = {
     "parameters": ["parameters", "{file}"],
     "compare": ["compare", "{file}", "--out", "{out}"],
     "train translation": ["train", "translation", "--source", "{file}", "--target", "{file}", *SMALL, *TRAIN],
-    "train lm": ["train", "lm", "--text", "{file}", "model.embed_dim=4", "model.hidden_dim=4", *TRAIN],
+    "train lm": ["train", "lm", "--text", "{file}", "model.embed_dim=4", "model.hidden_size=4", *TRAIN],
     "train classification": ["train", "classification", "--train", "{file}", *TRAIN],
     "train entailment": ["train", "entailment", "--train", "{file}", *TRAIN],
     "train captioning": ["train", "captioning", "--captions", "{file}", *TRAIN],
@@ -386,10 +397,10 @@ MISUSES: list[list[str]] = [
     ["translate", "nowhere"],
     ["translate", "one"],
     ["translate", "{lm}"],
-    ["translate", "{translation}", "--beam", "0"],
-    ["translate", "{translation}", "--beam", "many"],
+    ["translate", "{translation}", "--beam-size", "0"],
+    ["translate", "{translation}", "--beam-size", "many"],
     ["translate", "{translation}", "--nonsense"],
-    ["translate", "{translation}", "--with", "{lm}"],
+    ["translate", "{translation}", "--ensemble", "{lm}"],
     ["translate", "{translation}", "--sample", "--top-p", "3"],
     ["translate", "{translation}", "--precision", "double"],
     ["tranlsate", "{translation}"],
@@ -399,7 +410,7 @@ MISUSES: list[list[str]] = [
     ["score", "{translation}"],
     ["score", "{lm}", "--batch-size", "-1"],
     ["generate", "{lm}", "--temperature", "0.5"],
-    ["generate", "{lm}", "--sample", "--beam", "3"],
+    ["generate", "{lm}", "--sample", "--beam-size", "3"],
     ["generate", "{lm}", "--sample", "--seed", "-1"],
     ["generate", "sets"],
     ["generate", "copy"],

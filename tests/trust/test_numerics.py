@@ -26,7 +26,7 @@ from regard.tasks import Translation, Translator
 from tests.attention.mechanisms import MECHANISMS, B, Mechanism, Uniform, build, inputs
 from tests.attention.test_contract import Run, assert_same, over_heads, run
 from tests.decoding import test_selection
-from tests.models import test_native_recurrent, test_native_step
+from tests.models import test_rnn_native_step, test_transformer_native_step
 from tests.ops import test_area_attention, test_area_features
 from tests.ops.error_rule import FLOOR
 from tests.ops.test_gradients import NOT_DIFFERENTIABLE
@@ -41,9 +41,9 @@ needs_library = pytest.mark.skipif(native.library() is None, reason="not run: th
 # Public names that are not in the table of operations, each with its reason.
 ELSEWHERE = {
     **{name: why for name, why in NOT_DIFFERENTIABLE.items() if why in ("a record", "the name of a path", "whole numbers")},
-    **dict.fromkeys(("Linear", "joint_linear", "prepared"), "in the cases of packed_weights"),
+    **dict.fromkeys(("Linear", "joint_linear", "cached_by_owner"), "in the cases of packed_weights"),
     "recurrent_steps": "in the cases of linear",
-    **dict.fromkeys(("Sums", "Unread"), "in the cases of unread"),
+    **dict.fromkeys(("RunningTotals", "LazyLogits"), "in the cases of lazy_logits"),
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "whole answers, compared below"),
     **dict.fromkeys(("greedy_positions", "sample_positions", "top_tokens"), "whole answers, compared below"),
     "area_attention": "a kernel, below",
@@ -149,7 +149,7 @@ def test_an_operation_obeys_the_error_rule(check: Checks, name: str) -> None:
 
         def arrange(number: int, leaf: Tensor) -> Tensor:
             if number in call.hidden:
-                leaf = leaf.masked_fill(call.hidden[number], poison)
+                leaf = leaf.masked_fill(call.hidden[number], torch.tensor(poison).to(leaf.dtype))
             return layouts[number](leaf)
 
         layouts = [draw.layout() for _ in call.leaves]
@@ -247,11 +247,11 @@ def test_the_steps_of_a_recurrent_decoder_obey_the_error_rule(check: Checks) -> 
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data, torch.float32)
-        way, cell, layers = draw.pick(*test_native_recurrent.WAYS), draw.pick("gru", "lstm"), draw.pick(1, 2)
-        count, beam, seed = draw.size(7), draw.size(5), draw.size(10**6)
-        model = stirred(test_native_recurrent.model_of(way, cell=cell, encoder_layers=layers, decoder_layers=layers), seed)
-        return f"{way}, {cell}, {layers}, {count}, {beam}, {seed}", steps_obey(
-            model, lambda model: test_native_recurrent.walk(model, count, beam=beam, steps=4)
+        way, cell, layers = draw.pick(*test_rnn_native_step.WAYS), draw.pick("gru", "lstm"), draw.pick(1, 2)
+        count, beam_size, seed = draw.size(7), draw.size(5), draw.size(10**6)
+        model = stirred(test_rnn_native_step.model_of(way, cell=cell, encoder_layers=layers, decoder_layers=layers), seed)
+        return f"{way}, {cell}, {layers}, {count}, {beam_size}, {seed}", steps_obey(
+            model, lambda model: test_rnn_native_step.walk(model, count, beam_size=beam_size, steps=4)
         )
 
     draw_cases(c, one)
@@ -264,13 +264,13 @@ def test_the_steps_of_a_transformer_obey_the_error_rule(check: Checks) -> None:
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data, torch.float32)
-        size, norm, count, beam = draw.pick(*test_native_step.SIZES), draw.pick("pre", "post"), draw.size(7), draw.size(5)
-        seed, sizes, longest = draw.size(10**6), dict[str, Any](test_native_step.SIZES[size]), draw.pick(1, 2, 5)
+        size, norm, count, beam_size = draw.pick(*test_transformer_native_step.SIZES), draw.pick("pre", "post"), draw.size(7), draw.size(5)
+        seed, sizes, longest = draw.size(10**6), dict[str, Any](test_transformer_native_step.SIZES[size]), draw.pick(1, 2, 5)
         mode = draw.pick("mean", "features")
         area = AreaConfig(max_area=longest, layers=1, key_mode=mode) if longest > 1 else None
-        model = stirred(test_native_step.model_of(norm=norm, decoder_layers=2, area=area, **sizes), seed)
-        return f"{size}, {norm}, {count}, {beam}, {longest} {mode}, {seed}", steps_obey(
-            model, lambda model: test_native_step.walk(model, count, beam=beam, steps=4)
+        model = stirred(test_transformer_native_step.model_of(norm=norm, decoder_layers=2, area=area, **sizes), seed)
+        return f"{size}, {norm}, {count}, {beam_size}, {longest} {mode}, {seed}", steps_obey(
+            model, lambda model: test_transformer_native_step.walk(model, count, beam_size=beam_size, steps=4)
         )
 
     draw_cases(c, one)
@@ -554,7 +554,7 @@ def test_registered_operators_keep_their_contract(check: Checks) -> None:
 
 
 # For decoding, with weights that are laid out anew: nothing to trace.
-UNTRACED = {"packed_weights", "unread"}
+UNTRACED = {"packed_weights", "lazy_logits"}
 
 
 class Wrapped(nn.Module):
@@ -612,7 +612,7 @@ def best(item: Translation) -> tuple[str, float]:
 def told_apart(subject: Translator, count: int) -> list[str]:
     """Return sentences of whose translation the model is not sure: those of which it is all have the score 0."""
     lines = sentences(2 * count)
-    found = subject.translate(lines, decoding=DecodingConfig(beam=1, max_length=13))
+    found = subject.translate(lines, decoding=DecodingConfig(beam_size=1, max_length=13))
     return [line for line, item in zip(lines, found, strict=True) if best(item)[1] < 0][:count]
 
 
@@ -654,8 +654,8 @@ def test_the_batch_does_not_change_a_translation(check: Checks, family: str) -> 
     subject, chance = translator(model=FAMILIES[family]), random.Random(43)
     lines = told_apart(subject, c.wanted)
     wrong: dict[str, str] = {}
-    for beam, share in ((3, lines), (1, lines[::4])):
-        decoding = DecodingConfig(beam=beam, max_length=13, batch_size=1)
+    for beam_size, share in ((3, lines), (1, lines[::4])):
+        decoding = DecodingConfig(beam_size=beam_size, max_length=13, batch_size=1)
         alone = dict(zip(share, map(best, subject.translate(share, decoding=decoding)), strict=True))
         exactly = Exactly(family, share, alone, decoding)
         # Random weights write few texts, but no two sentences have a score in common: it shows whose state was used.
@@ -669,6 +669,6 @@ def test_the_batch_does_not_change_a_translation(check: Checks, family: str) -> 
                 for line, (text, score) in zip(batch, found, strict=True):
                     far = abs(score - alone[line][1]) > NEAR * max(1.0, abs(score))
                     if text != alone[line][0] or (far and exactly.wrong(line, score, batch, size)):
-                        wrong[line] = f"beam {beam}, batches of {size}: {text!r} {score}, alone {alone[line]}"
+                        wrong[line] = f"beam {beam_size}, batches of {size}: {text!r} {score}, alone {alone[line]}"
     for line in lines:
         c.case(line, wrong=wrong.get(line))

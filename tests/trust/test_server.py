@@ -54,7 +54,7 @@ def _on_the_cpu() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, _on_the_cpu: None) -> Iterator[Server]:
     # Small batches: a model that is slow beside what clients can ask for, so that ten times as much can be asked.
-    options = ["--header-seconds", PATIENCE, "--body-seconds", PATIENCE, "--batch-size", 4]
+    options = ["--header-timeout", PATIENCE, "--body-timeout", PATIENCE, "--batch-size", 4]
     with serving(tmp_path_factory.mktemp("server"), *options, runs=[RUN]) as started:
         yield started
 
@@ -200,14 +200,14 @@ def bodies() -> list[tuple[str, bytes, dict[str, str], set[int]]]:
         ("lists without end", b"[" * deep, JSON, {422}),
         ("keys within keys", b'{"text":' * 20_000 + b"1" + b"}" * 20_000, JSON, {422}),
         ("deep in a known field", b'{"text": ' + b"[" * deep + b"]" * deep + b"}", JSON, {422}),
-        ("a number of 200,000 digits", b'{"text": "a", "beam": ' + b"9" * 200_000 + b"}", JSON, {422}),
+        ("a number of 200,000 digits", b'{"text": "a", "beam_size": ' + b"9" * 200_000 + b"}", JSON, {422}),
         ("1e999", b'{"text": "a", "length_penalty": 1e999}', JSON, {422}),
         ("NaN", b'{"text": "a", "length_penalty": NaN}', JSON, {422}),
         ("a key twice", b'{"text": "a", "text": "b"}', JSON, {422}),
         ("fifty thousand keys", json.dumps({str(i): 1 for i in range(20_000)}).encode(), JSON, bad),
         ("ten thousand lines", json.dumps({"text": ["a"] * 10_000}).encode(), JSON, {422, 429}),
         ("a line of 200,000 characters", json.dumps({"text": "a" * 200_000}).encode(), JSON, {422}),
-        ("a beam of a million", b'{"text": "a", "beam": 1000000}', JSON, {422}),
+        ("a beam of a million", b'{"text": "a", "beam_size": 1000000}', JSON, {422}),
         ("a length of a million", b'{"text": "a", "max_length": 1000000}', JSON, {422}),
         ("no bytes", b"", JSON, {422}),
         ("bytes of no text", bytes(range(256)), JSON, {422}),
@@ -245,8 +245,9 @@ def test_bodies_over_any_limit_are_refused_in_little_memory(check: Checks, serve
             c.case(name, happened=len(body) > 0 or name == "no bytes", wrong=None if answer.status in expected else str(answer)[:200])
         for head in heads:
             status = raw(server, b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + head)
-            # A client that sends on while it is refused may lose the answer to the reset of its connection.
-            c.case(repr(head[:40]), wrong=None if status in (0, 400, 408, 413, 422) else f"status {status}")
+            # One that ends its side in the midst of a request has left.
+            left = head.endswith(b"ffff\r\n") and status == 0
+            c.case(repr(head[:40]), wrong=None if left or status in (400, 408, 413, 422, 431) else f"status {status}")
     grown = (memory("VmHWM", server.process.pid) - before) / MEGABYTE
     c.case("memory", wrong=None if grown < 100 else f"grew by {grown:.0f} MB")
     line = next(iter(known))
@@ -448,7 +449,7 @@ def test_a_server_that_works_for_long_stays_as_it_was(check: Checks, tmp_path: P
         grown = (max(size for _, size in samples[-third:]) - max(size for _, size in samples[: 2 * third])) / MEGABYTE
         # What a process needs is there after two thirds of the time, if that is long enough.
         c.case(
-            "memory", happened=len(samples) > SOAK, wrong=f"{grown:.1f} MB more in the last third" if grown > (8 if FULL else 64) else None
+            "memory", happened=len(samples) > SOAK, wrong=f"{grown:.1f} MB more in the last third" if grown > (2 if FULL else 64) else None
         )
         assert server.stop() == 0
     c.note(f"{samples[-1][1] / MEGABYTE:.0f} MB, in the last third {grown:+.1f} MB, {60 * slope(samples) / MEGABYTE:+.2f} MB an hour")

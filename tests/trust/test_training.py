@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from regard.errors import RegardError, TrainingError
 from regard.ops import SequenceLoss
-from regard.training import Job, TrainResult, train
+from regard.training import TrainingJob, TrainResult, train
+from regard.training.atomic_folder import verify_folder
 from regard.training.checkpoint import list_checkpoints
-from regard.training.folder import verify_folder
 from tests.tasks import tiny_language
 from tests.tasks.tiny import FAMILIES, write_pairs
 from tests.training import tiny
@@ -234,7 +234,7 @@ def test_a_signal_from_outside_at_a_random_moment_saves_and_leaves(
 class Injected(NamedTuple):
     """A job that a bad number is put into, its model, the epoch and batch (from 0) where it is met, and `done`, which tells if it was."""
 
-    job: Job
+    job: TrainingJob
     model: nn.Module
     epoch: int
     batch: int
@@ -255,7 +255,7 @@ class Line(nn.Module):
         return SequenceLoss(error, error.detach(), torch.tensor(len(batch)), torch.tensor(0))
 
 
-def of_numbers(bad: float | None = None, example: int = 0) -> tuple[Job, list[bool]]:
+def of_numbers(bad: float | None = None, example: int = 0) -> tuple[TrainingJob, list[bool]]:
     """Return a job for `Line`; one number of an example may be a bad one."""
     data = torch.randn(tiny.EXAMPLES, 3, generator=torch.Generator().manual_seed(1))
     done: list[bool] = []
@@ -267,7 +267,7 @@ def of_numbers(bad: float | None = None, example: int = 0) -> tuple[Job, list[bo
         return data[list(planned.indices)]
 
     evaluate = lambda model: {"loss": 0.0}  # noqa: E731
-    return Job(plan=tiny.plan, collate=collate, loss=lambda model, batch: model(batch), evaluate=evaluate), done
+    return TrainingJob(plan=tiny.plan, collate=collate, loss=lambda model, batch: model(batch), evaluate=evaluate), done
 
 
 def injected(where: str, bad: float, chance: random.Random) -> Injected:
@@ -351,7 +351,7 @@ class Hungry(torch.autograd.Function):
         return gradients[0], None
 
 
-def hungry(where: str, kind: str, step: int, monkeypatch: pytest.MonkeyPatch) -> Job:
+def hungry(where: str, kind: str, step: int, monkeypatch: pytest.MonkeyPatch) -> TrainingJob:
     """Return the tiny job, which runs out of memory in a step."""
     job, calls = tiny.job(), iter(range(1, 10**6))
 
@@ -432,7 +432,7 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(check: Checks, undisturbed: 
         if c.cases >= c.wanted:
             break
         feature = chance.choice(["fp32", "averages", "bf16"])
-        changes, folder = {**FEATURES[feature], "keep": 1}, tmp_path / str(number)
+        changes, folder = {**FEATURES[feature], "keep_checkpoints": 1}, tmp_path / str(number)
         pages, expected = chance.randint(1, 24), undisturbed(changes=changes)
         try:
             with faults.small_disk(folder, pages):

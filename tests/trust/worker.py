@@ -39,8 +39,8 @@ from regard.config import TrainingConfig
 from regard.errors import RegardError
 from regard.ops import SequenceLoss
 from regard.tasks import train_translation
-from regard.tasks.language import train_language
-from regard.training import Job, StopSignal, TrainResult, processes, train
+from regard.tasks.language_training import train_language
+from regard.training import StopSignal, TrainingJob, TrainResult, processes, train
 from regard.training.log import FILE
 from tests.tasks import tiny as tiny_translation
 from tests.tasks import tiny_language
@@ -76,7 +76,7 @@ def counting(folder: Path, on_event: OnEvent, changes: dict[str, Any]) -> TrainR
             file.write(json.dumps([min(counts), max(counts)]) + "\n")
         return {"loss": 0.0}
 
-    job = Job(
+    job = TrainingJob(
         # Without tokens the sum of the losses is divided by 1.
         plan=lambda epoch: [planned._replace(tokens=0) for planned in tiny.plan(epoch)],
         collate=lambda planned: torch.tensor(planned.indices),
@@ -91,12 +91,8 @@ def counting(folder: Path, on_event: OnEvent, changes: dict[str, Any]) -> TrainR
 TASKS: dict[str, Callable[[Path, OnEvent, dict[str, Any]], TrainResult]] = {
     "tiny": lambda folder, on_event, changes: train(tiny.model(), tiny.job(on_event), config=tiny.config(**changes), folder=folder),
     "counting": counting,
-    "translation": lambda folder, on_event, parts: train_translation(
-        tiny_translation.configuration(**parts), folder, say=lambda line: None, on_event=on_event
-    ),
-    "language": lambda folder, on_event, parts: train_language(
-        tiny_language.configuration(**parts), folder, say=lambda line: None, on_event=on_event
-    ),
+    "translation": lambda folder, on_event, parts: train_translation(tiny_translation.configuration(**parts), folder, on_event=on_event),
+    "language": lambda folder, on_event, parts: train_language(tiny_language.configuration(**parts), folder, on_event=on_event),
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from regard.data.vocabulary import Vocabulary
-from regard.training.folder import FORMAT
+from regard.training.atomic_folder import FORMAT
 from tests.trust.golden.make import ASKED
 
 Change = Callable[[Path], object]
@@ -171,7 +171,7 @@ SIZES: dict[str, list[str]] = {
     "captioning": ["embed_dim", "decoder_dim", "attention_dim", "feature_dim"],
     "classification": ["embed_dim", "hops", "attention_dim", "mlp_dim", "encoder__hidden_dim", "encoder__layers"],
     "entailment": ["embed_dim", "hops", "attention_dim", "mlp_dim", "fusion_dim", "encoder__hidden_dim", "encoder__layers"],
-    "lm": ["embed_dim", "hidden_dim", "layers"],
+    "lm": ["embed_dim", "hidden_size", "layers"],
 }
 TRANSFORMER = {"type": "transformer", "embed_dim": 8, "ff_dim": 8, "num_heads": 1}
 WHOLE: dict[str, list[dict[str, Any]]] = {
@@ -189,9 +189,9 @@ WHOLE: dict[str, list[dict[str, Any]]] = {
         {"encoder": {"channels": [3] * 100_000}},
         {"area": {"height": 10**9, "width": 10**9}},
     ],
-    "classification": [{"encoder": {"type": "transformer", "num_heads": 1, "layers": 10**9}}],
-    "entailment": [{"encoder": {"type": "crossed", "num_heads": 1, "layers": 10**9}}],
-    "lm": [{"attention": "key_value_predict", "hidden_dim": 3 * 10**9}],
+    "classification": [{"encoder": {"type": "transformer", "num_heads": 1, "num_layers": 10**9}}],
+    "entailment": [{"encoder": {"type": "crossed", "num_heads": 1, "num_layers": 10**9}}],
+    "lm": [{"attention": "key_value_predict", "hidden_size": 3 * 10**9}],
 }
 
 

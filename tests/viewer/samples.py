@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from regard.viewer import Areas, AttentionMap, AttentionRecord, Grid, Hypothesis, Prediction, Tokens
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, HypothesisRecord, PredictionRecord, Tokens
 
 SOURCE = ["Der", " große", " Hund", " schläft", "."]
 TARGET = ["The", " big", " dog", " sleeps", " .", "</s>"]
@@ -69,7 +69,7 @@ def spans(length: int, longest: int) -> list[list[int]]:
 
 def areas() -> AttentionRecord:
     extents = spans(5, 3)
-    found = AttentionMap("area cross", "cross", "target", "source", areas=Areas(extents, rows_of(6, len(extents), 3)[None]))
+    found = AttentionMap("area cross", "cross", "target", "source", areas=AreaMap(extents, rows_of(6, len(extents), 3)[None]))
     return AttentionRecord({"source": SOURCE, "target": TARGET}, [found], title="Areas of a sentence")
 
 
@@ -88,7 +88,7 @@ CAPTION = ["a", "sun", "over", "the", "sea"]
 
 def image_areas() -> AttentionRecord:
     extents = boxes(5, 7, 2, 3)
-    found = AttentionMap("areas", "image", "caption", "image", areas=Areas(extents, rows_of(5, len(extents), 4, sharp=2.5)[None]))
+    found = AttentionMap("areas", "image", "caption", "image", areas=AreaMap(extents, rows_of(5, len(extents), 4, sharp=2.5)[None]))
     items = {"image": Grid(5, 7, picture(350, 250), (350, 250)), "caption": Tokens(CAPTION, "a sun over the sea")}
     return AttentionRecord(items, [found], title="Areas of an image")
 
@@ -108,7 +108,9 @@ REVIEW = ["the", "plot", "is", "thin", ",", "but", "the", "actors", "are", "a", 
 def hops() -> AttentionRecord:
     items = {"text": Tokens(REVIEW, " ".join(REVIEW)), "hops": Tokens([f"hop {hop}" for hop in (1, 2, 3)])}
     found = AttentionMap("hops", "hops", "hops", "text", rows_of(3, len(REVIEW), 5))
-    return AttentionRecord(items, [found], prediction=Prediction("positive", {"negative": 0.125, "positive": 0.875}), title="A review")
+    return AttentionRecord(
+        items, [found], prediction=PredictionRecord("positive", {"negative": 0.125, "positive": 0.875}), title="A review"
+    )
 
 
 def both_ways() -> AttentionRecord:
@@ -117,7 +119,7 @@ def both_ways() -> AttentionRecord:
         AttentionMap("premise to hypothesis", "co-attention", "premise", "hypothesis", rows_of(4, 3, 6)),
         AttentionMap("hypothesis to premise", "co-attention", "hypothesis", "premise", rows_of(3, 4, 7)),
     ]
-    prediction = Prediction("entailment", {"entailment": 0.75, "neutral": 0.2, "contradiction": 0.05})
+    prediction = PredictionRecord("entailment", {"entailment": 0.75, "neutral": 0.2, "contradiction": 0.05})
     return AttentionRecord(items, maps, prediction=prediction, title="Co-attention")
 
 
@@ -133,7 +135,7 @@ def beam() -> AttentionRecord:
         tokens = text.split()
         log_probs = np.linspace(-0.05, -0.4, len(tokens))
         weights = rows_of(len(tokens), 5, 10 + place)
-        hypotheses.append(Hypothesis(tokens, score, text.removesuffix(" </s>"), log_probs.tolist(), weights=weights))
+        hypotheses.append(HypothesisRecord(tokens, score, text.removesuffix(" </s>"), log_probs.tolist(), weights=weights))
     first = hypotheses[0]
     found = AttentionMap("alignment", "alignment", "target", "source", first.weights)
     items = {"source": Tokens(SOURCE, "Der große Hund schläft."), "target": Tokens(first.tokens, first.text)}

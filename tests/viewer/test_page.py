@@ -14,7 +14,17 @@ import pytest
 
 import regard
 from regard.errors import DataError
-from regard.viewer import AttentionMap, AttentionRecord, Hypothesis, Prediction, Tokens, page_records, render_page, save_page, view
+from regard.viewer import (
+    AttentionMap,
+    AttentionRecord,
+    HypothesisRecord,
+    PredictionRecord,
+    Tokens,
+    page_records,
+    render_page,
+    save_page,
+    view,
+)
 from regard.viewer import page as page_module
 from regard.viewer.picture import COLORS
 from tests.viewer import samples
@@ -62,8 +72,8 @@ def _record(tokens: list[str]) -> AttentionRecord:
     return AttentionRecord(
         {tokens[0]: Tokens(tokens, tokens[0]), "target": tokens[:1]},
         [found],
-        hypotheses=[Hypothesis(tokens, -0.5, tokens[0])],
-        prediction=Prediction(tokens[0], {tokens[0]: 0.5}),
+        hypotheses=[HypothesisRecord(tokens, -0.5, tokens[0])],
+        prediction=PredictionRecord(tokens[0], {tokens[0]: 0.5}),
         model=tokens[0],
         title=tokens[0],
         meta={tokens[0]: tokens[0]},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from regard.viewer import AttentionMap, AttentionRecord, Hypothesis, Prediction, Tokens, save_page
+from regard.viewer import AttentionMap, AttentionRecord, HypothesisRecord, PredictionRecord, Tokens, save_page
 
 pytest.importorskip("selenium", reason="selenium drives the browser")
 from selenium.webdriver.common.action_chains import ActionChains
@@ -25,8 +25,11 @@ RECORDS = [
     AttentionRecord(
         {MARKUP: Tokens(HOSTILE, MARKUP), "target": HOSTILE[:5]},
         [AttentionMap(MARKUP, "alignment", "target", MARKUP, [[[1 / 6] * 6] * 5] * 2, heads=HOSTILE[:2])],
-        hypotheses=[Hypothesis(HOSTILE, -1, MARKUP, key=MARKUP, weights=[[1 / 6] * 6] * 6), Hypothesis(HOSTILE[1:], -2, MARKUP)],
-        prediction=Prediction(MARKUP, {MARKUP: 0.5}),
+        hypotheses=[
+            HypothesisRecord(HOSTILE, -1, MARKUP, key=MARKUP, weights=[[1 / 6] * 6] * 6),
+            HypothesisRecord(HOSTILE[1:], -2, MARKUP),
+        ],
+        prediction=PredictionRecord(MARKUP, {MARKUP: 0.5}),
         title="<b>hostile</b>",
         model=MARKUP,
         meta={"<i>": "</dl>"},

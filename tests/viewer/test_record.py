@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard.errors import DataError
-from regard.viewer import Areas, AttentionMap, AttentionRecord, Grid, Hypothesis, Prediction, Tokens, read_records, write_records
+from regard.viewer import (
+    AreaMap,
+    AttentionMap,
+    AttentionRecord,
+    Grid,
+    HypothesisRecord,
+    PredictionRecord,
+    Tokens,
+    read_records,
+    write_records,
+)
 from tests.viewer import samples
 
 WEIGHTS = [[0.7, 0.2, 0.1], [0.0, 0.25, 0.75]]
@@ -103,12 +113,12 @@ def test_an_alignment_that_does_not_fit_is_a_data_error_that_names_the_field(cha
         ({"maps": [_map(query="words")]}, r"maps\[0\]: query 'words': no such items; known ones: source, target, image"),
         ({"maps": [_map(key="target")]}, r"expected 2 x 2 numbers \(target x target\), found shape 2 x 3"),
         ({"maps": [_map(heads=["one", "two"])]}, "heads: expected 1 names"),
-        ({"maps": [_map(areas=Areas([[0, 1], [2, 2]], [[0.5, 0.5]] * 2))]}, r"extents\[1\] is \[2, 2\]: expected an area within 3 items"),
-        ({"maps": [_map(areas=Areas([[-1, 1]], [[0.5]] * 2))]}, "expected an area within 3 items"),
-        ({"maps": [_map(areas=Areas([[0, 0, 1, 1]], [[0.5]] * 2))]}, "rows of 2 numbers for a sequence"),
-        ({"maps": [_map(areas=Areas([[0, 1]], [[0.5]] * 3))]}, "areas: weights: expected 1 x 2 x 1 numbers"),
+        ({"maps": [_map(areas=AreaMap([[0, 1], [2, 2]], [[0.5, 0.5]] * 2))]}, r"extents\[1\] is \[2, 2\]: expected an area within 3 items"),
+        ({"maps": [_map(areas=AreaMap([[-1, 1]], [[0.5]] * 2))]}, "expected an area within 3 items"),
+        ({"maps": [_map(areas=AreaMap([[0, 0, 1, 1]], [[0.5]] * 2))]}, "rows of 2 numbers for a sequence"),
+        ({"maps": [_map(areas=AreaMap([[0, 1]], [[0.5]] * 3))]}, "areas: weights: expected 1 x 2 x 1 numbers"),
         (
-            {"maps": [_map(key="image", weights=None, areas=Areas([[1, 1, 2, 1]], [[0.5]] * 2))]},
+            {"maps": [_map(key="image", weights=None, areas=AreaMap([[1, 1, 2, 1]], [[0.5]] * 2))]},
             "expected an area within 2 x 3 cells",
         ),
         ({"scores": {"words": [1.0]}}, "scores: words: no such items"),
@@ -155,9 +165,9 @@ def test_a_map_that_means_nothing_is_a_data_error(changes, message):
 
 
 def test_areas_alone_give_each_item_the_weights_of_the_areas_that_hold_it():
-    record = _record(maps=[_map(weights=None, areas=Areas([[0, 1], [0, 2], [1, 2]], [[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]]))])
+    record = _record(maps=[_map(weights=None, areas=AreaMap([[0, 1], [0, 2], [1, 2]], [[0.5, 0.3, 0.2], [0.0, 0.0, 1.0]]))])
     assert record.maps[0].weights[0] == pytest.approx(np.array([[0.8, 0.5, 0.2], [0.0, 1.0, 1.0]]))
-    boxes = Areas([[0, 0, 1, 1], [0, 1, 2, 2]], [[0.25, 0.75], [1.0, 0.0]])
+    boxes = AreaMap([[0, 0, 1, 1], [0, 1, 2, 2]], [[0.25, 0.75], [1.0, 0.0]])
     record = _record(maps=[_map(key="image", weights=None, areas=boxes)])
     assert record.maps[0].weights[0] == pytest.approx(np.array([[0.25, 0.75, 0.75, 0.0, 0.75, 0.75], [1.0, 0, 0, 0, 0, 0]]))
 
@@ -207,8 +217,8 @@ def test_json_gives_every_record_back_unchanged(data, source, target, title, met
         {"source": Tokens(source, title), "target": target, "image": Grid(1, 2, size=(3, 5))},
         [AttentionMap("a", "alignment", "target", "source", data.draw(rows)), AttentionMap("b", "self", "image", "image", np.eye(2))],
         scores={} if scores is None else {"target": scores},
-        hypotheses=[Hypothesis(target, -1.5, title, scores, weights=data.draw(st.none() | rows))],
-        prediction=Prediction(title, {title: 0.5}),
+        hypotheses=[HypothesisRecord(target, -1.5, title, scores, weights=data.draw(st.none() | rows))],
+        prediction=PredictionRecord(title, {title: 0.5}),
         model=title,
         title=title,
         meta=meta,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regard.viewer.text import clusters, display_width, fit, plain, visible
+from regard.viewer.text import clusters, display_width, fit_width, plain_text, visible
 
 TEXT = st.text(st.characters(), max_size=13)
 
@@ -50,7 +50,7 @@ def test_shown_text_holds_nothing_that_controls_a_terminal_or_breaks_a_line(toke
 @settings(max_examples=200, deadline=None)
 @given(TEXT)
 def test_plain_text_keeps_its_spaces_and_nothing_that_controls(text):
-    shown = plain(text)
+    shown = plain_text(text)
     assert "\u2423" not in shown or "\u2423" in text
     assert not {unicodedata.category(character) for character in shown if character not in "\u200c\u200d"} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -68,12 +68,12 @@ def test_text_fits_and_its_letters_join_again(token, width):
     shown = visible(token)
     assert "".join(clusters(shown)) == shown
     assert max(map(display_width, clusters(shown))) <= 2
-    cut = fit(shown, width)
+    cut = fit_width(shown, width)
     assert display_width(cut) <= width
     assert cut == shown or cut.endswith("…")
 
 
 def test_a_wide_character_is_never_halved():
-    assert fit("東京都", 4) == "東…"
-    assert fit("東京都", 5) == "東京…"
-    assert fit("東京都", 6) == "東京都"
+    assert fit_width("東京都", 4) == "東…"
+    assert fit_width("東京都", 5) == "東京…"
+    assert fit_width("東京都", 6) == "東京都"

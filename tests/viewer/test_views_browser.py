@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regard.viewer import Areas, AttentionMap, AttentionRecord, Grid, Hypothesis
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, HypothesisRecord
 
 pytest.importorskip("selenium", reason="selenium drives the browser")
 from selenium.webdriver.common.keys import Keys
@@ -278,7 +278,10 @@ def test_hypotheses_share_the_beginning_of_their_path_and_each_has_its_attention
 
 def test_a_hypothesis_over_an_image_shows_where_each_of_its_words_looked(opened):
     weights = samples.rows_of(3, 35, 21)
-    found = [Hypothesis(["a", "red", "sun"], -0.5, "a red sun", key="image", weights=weights), Hypothesis(["a", "ball"], -1.5, "a ball")]
+    found = [
+        HypothesisRecord(["a", "red", "sun"], -0.5, "a red sun", key="image", weights=weights),
+        HypothesisRecord(["a", "ball"], -1.5, "a ball"),
+    ]
     items = {"image": Grid(5, 7, samples.picture(70, 50), (70, 50))}
     page = opened([AttentionRecord(items, hypotheses=found, title="captions")])
     assert _numbers(page, "#beam-below .cell") == pytest.approx(weights[0], abs=1e-6)
@@ -290,7 +293,7 @@ def test_a_hypothesis_over_an_image_shows_where_each_of_its_words_looked(opened)
 
 
 def test_a_hypothesis_that_ends_where_others_go_on_and_one_without_attention_are_shown(opened):
-    found = [Hypothesis(["a"], -1.0), Hypothesis(["a", "b"], -2.0), Hypothesis([], -3.0)]
+    found = [HypothesisRecord(["a"], -1.0), HypothesisRecord(["a", "b"], -2.0), HypothesisRecord([], -3.0)]
     page = opened([AttentionRecord({"source": ["x"]}, hypotheses=found, title="ends")])
     assert tabs(page) == ["beam"]
     assert sorted(texts(page, "#tree .score")) == [f"#1  {MINUS}1.000", f"#2  {MINUS}2.000", f"#3  {MINUS}3.000"]
@@ -353,7 +356,7 @@ def test_the_table_names_areas_and_entropy(opened):
     assert texts(page, "#table thead th") == ["Target", "Looked at most in source", "Areas", "Entropy"]
     assert len(every(page, "#table tbody tr")) == 6
     areas = record.maps[0].areas
-    assert isinstance(areas, Areas)
+    assert isinstance(areas, AreaMap)
     start, length = areas.extents[areas.weights[0, 2].argmax()]
     words = " ".join(record.items["source"].labels[start : start + length])
     assert texts(page, "#table tbody tr:nth-child(3) td:nth-child(3) bdi")[0] == words

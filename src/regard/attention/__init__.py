@@ -1,25 +1,28 @@
 """Attention mechanisms as modules, thin over `regard.ops`."""
 
-from regard.attention.area import Areas
-from regard.attention.attention import Attention
+from __future__ import annotations
+
+from typing import Any
+
+from regard.attention.areas import Areas
+from regard.attention.base import AttentionOutput, HardOutput, Memory
 from regard.attention.crossed import CrossedAttention, CrossedOutput
-from regard.attention.hard import Chosen, HardChoice, ScoreFunctionEstimator
-from regard.attention.items import ItemMemory, source_items
+from regard.attention.hard import HardChoice, HardChoiceOutput, ScoreFunctionEstimator
+from regard.attention.indexed_memory import IndexedMemory, index_sources
 from regard.attention.key_value import KeyValueAttention, KeyValueMemory
-from regard.attention.multihead import HeadMemory, MultiHeadAttention
+from regard.attention.multi_head import HeadMemory, MultiHeadAttention
 from regard.attention.nonlocal_block import NonLocal
-from regard.attention.protocol import AttentionOutput, HardOutput, Memory
-from regard.attention.score import AdditiveScore, ConcatScore, CosineScore, DotScore, GeneralScore, LocationScore, Score
+from regard.attention.recorder import RecordedWeights, record_weights
+from regard.attention.scores import AdditiveScore, ConcatScore, CosineScore, DotScore, GeneralScore, LocationScore, ScoreModule
+from regard.attention.single_head import Attention
 from regard.attention.structured import StructuredAttention
-from regard.attention.watch import Sight, watch
-from regard.attention.window import MonotonicWindow, PredictiveWindow, Window
+from regard.attention.windows import MonotonicWindow, PredictiveWindow, WindowModule
 
 __all__ = [
     "AdditiveScore",
     "Areas",
     "Attention",
     "AttentionOutput",
-    "Chosen",
     "ConcatScore",
     "CosineScore",
     "CrossedAttention",
@@ -27,9 +30,10 @@ __all__ = [
     "DotScore",
     "GeneralScore",
     "HardChoice",
+    "HardChoiceOutput",
     "HardOutput",
     "HeadMemory",
-    "ItemMemory",
+    "IndexedMemory",
     "KeyValueAttention",
     "KeyValueMemory",
     "LocationScore",
@@ -38,11 +42,21 @@ __all__ = [
     "MultiHeadAttention",
     "NonLocal",
     "PredictiveWindow",
-    "Score",
+    "RecordedWeights",
     "ScoreFunctionEstimator",
-    "Sight",
+    "ScoreModule",
     "StructuredAttention",
-    "Window",
-    "source_items",
-    "watch",
+    "WindowModule",
+    "index_sources",
+    "record_weights",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    from regard.aliases import unknown_name
+
+    raise unknown_name(__name__, name, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

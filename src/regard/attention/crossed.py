@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
-from regard.attention.protocol import AttentionOutput, NeedWeights
+from regard.attention.base import AttentionOutput, NeedWeights
+from regard.constructor_checks import checked
 from regard.errors import ShapeError
+from regard.ops.masks import check_key_mask
 
 
 class CrossedOutput(NamedTuple):
@@ -37,11 +38,12 @@ class CrossedAttention(nn.Module):
     Parameters: left.*, right.*: those of the two mechanisms.
 
     Args:
-        left: attends from the second input to the first; any module called with (query, key, value, *, mask, need_weights) that takes
-            masks broadcastable to (B, T, S) and returns an `AttentionOutput`.
+        left: attends from the second input to the first; any module called with (query, key, value, *, key_mask, need_weights) that
+            takes a key_mask (B, S) and returns an `AttentionOutput`.
         right: attends from the first input to the second.
 
     Example:
+        >>> import torch
         >>> from regard.attention import MultiHeadAttention
         >>> crossed = CrossedAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
         >>> left, right = crossed(torch.randn(2, 5, 6), torch.randn(2, 7, 6))
@@ -49,6 +51,7 @@ class CrossedAttention(nn.Module):
         (torch.Size([2, 7, 6]), torch.Size([2, 5, 6]))
     """
 
+    @checked
     def __init__(self, left: nn.Module, right: nn.Module) -> None:
         super().__init__()
         self.left = left
@@ -59,8 +62,8 @@ class CrossedAttention(nn.Module):
         first: Tensor,
         second: Tensor,
         *,
-        first_mask: Tensor | None = None,
-        second_mask: Tensor | None = None,
+        first_key_mask: Tensor | None = None,
+        second_key_mask: Tensor | None = None,
         need_weights: NeedWeights = False,
     ) -> CrossedOutput:
         """Attend both ways.
@@ -68,8 +71,8 @@ class CrossedAttention(nn.Module):
         Args:
             first: (B, T1, D1), x1.
             second: (B, T2, D2), x2; another length and, if the mechanisms take it, another size.
-            first_mask: (B, T1) bool, True = may be attended; None allows everything. A masked place is read as zeros where it asks, too.
-            second_mask: (B, T2) bool.
+            first_key_mask: (B, T1) bool, True = may be attended; None allows everything. A masked place asks with zeros.
+            second_key_mask: (B, T2) bool.
             need_weights: passed on to both.
 
         Returns:
@@ -82,11 +85,11 @@ class CrossedAttention(nn.Module):
             raise ShapeError(
                 f"CrossedAttention: inputs must be (B, T1, D1) and (B, T2, D2), found {tuple(first.shape)}, {tuple(second.shape)}"
             )
-        first, from_first = _hide(first, first_mask, "first_mask")
-        second, from_second = _hide(second, second_mask, "second_mask")
+        first, from_first = _hide(first, first_key_mask, "first_key_mask")
+        second, from_second = _hide(second, second_key_mask, "second_key_mask")
         return CrossedOutput(
-            self.left(second, first, first, mask=from_first, need_weights=need_weights),
-            self.right(first, second, second, mask=from_second, need_weights=need_weights),
+            self.left(second, first, first, key_mask=from_first, need_weights=need_weights),
+            self.right(first, second, second, key_mask=from_second, need_weights=need_weights),
         )
 
 
@@ -94,8 +97,5 @@ def _hide(states: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tenso
     # The states with zeros where masked (they also ask, and 0 * NaN is NaN in a gradient), and the mask for whoever attends to them.
     if mask is None:
         return states, None
-    if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
-        raise ShapeError(
-            f"CrossedAttention: {name} must be boolean (B, T) = {tuple(states.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}"
-        )
-    return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask.unsqueeze(1)
+    check_key_mask(mask, states.shape[:2], "CrossedAttention", name)
+    return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.constructor_checks import Count, Share, Weight, checked
 from regard.errors import ConfigError, ShapeError
+from regard.ops.masks import check_boolean
 
 Mode = Literal["sample", "argmax", "expected"]
 HalfSoftPer = Literal["example", "batch"]
@@ -16,7 +18,7 @@ Reward = Literal["sentence", "step", "return"]
 Scaling = Literal["paper", "code"]
 
 
-class Chosen(NamedTuple):
+class HardChoiceOutput(NamedTuple):
     """What `HardChoice` returns.
 
     Attributes:
@@ -30,11 +32,6 @@ class Chosen(NamedTuple):
     log_prob: Tensor
     entropy: Tensor
     sampled: Tensor
-
-
-def _check(what: str, value: str, allowed: object) -> None:
-    if value not in get_args(allowed):
-        raise ConfigError(f"{what} may be {', '.join(map(repr, get_args(allowed)))}, found {value!r}")
 
 
 class HardChoice(nn.Module):
@@ -71,16 +68,11 @@ class HardChoice(nn.Module):
 
     tossed: Tensor
 
+    @checked
     def __init__(
-        self, mode: Mode = "argmax", *, half_soft: float = 0.5, half_soft_per: HalfSoftPer = "example", soft_batches: int = 0
+        self, mode: Mode = "argmax", *, half_soft: Share = 0.5, half_soft_per: HalfSoftPer = "example", soft_batches: Count = 0
     ) -> None:
         super().__init__()
-        _check("HardChoice: mode", mode, Mode)
-        _check("HardChoice: half_soft_per", half_soft_per, HalfSoftPer)
-        if not 0 <= half_soft <= 1:
-            raise ConfigError(f"HardChoice: half_soft is a probability, 0 to 1, found {half_soft}")
-        if soft_batches < 0:
-            raise ConfigError(f"HardChoice: soft_batches may be 0 or more, found {soft_batches}")
         self.mode: Mode = mode
         self.half_soft = half_soft
         self.half_soft_per: HalfSoftPer = half_soft_per
@@ -104,7 +96,7 @@ class HardChoice(nn.Module):
 
     def forward(
         self, weights: Tensor, generator: torch.Generator | None = None, *, mode: Mode | None = None, soft: Tensor | None = None
-    ) -> Chosen:
+    ) -> HardChoiceOutput:
         """Choose from weights (..., T, N), not negative.
 
         Args:
@@ -114,8 +106,8 @@ class HardChoice(nn.Module):
             soft: (B,) bool, the examples that keep their expected weights; None: tossed here in training, none at test time.
 
         Returns:
-            `Chosen`; log_prob and entropy in float32 for half-precision weights. An empty row: zero weights, log_prob and entropy 0,
-            not sampled. A row holding NaN stays NaN.
+            `HardChoiceOutput`; log_prob and entropy in float32 for half-precision weights. An empty row: zero weights, log_prob and entropy
+            0, not sampled. A row holding NaN stays NaN.
 
         Raises:
             ShapeError: weights without a row axis, or `soft` that is not (B,); the message holds the shapes.
@@ -125,7 +117,8 @@ class HardChoice(nn.Module):
             raise ShapeError(f"HardChoice: expected weights (..., T, N), found {tuple(weights.shape)}")
         size = weights.shape[0] if weights.dim() > 2 else 1
         if mode is not None:
-            _check("HardChoice: mode", mode, Mode)
+            if mode not in get_args(Mode):
+                raise ConfigError(f"HardChoice: mode may be {', '.join(map(repr, get_args(Mode)))}, found {mode!r}")
         elif self.training:
             mode = "sample"
             soft = self.soft_rows(size, device=weights.device, generator=generator) if soft is None else soft
@@ -133,12 +126,15 @@ class HardChoice(nn.Module):
             mode = self.mode
         probability, entropy = ops.normalized_weights(weights), ops.weights_entropy(weights)
         if mode == "expected":
-            return Chosen(probability.to(weights.dtype), torch.zeros_like(entropy), entropy, torch.zeros_like(entropy, dtype=torch.bool))
+            return HardChoiceOutput(
+                probability.to(weights.dtype), torch.zeros_like(entropy), entropy, torch.zeros_like(entropy, dtype=torch.bool)
+            )
         position = ops.sample_positions(weights, generator) if mode == "sample" else ops.greedy_positions(weights)
         kept = None
         if soft is not None:
             if soft.shape != (size,):
                 raise ShapeError(f"HardChoice: soft must be (B,) = ({size},) for weights {tuple(weights.shape)}, found {tuple(soft.shape)}")
+            check_boolean(soft, "HardChoice: soft")
             kept = soft.view(-1, *[1] * (weights.dim() - 2))  # (B, 1, ...)
             position = position.masked_fill(kept, -1)
         chosen = (position.unsqueeze(-1) == torch.arange(weights.shape[-1], device=weights.device)).to(probability.dtype)
@@ -148,7 +144,7 @@ class HardChoice(nn.Module):
         broken = probability.isnan().any(-1)
         chosen = chosen.masked_fill(broken.unsqueeze(-1), torch.nan)
         log_prob = ops.position_log_prob(weights, position).masked_fill(broken, torch.nan)
-        return Chosen(chosen.to(weights.dtype), log_prob, entropy, (position >= 0) & (mode == "sample"))
+        return HardChoiceOutput(chosen.to(weights.dtype), log_prob, entropy, (position >= 0) & (mode == "sample"))
 
     def extra_repr(self) -> str:
         """Show the settings."""
@@ -212,18 +208,17 @@ class ScoreFunctionEstimator(nn.Module):
 
     baseline: Tensor
 
+    @checked
     def __init__(
         self,
         *,
         reward: Reward = "sentence",
         scaling: Scaling = "paper",
-        reward_weight: float | None = None,
-        entropy_weight: float | None = None,
-        decay: float = 0.9,
+        reward_weight: Weight | None = None,
+        entropy_weight: Weight | None = None,
+        decay: Share = 0.9,
     ) -> None:
         super().__init__()
-        _check("ScoreFunctionEstimator: reward", reward, Reward)
-        _check("ScoreFunctionEstimator: scaling", scaling, Scaling)
         if reward == "return" and scaling == "code":
             raise ConfigError("ScoreFunctionEstimator: reward='return' is not in the authors' code; scaling must be 'paper'")
         self.reward: Reward = reward
@@ -231,11 +226,6 @@ class ScoreFunctionEstimator(nn.Module):
         self.reward_weight = (0.1 if scaling == "code" else 1.0) if reward_weight is None else reward_weight
         self.entropy_weight = (0.002 if scaling == "code" else 0.01) if entropy_weight is None else entropy_weight
         self.decay = decay
-        for name, value in (("reward_weight", self.reward_weight), ("entropy_weight", self.entropy_weight)):
-            if not value >= 0:  # NaN too
-                raise ConfigError(f"ScoreFunctionEstimator: {name} may be 0 or more, found {value}")
-        if not 0 <= decay <= 1:
-            raise ConfigError(f"ScoreFunctionEstimator: decay may be 0 to 1, found {decay}")
         self.register_buffer("baseline", torch.zeros((), dtype=torch.float32))
 
     def forward(self, nll: Tensor, log_prob: Tensor, entropy: Tensor, sampled: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
@@ -257,6 +247,8 @@ class ScoreFunctionEstimator(nn.Module):
         if nll.dim() != 2 or nll.shape != log_prob.shape or (mask is not None and mask.shape != nll.shape):
             found = [tuple(part.shape) for part in (nll, log_prob, *([] if mask is None else [mask]))]
             raise ShapeError(f"ScoreFunctionEstimator: expected nll, log_prob and mask (B, T) alike, found {found}")
+        if mask is not None:
+            check_boolean(mask, "ScoreFunctionEstimator: mask")
         real = torch.ones_like(nll, dtype=torch.bool) if mask is None else mask
         reward, counts = self._reward(nll, real)
         plain = self.scaling == "code" and self.reward == "step"

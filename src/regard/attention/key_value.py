@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.protocol import AttentionOutput
-from regard.errors import ShapeError
+from regard.attention.base import AttentionOutput
+from regard.attention.recorder import is_recording, record_call
+from regard.constructor_checks import Share, Size, checked
+from regard.errors import ConfigError, ShapeError
+from regard.ops.masks import check_key_mask
 
 
 class KeyValueMemory(NamedTuple):
@@ -40,7 +43,7 @@ class KeyValueAttention(nn.Module):
         r_i  = [v_{i-L} .. v_{i-1}] a_i^T
         h*_i = tanh(W_r r_i + W_x p_i)
 
-    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.2 to 2.4: three parts are their key-value-predict attention; with two, the value
+    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.3: three parts are their key-value-predict attention; with two, the value
     stands in for the prediction (p_i = v_i, key-value); with one, the whole state is key, value and prediction (their plain attention).
     In the letters of surveys W_Y, W_h, w and r_i are W_1, W_2, v_a and c_i. The window counts positions, masked ones too.
     Memory is O(T L d): no T x T x d tensor exists.
@@ -56,7 +59,7 @@ class KeyValueAttention(nn.Module):
         dropout: share of the weights a_i dropped in training, 0 to below 1; the paper drops none.
 
     Raises:
-        ShapeError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1; the message holds the numbers.
+        ConfigError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1; the message holds the numbers.
 
     Example:
         >>> attention = KeyValueAttention(10, window=3, parts=2)
@@ -72,14 +75,11 @@ class KeyValueAttention(nn.Module):
         True
     """
 
-    def __init__(self, input_dim: int, window: int, *, parts: int = 2, dropout: float = 0.0) -> None:
+    @checked
+    def __init__(self, input_dim: Size, window: Size, *, parts: Literal[1, 2, 3] = 2, dropout: Share = 0.0) -> None:
         super().__init__()
-        if parts not in (1, 2, 3):
-            raise ShapeError(f"KeyValueAttention: parts must be 1, 2 or 3, found {parts}")
         if input_dim < parts or input_dim % parts:
-            raise ShapeError(f"KeyValueAttention: input_dim must be a multiple of parts = {parts}, found {input_dim}")
-        if window < 1:
-            raise ShapeError(f"KeyValueAttention: window must be at least 1, found {window}")
+            raise ConfigError(f"KeyValueAttention: input_dim must be a multiple of parts = {parts}, found {input_dim}")
         self.input_dim, self.window, self.parts, self.dropout = input_dim, window, parts, dropout
         dim = input_dim // parts
         self.key = ops.Linear(dim, dim, bias=False)
@@ -89,26 +89,26 @@ class KeyValueAttention(nn.Module):
         self.predict = ops.Linear(dim, dim, bias=False)
         nn.init.normal_(self.vector, std=1 / math.sqrt(dim))
 
-    def memory(self, states: Tensor, *, mask: Tensor | None = None) -> KeyValueMemory:
+    def memory(self, states: Tensor, *, key_mask: Tensor | None = None) -> KeyValueMemory:
         """Remember the last L of the states (B, T, input_dim) seen so far; T = 0 gives the memory to start from.
 
         Args:
             states: (B, T, input_dim).
-            mask: (B, T) bool, True = may be attended; None allows everything.
+            key_mask: (B, T) bool, True = may be attended; None allows everything.
 
         Raises:
             ShapeError: as `forward`.
         """
-        states, mask = self._clean(states, mask)
+        states, mask = self._clean(states, key_mask)
         key, value, _ = self._split(states)
         return self._tail(self._extend(self._start(states), self.key(key), value, mask))
 
-    def forward(self, states: Tensor, *, mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
+    def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
         """Attend from every state to the L before it, all at once.
 
         Args:
             states: (B, T, input_dim).
-            mask: (B, T) bool, True = may be attended; None allows everything. A masked state is read as zeros, in its own row too.
+            key_mask: (B, T) bool, True = may be attended; None allows everything. A masked state is read as zeros, in its own row too.
             need_weights: return the weights, as they are before dropout.
 
         Returns:
@@ -116,21 +116,23 @@ class KeyValueAttention(nn.Module):
             with nothing to attend to, has r = 0 and zero weights.
 
         Raises:
-            ShapeError: the states are not (B, T, input_dim), or the mask is not (B, T) and boolean; the message holds both shapes.
+            ShapeError: the states are not (B, T, input_dim), or the key_mask is not (B, T) and boolean; the message holds both shapes.
         """
-        states, mask = self._clean(states, mask)
+        if is_recording():
+            record_call(self, None, lambda _: self.forward(states, key_mask=key_mask, need_weights=True).weights)
+        states, mask = self._clean(states, key_mask)
         context, weights, _ = self._attend(states, mask, self._start(states))
         return AttentionOutput(context, self._placed(weights)[..., self.window :] if need_weights else None)
 
     def step(
-        self, states: Tensor, memory: KeyValueMemory, *, mask: Tensor | None = None, need_weights: bool = False
+        self, states: Tensor, memory: KeyValueMemory, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[AttentionOutput, KeyValueMemory]:
         """Attend from new states (B, T, input_dim), usually T = 1, that follow what the memory holds.
 
         Args:
             states: (B, T, input_dim).
             memory: of the positions before, from `memory` or the previous `step`.
-            mask: (B, T) bool, True = may be attended later; None allows everything.
+            key_mask: (B, T) bool, True = may be attended later; None allows everything.
             need_weights: return the weights.
 
         Returns:
@@ -140,7 +142,9 @@ class KeyValueAttention(nn.Module):
         Raises:
             ShapeError: as `forward`.
         """
-        states, mask = self._clean(states, mask)
+        if is_recording():
+            record_call(self, None, lambda _: self._step_weights(states, memory, key_mask))
+        states, mask = self._clean(states, key_mask)
         context, weights, memory = self._attend(states, mask, memory)
         return AttentionOutput(context, self._placed(weights) if need_weights else None), memory
 
@@ -149,10 +153,7 @@ class KeyValueAttention(nn.Module):
             raise ShapeError(f"KeyValueAttention: states must be (B, T, {self.input_dim}), found {tuple(states.shape)}")
         if mask is None:
             return states, torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-        if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
-            raise ShapeError(
-                f"KeyValueAttention: mask must be boolean (B, T) = {tuple(states.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}"
-            )
+        check_key_mask(mask, states.shape[:2], "KeyValueAttention")
         # Before any projection: a weight's gradient multiplies by the states, and 0 * NaN is NaN.
         return states.masked_fill(~mask.unsqueeze(-1), 0.0), mask
 
@@ -183,6 +184,13 @@ class KeyValueAttention(nn.Module):
         weights = ops.masked_softmax(scores, allowed.unsqueeze(2))
         read = (F.dropout(weights, self.dropout, self.training) @ values.transpose(2, 3).to(weights.dtype)).squeeze(2)
         return torch.tanh(self.read(read) + self.predict(predict)), weights.squeeze(2), self._tail(past)
+
+    def _step_weights(self, states: Tensor, memory: KeyValueMemory, key_mask: Tensor | None) -> Tensor:
+        # The weights of a step without the places at the front that nothing was written to yet: at first the last key is the newest.
+        weights = self.step(states, memory, key_mask=key_mask, need_weights=True)[0].weights
+        assert weights is not None
+        filled = memory.mask.any(0).cumsum(0) > 0  # (L,)
+        return weights[..., int((~filled).sum()) :]
 
     def _placed(self, weights: Tensor) -> Tensor:
         # (B, T, L) by place in the window -> (B, T, L + T) by position: row t moves t columns to the right. Rows one column too long,

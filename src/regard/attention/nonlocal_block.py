@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.protocol import AttentionOutput
-from regard.errors import ShapeError
-from regard.ops.nonlocal_op import NonLocalForm
+from regard.attention.base import AttentionOutput
+from regard.attention.recorder import is_recording, record_call
+from regard.constructor_checks import Size, checked
+from regard.errors import ConfigError, ShapeError
+from regard.ops.masks import check_key_mask
+from regard.ops.nonlocal_attention import NonLocalForm
 
 
 class NonLocal(nn.Module):
@@ -39,7 +41,7 @@ class NonLocal(nn.Module):
         other_dim: Ds, size of a place of the second input; None: D.
 
     Raises:
-        ShapeError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1; the message holds what was
+        ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1; the message holds what was
             found.
 
     Example:
@@ -52,24 +54,21 @@ class NonLocal(nn.Module):
         torch.Size([2, 15, 7])
     """
 
+    @checked
     def __init__(
         self,
-        dim: int,
-        inner_dim: int | None = None,
+        dim: Size,
+        inner_dim: Size | None = None,
         *,
         form: NonLocalForm = "embedded_gaussian",
         residual: bool = True,
-        other_dim: int | None = None,
+        other_dim: Size | None = None,
     ) -> None:
         super().__init__()
         inner = max(1, dim // 2) if inner_dim is None else inner_dim
         other = dim if other_dim is None else other_dim
-        if form not in get_args(NonLocalForm):
-            raise ShapeError(f"NonLocal: form must be one of {', '.join(get_args(NonLocalForm))}, found {form!r}")
-        if min(dim, inner, other) < 1:
-            raise ShapeError(f"NonLocal: sizes must be at least 1, found dim={dim}, inner_dim={inner_dim}, other_dim={other_dim}")
         if form == "gaussian" and other != dim:
-            raise ShapeError(f"NonLocal: form='gaussian' compares the inputs as they are: other_dim must be dim = {dim}, found {other}")
+            raise ConfigError(f"NonLocal: form='gaussian' compares the inputs as they are: other_dim must be dim = {dim}, found {other}")
         self.dim, self.inner_dim, self.other_dim, self.residual = dim, inner, other, residual
         self.form: NonLocalForm = form
         self.query = None if form == "gaussian" else ops.Linear(dim, inner, bias=False)
@@ -83,14 +82,14 @@ class NonLocal(nn.Module):
             nn.init.zeros_(self.output.weight)
 
     def forward(
-        self, states: Tensor, other: Tensor | None = None, *, mask: Tensor | None = None, need_weights: bool = False
+        self, states: Tensor, other: Tensor | None = None, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> AttentionOutput:
         """Let every place of `states` (x2) look at every place of `other` (x1), or of `states` itself.
 
         Args:
             states: (B, T, D).
             other: (B, S, Ds); None: the states, and S = T.
-            mask: (B, S) bool, True = may be attended; None allows everything. Without `other` a masked place is read as zeros, in its own
+            key_mask: (B, S) bool, True = may be attended; None: everything. Without `other` a masked place is read as zeros, in its own
                 row too; with it, a place of `states` is never masked.
             need_weights: return f / C.
 
@@ -98,28 +97,29 @@ class NonLocal(nn.Module):
             `AttentionOutput` with context = z (B, T, D) and weights (B, T, S); where nothing may be attended y is 0 and the weights are.
 
         Raises:
-            ShapeError: sizes that do not fit, or a mask that is not (B, S) and boolean; the message holds what was found and expected.
+            ShapeError: sizes that do not fit, or a key_mask that is not (B, S) and boolean; the message holds what was found and expected.
         """
+        if is_recording():
+            record_call(self, None, lambda _: self.forward(states, other, key_mask=key_mask, need_weights=True).weights)
         source = states if other is None else other
-        self._check(states, source, mask)
-        if mask is not None:
+        self._check(states, source)
+        if key_mask is not None:
+            check_key_mask(key_mask, source.shape[:2], "NonLocal")
             # Before any projection: a weight's gradient multiplies by the source, and 0 * NaN is NaN.
-            source = source.masked_fill(~mask.unsqueeze(-1), 0.0)
+            source = source.masked_fill(~key_mask.unsqueeze(-1), 0.0)
             states = source if other is None else states
         query = states if self.query is None else self.query(states)
         key = source if self.key is None else self.key(source)
-        allowed = None if mask is None else mask.unsqueeze(1)
+        allowed = None if key_mask is None else key_mask.unsqueeze(1)
         found = ops.nonlocal_attention(query, key, self.value(source), self.vector, form=self.form, mask=allowed, need_weights=need_weights)
         context = self.output(found.context)
         return AttentionOutput(context + states if self.residual else context, found.weights)
 
-    def _check(self, states: Tensor, source: Tensor, mask: Tensor | None) -> None:
+    def _check(self, states: Tensor, source: Tensor) -> None:
         if states.dim() != 3 or states.shape[-1] != self.dim:
             raise ShapeError(f"NonLocal: states must be (B, T, {self.dim}), found {tuple(states.shape)}")
         if source.dim() != 3 or source.shape[-1] != self.other_dim or source.shape[0] != states.shape[0]:
             raise ShapeError(f"NonLocal: other must be ({states.shape[0]}, S, {self.other_dim}), found {tuple(source.shape)}")
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != source.shape[:2]):
-            raise ShapeError(f"NonLocal: mask must be boolean (B, S) = {tuple(source.shape[:2])}, found {mask.dtype} {tuple(mask.shape)}")
 
     def extra_repr(self) -> str:
         """Show the settings."""

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention.protocol import AttentionOutput
+from regard.attention.base import AttentionOutput
+from regard.attention.recorder import is_recording, record_call
+from regard.constructor_checks import Size, checked
 from regard.errors import ShapeError
+from regard.ops.masks import check_key_mask
 
 
 class StructuredAttention(nn.Module):
@@ -35,32 +38,32 @@ class StructuredAttention(nn.Module):
         (torch.Size([2, 3, 5]), torch.Size([2, 3, 11]))
     """
 
-    def __init__(self, input_dim: int, attention_dim: int, hops: int, bias: bool = False) -> None:
+    @checked
+    def __init__(self, input_dim: Size, attention_dim: Size, hops: Size, bias: bool = False) -> None:
         super().__init__()
         self.first = ops.Linear(input_dim, attention_dim, bias=bias)
         self.second = ops.Linear(attention_dim, hops, bias=bias)
 
-    def forward(self, states: Tensor, *, mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
-        """Attend to states (B, S, D) where mask (B, S) allows.
+    def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
+        """Attend to states (B, S, D) where key_mask, (B, S) bool, is True; None allows everything.
 
         Returns:
             `AttentionOutput` with context (B, r, D) and, if asked for, weights (B, r, S), else None. A sentence without an allowed
             position, S = 0 included, is all zeros. What masked positions hold, NaN included, changes nothing.
 
         Raises:
-            ShapeError: states are not (B, S, D), or the mask is not boolean (B, S); the message holds both shapes.
+            ShapeError: states are not (B, S, D), or the key_mask is not boolean (B, S); the message holds both shapes.
         """
         if states.dim() != 3 or states.shape[-1] != self.first.in_features:
             raise ShapeError(f"StructuredAttention: expected states (B, S, D = {self.first.in_features}), found {tuple(states.shape)}")
-        if mask is not None:
-            if mask.dtype != torch.bool or mask.shape != states.shape[:2]:
-                raise ShapeError(
-                    f"StructuredAttention: expected a boolean mask (B, S) for states {tuple(states.shape)}, "
-                    f"found {mask.dtype} {tuple(mask.shape)}"
-                )
+        if is_recording():
+            record_call(self, None, lambda _: self.forward(states, key_mask=key_mask, need_weights=True).weights)
+        mask = None
+        if key_mask is not None:
+            check_key_mask(key_mask, states.shape[:2], "StructuredAttention")
             # Zeros, for 0 * NaN is NaN.
-            states = states.masked_fill(~mask.unsqueeze(-1), 0.0)
-            mask = mask.unsqueeze(1)
+            states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
+            mask = key_mask.unsqueeze(1)
         scores = self.second(torch.tanh(self.first(states))).transpose(1, 2)  # (B, r, S)
         weights = ops.masked_softmax(scores, mask)
         return AttentionOutput(torch.bmm(weights, states.to(weights.dtype)), weights if need_weights else None)

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.choices import HardMode
-from regard.commands.options import BatchSize, Beam, Config, LengthPenalty, MaxLength, Out, Overrides, PrintConfig, RunFolder
-from regard.commands.terminal import note, write
+from regard import progress
+from regard.commands.options import (
+    BatchSize,
+    Beam,
+    Config,
+    From,
+    HardMode,
+    LengthPenalty,
+    MaxLength,
+    Out,
+    Overrides,
+    PrintConfig,
+    RunFolder,
+)
+from regard.commands.streaming import answer_lines, input_chunks, text_reader
+from regard.commands.terminal import write_message
 from regard.commands.train import run_training, settings_for, training
-from regard.config.captioning import CaptioningConfig
 from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.data.images import ImageSource
 
 commands = typer.Typer()
 
@@ -23,6 +38,7 @@ def train_captioning(
     overrides: Overrides = None,
     out: Out = None,
     config: Config = None,
+    start: From = None,
     captions: Annotated[str | None, typer.Option(help="captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption")] = None,
     images: Annotated[str | None, typer.Option(help="folder or tar of the images; without, the folder of the captions")] = None,
     split: Annotated[str | None, typer.Option(help="part to train on: a Karpathy split, or a file of image names")] = None,
@@ -42,8 +58,10 @@ def train_captioning(
         "valid_split": valid_split,
         "features": features,
     }
-    settings = settings_for(CaptioningConfig, config, overrides, files, print_config)
-    from regard.tasks.captioning import train_captioning as train
+    from regard.config import CaptioningConfig
+
+    settings = settings_for(CaptioningConfig, config, overrides, files, print_config, start=start)
+    from regard.tasks.captioning_training import train_captioning as train
 
     run_training(train, settings, out)
 
@@ -52,9 +70,9 @@ def train_captioning(
 def caption(
     run: RunFolder,
     images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE...", help="image files, or folders of them")] = None,
-    listing: Annotated[Path | None, typer.Option("--list", help="a file with the path of an image on each line")] = None,
+    listing: Annotated[Path | None, typer.Option("--list", help="a file of paths of images, one a line; - is standard input")] = None,
     features: Annotated[Path | None, typer.Option(help="a file of features, for a run that reads these")] = None,
-    beam: Beam = None,
+    beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
@@ -63,40 +81,60 @@ def caption(
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses for each image (as JSON lines)")] = 1,
     names: Annotated[bool, typer.Option("--names", help="begin each line with the image's path and a tab")] = False,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: image, text, tokens, score")] = False,
+    json_input: Annotated[
+        bool, typer.Option("--json-input", help='with --list -: read JSON objects, {"id": ..., "image": "PATH"}; answer with JSON')
+    ] = False,
 ) -> None:
     """Describe images: one line out for each, empty where one cannot be read; exit code 1 if there was such a one."""
     import torch
 
-    from regard.data.features import FeatureFile
-    from regard.data.images import expand_images
-    from regard.data.lines import read_lines, single_line
-    from regard.tasks.caption import Captioner
+    from regard.data.image_features import FeatureFile
+    from regard.data.lines import single_line
+    from regard.tasks.captioning_prediction import Caption, Captioner
+    from regard.tasks.chunking import in_chunks
 
-    given: list[str | Path] = [*(images or [])]
-    if listing is not None:
-        given += [listing.parent / line for line in read_lines(listing) if line.strip()]
-    if bool(given) == (features is not None):
-        raise ConfigError("caption: give it images (files, folders, --list FILE), or --features FILE")
+    awaits = listing == Path("-")
+    if json_input and not awaits:
+        raise ConfigError("--json-input: only with --list -, paths on standard input")
+    if awaits + bool(images or (listing and not awaits)) + (features is not None) != 1:
+        raise ConfigError("caption: give it images (files, folders, --list FILE), --list - for standard input, or --features FILE")
     captioner = Captioner.open(run)
     captioner.choose(None if hard is None else hard.value)
     torch.manual_seed(seed)
-    changes = {"beam": beam, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
+    changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = captioner.run.config.decoding.model_copy(update={name: value for name, value in changes.items() if value is not None})
-    if features is not None:
-        found = iter(captioner.caption_features(FeatureFile(features), decoding=decoding))
-    else:
-        expanded = expand_images(given)
-        if expanded.ignored:
-            note(f"{expanded.ignored} files of the folders are no images")
-        found = captioner.stream(expanded.paths, decoding=decoding, n_best=n_best)
-    bad = 0
-    for item in found:
+    unread, total = 0, None
+
+    def show(_: int, item: Caption) -> str:
+        nonlocal unread
         if item.error is not None:
-            bad += 1
-            note(f"error: {item.error}")
-        if json_lines or n_best > 1:
-            write(json.dumps(item.to_json(), ensure_ascii=False))
-        else:
-            write(f"{single_line(str(item.source))}\t{item.text}" if names else item.text)
-    if bad:
+            unread += 1
+            write_message(f"error: {item.error}")
+        return f"{single_line(str(item.source))}\t{item.text}" if names else item.text
+
+    read, work = text_reader(("image",) if json_input else None), lambda paths: captioner.stream(paths, decoding=decoding, n_best=n_best)
+    if awaits:
+        chunks = input_chunks("the path of an image", most=decoding.batch_size)
+    elif features is None:
+        paths = _image_files(images or [], listing)
+        chunks, total = in_chunks(paths, lambda _: 0, most=decoding.batch_size), len(paths)
+    else:
+        file = FeatureFile(features)
+        total, chunks, work = len(file.ids), [list(file.ids)], lambda ids: captioner.caption_features(file, ids, decoding=decoding)
+    _, bad = answer_lines(chunks, read, work, show, json_lines=json_lines or json_input or n_best > 1, total=total)
+    if bad + unread:
         raise typer.Exit(1)
+
+
+def _image_files(images: Sequence[Path], listing: Path | None) -> Sequence[ImageSource]:
+    from regard.data.images import expand_images
+    from regard.data.lines import read_lines
+
+    listed = [] if listing is None else [listing.parent / line for line in read_lines(listing) if line.strip()]
+    if not images and not listed:
+        raise ConfigError(f"{listing}: names no image")
+    with progress.stage("Finding images"):
+        expanded = expand_images([*images, *listed])
+    if expanded.ignored:
+        write_message(f"{expanded.ignored} files of the folders are no images")
+    return expanded.paths

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from regard.commands.terminal import note, say
-from regard.config.study import load_study
+from regard import progress
+from regard.commands.terminal import write_line, write_message
 
 commands = typer.Typer()
 
@@ -26,34 +26,39 @@ def compare(
 ) -> None:
     """Train every variant on every data set with every seed, and compare them in one report.
 
+    It prints a table, and a sentence for each hypothesis of the study.
+
     The same command resumes; several of them, on machines that share the folder, do the runs together.
     """
+    from regard.config.study import load_study
     from regard.study.cost import estimate
+    from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
-    from regard.study.report_files import aligned, findings, table, write_report
-    from regard.study.run import check_study, run_study
+    from regard.study.report_files import aligned, conclusions, table, write_report
 
     found = load_study(study, data=data, scale=scale)
     if estimate_only:
-        for line in aligned(*estimate(found, beside=study.parent)):
-            say(line)
+        with progress.stage("Estimating"):
+            costs = estimate(found, beside=study.parent)
+        for line in aligned(*costs):
+            write_line(line)
         return
     folder = out if out is not None else Path("runs") / (found.name if scale is None else f"{found.name}_{scale}")
 
     def report() -> None:
-        built = build_report(found, folder)
-        paths = write_report(built, folder)
-        told = findings(built)
-        for line in (*aligned(*table(built)), *([] if told is None else ["", *aligned(*told)]), ", ".join(map(str, paths))):
-            say(line)
+        with progress.stage("Writing the report"):
+            built = build_report(found, folder)
+            paths = write_report(built, folder)
+        for line in (*aligned(*table(built)), "", *conclusions(built), ", ".join(map(str, paths))):
+            write_line(line)
 
     if report_only:
         check_study(found, folder, beside=study.parent)
         report()
         return
-    ended = run_study(found, folder, beside=study.parent, say=say, on_result=report)
+    ended = run_study(found, folder, beside=study.parent, on_result=report)
     if ended > 0:
-        note(f"stopped by signal {ended}; the same command goes on")
+        write_message(f"stopped by signal {ended}; the same command goes on")
         raise typer.Exit(128 + ended)
     if ended < 0:
-        note("others work on the runs that are left; --report writes the report again when they are done")
+        write_message("others work on the runs that are left; --report writes the report again when they are done")

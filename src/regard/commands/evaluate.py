@@ -10,23 +10,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from regard.choices import LinkUnit
-from regard.commands.options import BatchSize, Beam, LengthPenalty, MaxLength, Others, RunFolder, refuse
-from regard.commands.terminal import say
+from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, RunFolder, refuse
+from regard.commands.terminal import write_line
 from regard.commands.translation import chosen_decoding
 from regard.errors import ConfigError
 
 commands = typer.Typer()
 
-SEARCH = ("--beam", "--length-penalty", "--max-length", "--batch-size")
-TAKES = {
-    "translation": ("--source", "--target", "--with", "--against", "--links", "--link-unit", "--output", *SEARCH),
+DECODING = ("--beam-size", "--length-penalty", "--max-length", "--batch-size")
+OPTIONS = {
+    "translation": ("--source", "--target", "--ensemble", "--baseline", "--links", "--link-unit", "--output", *DECODING),
     "captioning": (
         *("--captions", "--images", "--split", "--features", "--regions", "--frequencies", "--frequencies-split", "--meteor"),
-        *("--output", *SEARCH),
+        *("--output", *DECODING),
     ),
-    "classification": ("--examples", "--against", "--output"),
-    "entailment": ("--examples", "--against", "--output"),
+    "classification": ("--examples", "--baseline", "--output"),
+    "entailment": ("--examples", "--baseline", "--output"),
     "lm": ("--text",),
 }
 """The options of each task; the first is needed."""
@@ -37,8 +36,8 @@ def evaluate(
     run: RunFolder,
     source: Annotated[str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs")] = None,
     target: Annotated[str | None, typer.Option(help="translation: references")] = None,
-    others: Others = None,
-    against: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU, or in accuracy, significant?")] = None,
+    others: EnsembleRuns = None,
+    baseline: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU, or in accuracy, significant?")] = None,
     links: Annotated[
         Path | None, typer.Option(help="translation: known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
     ] = None,
@@ -57,7 +56,7 @@ def evaluate(
     meteor: Annotated[bool | None, typer.Option("--meteor", help="captioning: METEOR 1.5, too (the extra coco, and Java)")] = None,
     examples: Annotated[str | None, typer.Option(help="classification, entailment: labelled test examples")] = None,
     text: Annotated[str | None, typer.Option(help="lm: test text")] = None,
-    beam: Beam = None,
+    beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
@@ -71,13 +70,13 @@ def evaluate(
     if json_file is not None and json_file == output:
         raise ConfigError(f"--json and --output: both name {output}")
     task = run_task(run)
-    search = {"--beam": beam, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
-    given: dict[str, Any] = {"--source": source, "--target": target, "--with": others, "--against": against, "--links": links}
+    search = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
+    given: dict[str, Any] = {"--source": source, "--target": target, "--ensemble": others, "--baseline": baseline, "--links": links}
     given |= {"--link-unit": link_unit, "--captions": captions, "--images": images, "--split": split, "--features": features}
     given |= {"--regions": regions, "--frequencies": frequencies, "--frequencies-split": frequencies_split, "--meteor": meteor}
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
-    refuse({name: value for name, value in given.items() if name not in TAKES[task]}, f"not for a run of the task {task}")
-    needed = TAKES[task][0]
+    refuse({name: value for name, value in given.items() if name not in OPTIONS[task]}, f"not for a run of the task {task}")
+    needed = OPTIONS[task][0]
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
     match task:
@@ -98,24 +97,24 @@ def evaluate(
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix("--").replace("-", "_"): given[name] for name in SEARCH}
+    return {name.removeprefix("--").replace("-", "_"): given[name] for name in DECODING}
 
 
 def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     from regard.data.parallel import read_pairs
     from regard.metrics import paired_bootstrap
-    from regard.tasks.evaluate import describe, describe_comparison, evaluate_translation, read_links
-    from regard.tasks.translate import Translator
+    from regard.tasks.translation_evaluation import describe_comparison, describe_translation_scores, evaluate_translation, read_links
+    from regard.tasks.translation_prediction import Translator
 
     pairs = read_pairs(given["--source"], given["--target"])
     unit: Literal["word", "character"] = (given["--link-unit"] or LinkUnit.word).value
     known = read_links(given["--links"], unit) if given["--links"] is not None else None
-    others, against = given["--with"] or [], given["--against"]
+    others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
-    other = Translator.open(against) if against is not None else None
+    other = Translator.open(baseline) if baseline is not None else None
     decoding = chosen_decoding(translator.run.config, **_changes(given))
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
-    describe(evaluation, say)
+    describe_translation_scores(evaluation, write_line)
     report = {
         "with": [str(path) for path in others],
         "source": given["--source"],
@@ -126,17 +125,17 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
         search = chosen_decoding(other.run.config, **_changes(given))
         outputs = [item.text for item in other.translate([pair[0] for pair in pairs], decoding=search)]
         found = paired_bootstrap(evaluation.outputs, outputs, [pair[1] for pair in pairs])
-        report["against"] = describe_comparison(found, str(against), say)
+        report["against"] = describe_comparison(found, str(baseline), write_line)
     return report, evaluation.outputs
 
 
 def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     from regard.data.caption_formats import read_entries
     from regard.data.captions import read_captions
-    from regard.data.features import FeatureFile
+    from regard.data.image_features import FeatureFile
     from regard.metrics.caption import document_frequencies
-    from regard.tasks.caption import Captioner
-    from regard.tasks.caption_evaluate import describe_captions, evaluate_captioning
+    from regard.tasks.captioning_evaluation import describe_captions, evaluate_captioning
+    from regard.tasks.captioning_prediction import Captioner
 
     counted, part = given["--frequencies"], given["--frequencies-split"]
     if part is not None and counted is None:
@@ -150,32 +149,32 @@ def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
     evaluation = evaluate_captioning(
         captioner, examples, decoding=decoding, features=features, frequencies=counts, with_meteor=bool(given["--meteor"])
     )
-    describe_captions(evaluation, say)
+    describe_captions(evaluation, write_line)
     report = {"captions": given["--captions"], "decoding": decoding.model_dump(mode="json"), **evaluation.to_json()}
     return report, [item.text for item in evaluation.captions]
 
 
 def _labels(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    from regard.tasks.label_scores import describe_against, describe_labels, evaluate_labels
-    from regard.tasks.sentences import open_sentences, read_labelled
+    from regard.tasks.classification_evaluation import describe_label_comparison, describe_labels, evaluate_labels
+    from regard.tasks.classification_training import open_sentence_run, read_labelled_file
 
-    opened = open_sentences(run)
-    file = read_labelled(opened.config, given["--examples"])
+    opened = open_sentence_run(run)
+    file = read_labelled_file(opened.config, given["--examples"])
     evaluation = evaluate_labels(opened, file)
-    describe_labels(evaluation, say)
+    describe_labels(evaluation, write_line)
     report = {"examples": given["--examples"], **evaluation.to_json()}
-    if (against := given["--against"]) is not None:
-        other = evaluate_labels(open_sentences(against, type(opened.config)), file)
+    if (baseline := given["--baseline"]) is not None:
+        other = evaluate_labels(open_sentence_run(baseline, type(opened.config)), file)
         expected = [example.label for example in file.examples]
-        report["against"] = describe_against(evaluation, other, expected, str(against), say)
+        report["against"] = describe_label_comparison(evaluation, other, expected, str(baseline), write_line)
     return report, evaluation.outputs
 
 
 def _language(run: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     from regard.data.lines import read_lines
-    from regard.tasks.language import evaluate_language, open_language_run
+    from regard.tasks.language_training import evaluate_language, open_language_run
 
     scores = evaluate_language(open_language_run(run), list(read_lines(given["--text"])))
     for score in scores:
-        say(f"{score.name:<26}{score.value:9.3f} {score.unit:<10}{score.signature}")
+        write_line(f"{score.name:<26}{score.value:9.3f} {score.unit:<10}{score.signature}")
     return {"text": given["--text"], "scores": [asdict(score) for score in scores]}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.choices import Generated
-from regard.commands.options import BatchSize, Config, Out, Overrides, PrintConfig, RunFolder, refuse
-from regard.commands.terminal import note, read_input, say, write
+from regard import progress
+from regard.commands.options import BatchSize, Config, From, GeneratedSet, JsonInput, Out, Overrides, PrintConfig, RunFolder, refuse
+from regard.commands.streaming import answer_lines, input_chunks, text_reader
+from regard.commands.terminal import write_line, write_message
 from regard.commands.train import run_training, settings_for, training
-from regard.config import LanguageConfig
 from regard.errors import ConfigError
 
+if TYPE_CHECKING:
+    from regard.tasks.language_prediction import Continuation
+
 commands = typer.Typer()
-SETS = ", ".join(Generated)
+GENERATED_SETS = ", ".join(GeneratedSet)
 
 
 @training.command("lm")
@@ -25,13 +27,16 @@ def train_language(
     overrides: Overrides = None,
     out: Out = None,
     config: Config = None,
+    start: From = None,
     text: Annotated[str | None, typer.Option(help="training text (.gz too)")] = None,
     valid_text: Annotated[str | None, typer.Option(help="validation text; without, the last lines are held out")] = None,
     print_config: PrintConfig = False,
 ) -> None:
     """Train a model that tells how likely a text is, and continues it."""
-    settings = settings_for(LanguageConfig, config, overrides, {"text": text, "valid_text": valid_text}, print_config)
-    from regard.tasks.language import train_language as train
+    from regard.config import LanguageConfig
+
+    settings = settings_for(LanguageConfig, config, overrides, {"text": text, "valid_text": valid_text}, print_config, start=start)
+    from regard.tasks.language_training import train_language as train
 
     run_training(train, settings, out)
 
@@ -41,19 +46,28 @@ def score(
     run: RunFolder,
     batch_size: BatchSize = None,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, their log-probabilities")] = False,
+    json_input: JsonInput = False,
 ) -> None:
     """Tell how likely each line of standard input is: its log-probability and, after a tab, that per token, in nats."""
-    from regard.tasks.language_use import LanguageModel
+    from regard.tasks.language_prediction import LanguageModel
 
-    for item in LanguageModel.open(run).score_stream(read_input(), batch_size=batch_size or 64):
-        write(json.dumps(item.to_json(), ensure_ascii=False) if json_lines else f"{item.total:.4f}\t{item.mean:.4f}")
+    model = LanguageModel.open(run)
+    _, bad = answer_lines(
+        input_chunks("a line"),
+        text_reader(("text",) if json_input else None),
+        lambda lines: model.score(lines, batch_size=batch_size or 64),
+        lambda _, item: f"{item.total:.4f}\t{item.mean:.4f}",
+        json_lines=json_lines or json_input,
+    )
+    if bad:
+        raise typer.Exit(1)
 
 
 @commands.command()
 def generate(
-    what: Annotated[str, typer.Argument(metavar="RUN|SET", help=f"a run of the task lm, or a set: {SETS}")],
+    what: Annotated[str, typer.Argument(metavar="RUN|SET", help=f"a run of the task lm, or a set: {GENERATED_SETS}")],
     max_length: Annotated[int | None, typer.Option(min=1, help="RUN: tokens generated at most; without, 100")] = None,
-    beam: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses kept; without, the most probable token each time")] = None,
+    beam_size: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses kept; without, the most probable token each time")] = None,
     n_best: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses for each line (as JSON lines)")] = None,
     sample: Annotated[bool, typer.Option("--sample", help="RUN: draw instead of search")] = False,
     temperature: Annotated[float | None, typer.Option(help="with --sample; without, 1")] = None,
@@ -61,6 +75,7 @@ def generate(
     top_p: Annotated[float | None, typer.Option(help="with --sample: from the fewest tokens of this probability")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="RUN: lines continued together")] = None,
     json_lines: Annotated[bool, typer.Option("--json", help="RUN: one JSON object a line: texts, tokens, log-probabilities")] = False,
+    json_input: JsonInput = False,
     out: Annotated[Path | None, typer.Option(help="SET: the folder to write to")] = None,
     count: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="SET: training pairs; without, 10000")] = None,
     test: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="SET: test pairs; without, 1000")] = None,
@@ -68,29 +83,33 @@ def generate(
 ) -> None:
     """Continue each line of standard input with a language model; or write a generated set: parallel text, or images with captions."""
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
-    searching = {"--max-length": max_length, "--beam": beam, "--n-best": n_best, "--batch-size": batch_size}
+    searching = {"--max-length": max_length, "--beam-size": beam_size, "--n-best": n_best, "--batch-size": batch_size}
     writing = {"--out": out, "--count": count, "--test": test}
-    if what in list(Generated):
-        refuse({**drawing, **searching, "--sample": sample or None, "--json": json_lines or None}, f"{what} is a set")
-        _write_set(Generated(what), out, count, test, seed)
+    if what in list(GeneratedSet):
+        refuse(
+            {**drawing, **searching, "--sample": sample or None, "--json": json_lines or None, "--json-input": json_input or None},
+            f"{what} is a set",
+        )
+        _write_set(GeneratedSet(what), out, count, test, seed)
         return
     if not Path(what).is_dir():
-        raise ConfigError(f"{what}: expected a run folder or one of the sets {SETS}")
+        raise ConfigError(f"{what}: expected a run folder or one of the sets {GENERATED_SETS}")
     refuse(writing, f"{what} is a run, not a set")
     if not sample:
         refuse({**drawing, "--seed": seed}, "only with --sample")
-    elif beam is not None:
-        raise ConfigError("--beam: not with --sample, which draws instead of searching")
+    elif beam_size is not None:
+        raise ConfigError("--beam-size: not with --sample, which draws instead of searching")
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "num_samples": n_best}
-    options = {"max_length": max_length, "beam": beam, "n_best": n_best, "batch_size": batch_size}
-    _continue_lines(
-        Path(what), {key: value for key, value in options.items() if value is not None}, chosen if sample else None, seed, json_lines
-    )
+    options = {"max_length": max_length, "beam_size": beam_size, "n_best": n_best, "batch_size": batch_size}
+    options = {key: value for key, value in options.items() if value is not None}
+    _continue_lines(Path(what), options, chosen if sample else None, seed, json_lines, json_input)
 
 
-def _continue_lines(run: Path, options: dict[str, Any], chosen: Mapping[str, Any] | None, seed: int | None, json_lines: bool) -> None:
+def _continue_lines(
+    run: Path, options: dict[str, Any], chosen: Mapping[str, Any] | None, seed: int | None, json_lines: bool, json_input: bool
+) -> None:
     from regard.decoding import SamplingOptions
-    from regard.tasks.language_use import LanguageModel
+    from regard.tasks.language_prediction import LanguageModel
 
     model = LanguageModel.open(run)
     if chosen is not None:
@@ -100,17 +119,29 @@ def _continue_lines(run: Path, options: dict[str, Any], chosen: Mapping[str, Any
             raise ConfigError(f"--seed: expected 0 to 2^63 - 1, found {seed}")
         torch.manual_seed(1 if seed is None else seed)
         options["sampling"] = SamplingOptions(**{key: value for key, value in chosen.items() if value is not None})
-    json_lines = json_lines or "n_best" in options
-    for number, item in enumerate(model.generate_stream(read_input(), **options), start=1):
+
+    def show(number: int, item: Continuation) -> str:
         if item.unread:
-            note(f"line {number}: the first {item.unread} tokens of the prompt were not read")
-        write(json.dumps(item.to_json(), ensure_ascii=False) if json_lines else item.text)
+            write_message(f"line {number}: the first {item.unread} tokens of the prompt were not read")
+        return item.text
+
+    _, bad = answer_lines(
+        input_chunks("the beginning of a line"),
+        text_reader(("text",) if json_input else None),
+        lambda prompts: model.generate(prompts, **options),
+        show,
+        json_lines=json_lines or json_input or "n_best" in options,
+    )
+    if bad:
+        raise typer.Exit(1)
 
 
-def _write_set(kind: Generated, out: Path | None, count: int | None, test: int | None, seed: int | None) -> None:
-    from regard.tasks.generate import generate as write_set
+def _write_set(kind: GeneratedSet, out: Path | None, count: int | None, test: int | None, seed: int | None) -> None:
+    from regard.tasks.synthetic_data import generate as write_set
 
     if out is None:
         raise ConfigError("--out FOLDER: needed, where the set goes")
-    for path in write_set(kind.value, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed):
-        say(str(path))
+    with progress.stage(f"Generating {kind.value}"):
+        paths = write_set(kind.value, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed)
+    for path in paths:
+        write_line(str(path))

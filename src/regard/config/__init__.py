@@ -4,17 +4,39 @@ An unknown key is an error that names its path and the nearest known key. A conf
 take ints, floats and bools.
 """
 
-from regard.config.base import DecodingConfig, Frozen, RunConfig, TrainingConfig, VocabularyConfig
+from regard.config.base import DecodingConfig, Frozen, RunConfig, StartConfig, TrainingConfig, VocabularyConfig
 from regard.config.captioning import (
     CaptionDataConfig,
     CaptioningConfig,
     CaptionModelConfig,
     CaptionTransformerConfig,
-    EncoderConfig,
     ImageConfig,
+    ImageEncoderConfig,
     ShowConfig,
 )
+from regard.config.classification import (
+    ClassificationConfig,
+    ClassifierConfig,
+    CrossedEncoderConfig,
+    EntailmentConfig,
+    EntailmentModelConfig,
+    RecurrentEncoderConfig,
+    SentenceModelSettings,
+    TransformerEncoderConfig,
+    TransformerEncoderSettings,
+)
 from regard.config.language import LanguageConfig, LanguageDataConfig, LanguageModelConfig, LanguageTrainingConfig
+from regard.config.load import (
+    TASKS,
+    changed_values,
+    describe_changes,
+    dump_config,
+    load_config,
+    merge_configs,
+    submodels,
+    task_of,
+    validate,
+)
 from regard.config.models import (
     AreaConfig,
     AreaSettings,
@@ -25,21 +47,11 @@ from regard.config.models import (
     TransformerConfig,
     TransformerSettings,
 )
-from regard.config.reading import TASKS, differences, dump_config, load_config, merged, submodels, task_of, validate
-from regard.config.sentences import (
-    ClassificationConfig,
-    ClassifierConfig,
-    CrossedReadingConfig,
-    EntailmentConfig,
-    EntailmentModelConfig,
-    RecurrentReadingConfig,
-    SentenceModelSettings,
-    TransformerReadingConfig,
-    TransformerReadingSettings,
-)
-from regard.config.translation import DataConfig, TranslationConfig
+from regard.config.recipes import RECIPES, Recipe, recipe_for, with_recipe
+from regard.config.translation import TranslationConfig, TranslationDataConfig
 
 __all__ = [
+    "RECIPES",
     "TASKS",
     "AreaConfig",
     "AreaSettings",
@@ -51,36 +63,45 @@ __all__ = [
     "ClassificationConfig",
     "ClassifierConfig",
     "CrossedConfig",
-    "CrossedReadingConfig",
-    "DataConfig",
+    "CrossedEncoderConfig",
     "DecodingConfig",
-    "EncoderConfig",
     "EntailmentConfig",
     "EntailmentModelConfig",
     "Frozen",
     "ImageConfig",
+    "ImageEncoderConfig",
     "LanguageConfig",
     "LanguageDataConfig",
     "LanguageModelConfig",
     "LanguageTrainingConfig",
     "ModelConfig",
     "RNNConfig",
-    "RecurrentReadingConfig",
+    "Recipe",
+    "RecurrentEncoderConfig",
     "RunConfig",
     "SentenceModelSettings",
     "ShowConfig",
+    "StartConfig",
     "TrainingConfig",
     "TransformerConfig",
-    "TransformerReadingConfig",
-    "TransformerReadingSettings",
+    "TransformerEncoderConfig",
+    "TransformerEncoderSettings",
     "TransformerSettings",
     "TranslationConfig",
+    "TranslationDataConfig",
     "VocabularyConfig",
-    "differences",
+    "changed_values",
+    "describe_changes",
     "dump_config",
     "load_config",
-    "merged",
+    "merge_configs",
+    "recipe_for",
     "submodels",
     "task_of",
     "validate",
+    "with_recipe",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "cider"]
+
+
+# What no setting exceeds: far above what anyone has trained, far below what makes the libraries underneath abort. Sizes that each pass, and
+# together need more memory than there is, are refused once the model is known, by their bytes (`regard.training.memory_check`).
+MAX_SIZE = 2**20
+"""Of a dimension, a number of heads, an area or a window."""
+MAX_LAYERS = 1000
+MAX_ENTRIES = 5_000_000
+"""Of a vocabulary."""
+MAX_LENGTH = 10_000_000
+"""Of a sequence in tokens."""
+MAX_BEAM = 10_000
+MAX_COUNT = 10**12
+"""Of updates, epochs, examples, tokens of a batch."""
+MAX_RATE = 1e6
+"""Of a rate, a weight or a penalty."""
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+"""How much of a running mean an optimizer keeps at each update."""
 
 
 class Frozen(BaseModel):
@@ -19,55 +39,94 @@ class VocabularyConfig(Frozen):
     """How text becomes tokens; trained on the run's own training text."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="bpe", description="byte-level BPE is lossless")
-    size: int = Field(default=8000, ge=8, description="entries at most, special tokens included")
+    size: int = Field(default=8000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
     shared: bool = Field(default=True, description="one vocabulary for both sides")
-    min_count: int = Field(default=1, ge=1, description="rarer words or characters become the unknown token (word, character)")
+    min_count: int = Field(
+        default=1, ge=1, le=MAX_COUNT, description="rarer words or characters become the unknown token (word, character)"
+    )
+    sample: int = Field(
+        default=1_000_000, ge=1, le=MAX_COUNT, description="about so many training examples, from all over the text, make the vocabulary"
+    )
 
 
 class TrainingConfig(Frozen):
     """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
 
     seed: int = Field(default=1, ge=0, lt=2**63)
-    epochs: int = Field(default=10, ge=1)
-    max_updates: int | None = Field(default=None, ge=1, description="stop after so many updates, whatever the epoch")
-    batch_tokens: int = Field(default=4096, ge=1, description="padded tokens of the longer side in a batch, at most")
-    accumulation: int = Field(default=1, ge=1, description="batches per update and process")
+    epochs: int = Field(default=10, ge=1, le=MAX_COUNT)
+    max_updates: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after so many updates, whatever the epoch")
+    batch_tokens: int = Field(default=4096, ge=1, le=MAX_COUNT, description="padded tokens of the longer side in a batch, at most")
+    gradient_accumulation_steps: int = Field(default=1, ge=1, le=MAX_COUNT, description="batches per update and process")
+    micro_batches: int | None = Field(
+        default=None, ge=1, le=64, description="parts a batch is divided into, for the workers; absent: 1 to 8 by its size, on a GPU 1"
+    )
+    workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_COUNT,
+        description="processes of one thread that train together on a CPU; absent: one per core; changes no result",
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
+    learning_rate: float = Field(default=1e-3, gt=0, le=MAX_RATE)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0, le=MAX_RATE)
+    weight_decay: float = Field(default=0.0, ge=0, le=MAX_RATE)
     schedule: Literal["constant", "inverse_sqrt", "cosine", "linear"] = "constant"
-    warmup: int = Field(default=0, ge=0, description="updates of linear warm-up")
+    warmup_updates: int = Field(default=0, ge=0, le=MAX_COUNT, description="updates of linear warm-up")
     final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: the last rate as a part of the first")
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
-    clip_norm: float | None = Field(default=1.0, gt=0)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    clip_norm: float | None = Field(default=1.0, gt=0, le=MAX_RATE)
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="auto: bf16 where the device multiplies bfloat16 in hardware, else fp32"
+    )
     compile: bool = Field(default=False, description="compile the model with torch.compile")
     distributed: Literal["ddp", "fsdp"] = Field(default="ddp", description="used under torchrun")
-    evaluate_every: int | None = Field(default=None, ge=1, description="updates between evaluations; absent: once an epoch")
-    save_every: int | None = Field(default=None, ge=1, description="updates between checkpoints; absent: at each evaluation")
+    evaluate_every: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates between evaluations; absent: once an epoch")
+    save_every: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates between checkpoints; absent: at each evaluation")
     metric: Metric = Field(default="loss", description="what decides which weights are best; a task has some of these")
-    patience: int | None = Field(default=None, ge=1, description="stop after so many evaluations without a better metric")
-    keep: int = Field(default=2, ge=1, description="newest checkpoints kept, beside the best")
-    average: int = Field(default=1, ge=1, description="average the weights of the last so many evaluations at the end")
-    ema: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
-    log_every: int = Field(default=20, ge=1)
+    eval_metrics: tuple[Metric, ...] = Field(
+        default=(), description="further metrics measured and logged at each evaluation; they decide nothing: [bleu, chrf]"
+    )
+    patience: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after so many evaluations without a better metric")
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT, description="newest checkpoints kept, beside the best")
+    average_checkpoints: int = Field(
+        default=1, ge=1, le=MAX_COUNT, description="average the weights of the last so many evaluations at the end"
+    )
+    ema_decay: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
+    log_every: int = Field(default=20, ge=1, le=MAX_COUNT)
     tensorboard: bool = False
+
+    @field_validator("eval_metrics", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value  # eval_metrics=bleu
+
+    @property
+    def measured(self) -> tuple[Metric, ...]:
+        """What every evaluation gives beside the loss: `metric`, which steers the run, and `eval_metrics`."""
+        return (self.metric, *self.eval_metrics)
 
 
 class DecodingConfig(Frozen):
     """How text is generated."""
 
-    beam: int = Field(default=5, ge=1)
-    length_penalty: float = Field(default=1.0, ge=0, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
-    coverage_penalty: float = Field(default=0.0, ge=0, description="beta of the GNMT coverage penalty")
-    max_length: int = Field(default=200, ge=1, description="tokens generated at most")
-    min_length: int = Field(default=0, ge=0)
-    no_repeat_ngram: int = Field(default=0, ge=0)
+    beam_size: int = Field(default=5, ge=1, le=MAX_BEAM)
+    length_penalty: float = Field(default=1.0, ge=0, le=MAX_RATE, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
+    coverage_penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="beta of the GNMT coverage penalty")
+    max_length: int = Field(default=200, ge=1, le=MAX_LENGTH, description="tokens generated at most")
+    min_length: int = Field(default=0, ge=0, le=MAX_LENGTH)
+    no_repeat_ngram_size: int = Field(default=0, ge=0, le=MAX_LENGTH)
     replace_unknown: bool = Field(default=False, description="an unknown word becomes the source word most attended to")
-    batch_size: int = Field(default=64, ge=1, description="sentences decoded together")
+    batch_size: int = Field(default=64, ge=1, le=MAX_COUNT, description="sentences decoded together")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the matrix products")
+
+
+class StartConfig(Frozen):
+    """The run that a new one goes on from (`--from RUN`): weights and vocabularies are taken from it."""
+
+    run: str = Field(min_length=1, description="its folder")
+    weights: str | None = Field(default=None, description="sha256 of its weights; filled in when the new run is created")
+    optimizer: bool = Field(default=True, description="take the state of its optimizer, too, where it fits")
 
 
 class RunConfig(Frozen):
@@ -78,3 +137,4 @@ class RunConfig(Frozen):
     vocabulary: VocabularyConfig = VocabularyConfig()
     model: Frozen = Frozen()
     training: TrainingConfig = TrainingConfig()
+    start: StartConfig | None = Field(default=None, description="what the run goes on from (--from); null: nothing")

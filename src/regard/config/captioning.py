@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from regard.config.base import DecodingConfig, Frozen, RunConfig, VocabularyConfig
+from regard.config.base import (
+    MAX_COUNT,
+    MAX_ENTRIES,
+    MAX_LAYERS,
+    MAX_LENGTH,
+    MAX_RATE,
+    MAX_SIZE,
+    DecodingConfig,
+    Frozen,
+    RunConfig,
+    VocabularyConfig,
+)
 from regard.config.models import KeyMode
+
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Depth = Annotated[int, Field(ge=0, le=MAX_LAYERS)]
+Shade = Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]
 
 
 class CaptionDataConfig(Frozen):
@@ -20,14 +35,19 @@ class CaptionDataConfig(Frozen):
     split: str | None = Field(default=None, description="part of the captions: a Karpathy split, or a file of image names")
     valid_captions: str | None = Field(default=None, description="validation captions; absent: `captions`, with `valid_split`")
     valid_images: str | None = Field(default=None, description="validation images; absent: `images`, or the folder of their captions")
-    valid_split: str | None = Field(default=None, description="part of the captions to validate on; absent: `held_out` images are held out")
-    held_out: int = Field(default=500, ge=1, description="images held out (at most a tenth) when nothing else says what to validate on")
+    valid_split: str | None = Field(
+        default=None, description="part of the captions to validate on; absent: `valid_size` images are held out"
+    )
+    valid_size: int = Field(
+        default=500, ge=1, le=MAX_COUNT, description="images held out (at most a tenth) when nothing else says what to validate on"
+    )
     features: str | None = Field(default=None, description="features computed beforehand, by image; with model.encoder.type=features")
     lowercase: bool = Field(default=True, description="captions are learned in lower case")
-    max_length: int = Field(default=60, ge=1, description="longer captions, in tokens, are left out of training and counted")
-    together: int = Field(
+    max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="longer captions, in tokens, are left out of training and counted")
+    captions_per_image: int = Field(
         default=1,
         ge=1,
+        le=MAX_COUNT,
         description="captions of an image that come in one batch, where it is encoded once for all of them",
     )
     shuffle_images: bool = Field(default=False, description="image-blind control: every image's captions go with another image")
@@ -38,11 +58,11 @@ class ImageConfig(Frozen):
     """How an image file becomes numbers: stored with the model, so that new images are seen as training images were."""
 
     size: int = Field(default=96, ge=8, le=4096, description="height and width in pixels")
-    fit: Literal["crop", "squash"] = Field(default="squash", description="the largest central square, or all of it, proportions changed")
+    fit: Literal["crop", "stretch"] = Field(default="stretch", description="the largest central square, or all of it, proportions changed")
     keep: float = Field(default=1.0, gt=0, le=1, description="the central part that is seen")
     resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
-    mean: tuple[float, float, float] = Field(default=(0.485, 0.456, 0.406), description="of red, green, blue; subtracted")
-    std: tuple[float, float, float] = Field(default=(0.229, 0.224, 0.225), description="what the differences are divided by")
+    mean: tuple[Shade, Shade, Shade] = Field(default=(0.485, 0.456, 0.406), description="of red, green, blue; subtracted")
+    std: tuple[Shade, Shade, Shade] = Field(default=(0.229, 0.224, 0.225), description="what the differences are divided by")
 
 
 class AugmentConfig(Frozen):
@@ -64,13 +84,14 @@ class SmallCNNConfig(Frozen):
     """
 
     type: Literal["cnn"] = "cnn"
-    channels: tuple[int, ...] = Field(default=(32, 64, 128), min_length=1, max_length=6, description="of each stage; each halves the grid")
-    depth: int | tuple[int, ...] = Field(
+    channels: tuple[Size, ...] = Field(default=(32, 64, 128), min_length=1, max_length=6, description="of each stage; each halves the grid")
+    depth: Depth | tuple[Depth, ...] = Field(
         default=0, description="further convolutions in each stage, or one number a stage; each widens what a cell sees"
     )
     coordinates: float = Field(
         default=1.0,
         ge=0,
+        le=MAX_RATE,
         description="row and column as two more channels, from minus this to this; more where little else is in the image; 0: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
@@ -109,31 +130,31 @@ class SmallCNNConfig(Frozen):
 
 
 class TimmConfig(Frozen):
-    """Any model of the timm library as a grid of features (`pip install regard[vision]`)."""
+    """Any model of the timm library as a grid of features (`pip install '.[vision]'` in the clone)."""
 
     type: Literal["timm"] = "timm"
     name: str = Field(default="resnet50", min_length=1, description="as `timm.list_models()` names it")
     pretrained: bool = Field(default=True, description="fetch its weights when training starts; they become a part of the run")
-    level: int = Field(default=-1, description="which of its stages; -1 is the last")
-    learning_rate_factor: float = Field(default=0.0, ge=0, description="its learning rate as a part of the others'; 0: frozen")
+    level: int = Field(default=-1, ge=-MAX_LAYERS, le=MAX_LAYERS, description="which of its stages; -1 is the last")
+    learning_rate_factor: float = Field(default=0.0, ge=0, le=MAX_RATE, description="its learning rate as a part of the others'; 0: frozen")
 
 
 class FeaturesConfig(Frozen):
     """No encoder: features computed beforehand (data.features)."""
 
     type: Literal["features"] = "features"
-    grid: tuple[int, int] | None = Field(default=None, description="rows and columns; filled in from the file")
-    dim: int | None = Field(default=None, ge=1, description="size of a cell's features; filled in from the file")
+    grid: tuple[Size, Size] | None = Field(default=None, description="rows and columns; filled in from the file")
+    dim: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="size of a cell's features; filled in from the file")
 
 
-EncoderConfig = SmallCNNConfig | TimmConfig | FeaturesConfig
+ImageEncoderConfig = SmallCNNConfig | TimmConfig | FeaturesConfig
 
 
 class GridAreaConfig(Frozen):
     """Area attention over a grid (Li et al. 2018): rectangles of cells instead of single ones."""
 
-    height: int = Field(default=2, ge=1, description="an area is of 1 to so many rows")
-    width: int = Field(default=2, ge=1, description="and of 1 to so many columns")
+    height: int = Field(default=2, ge=1, le=MAX_SIZE, description="an area is of 1 to so many rows")
+    width: int = Field(default=2, ge=1, le=MAX_SIZE, description="and of 1 to so many columns")
     key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
     value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
 
@@ -146,19 +167,24 @@ class HardConfig(Frozen):
     )
     half_soft: float = Field(default=0.5, ge=0, le=1, description="probability of training an example on expected weights")
     half_soft_per: Literal["example", "batch"] = "example"
-    soft_batches: int = Field(default=0, ge=0, description="first batches trained on expected weights: look softly before choosing")
+    soft_batches: int = Field(
+        default=0, ge=0, le=MAX_COUNT, description="first batches trained on expected weights: look softly before choosing"
+    )
     reward: Literal["sentence", "step", "return"] = Field(default="sentence", description="what a choice is judged by")
     scaling: Literal["paper", "code"] = Field(default="paper", description="of reward and entropy: the paper's, or its authors' code's")
-    reward_weight: float | None = Field(default=None, ge=0, description="lambda_r; absent: of the scaling")
-    entropy_weight: float | None = Field(default=None, ge=0, description="lambda_e; absent: of the scaling")
+    reward_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_r; absent: of the scaling")
+    entropy_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_e; absent: of the scaling")
 
 
 class CaptionerSettings(Frozen):
     """What every captioner has."""
 
-    encoder: EncoderConfig = Field(default=SmallCNNConfig(), discriminator="type", description="from the image to a grid of features")
-    words: float = Field(
-        default=0.0, ge=0, description="weight of telling a caption's words from the mean of the cells: it teaches an encoder to see"
+    encoder: ImageEncoderConfig = Field(default=SmallCNNConfig(), discriminator="type", description="from the image to a grid of features")
+    bag_of_words_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_RATE,
+        description="weight of telling a caption's words from the mean of the cells: it teaches an encoder to see",
     )
 
     @field_validator("encoder", mode="before")
@@ -176,46 +202,52 @@ class ShowConfig(CaptionerSettings):
     """Show, Attend and Tell (Xu et al. 2015): an LSTM that looks at the image before each word."""
 
     type: Literal["show"] = "show"
-    embed_dim: int = Field(default=256, ge=1)
-    decoder_dim: int = Field(default=512, ge=1)
-    attention_dim: int = Field(default=256, ge=1, description="width of the additive score")
-    feature_dim: int = Field(default=256, ge=1, description="D: features of a cell, after a layer of their own")
+    embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
+    decoder_dim: int = Field(default=512, ge=1, le=MAX_SIZE)
+    attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of the additive score")
+    feature_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="D: features of a cell, after a layer of their own")
     attention: Literal["soft", "hard"] = "soft"
     hard: HardConfig = HardConfig()
     area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: look before the last word is read, as published; current: after it"
     )
-    doubly_stochastic: float = Field(default=0.0, ge=0, description="lambda of the penalty on cells looked at too much or too little")
+    doubly_stochastic: float = Field(
+        default=0.0, ge=0, le=MAX_RATE, description="lambda of the penalty on cells looked at too much or too little"
+    )
     penalty: Literal["paper", "mean"] = Field(default="paper", description="scaling of that penalty: summed over cells, or their mean")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, the state and before the output layer")
 
 
 class CaptionTransformerConfig(CaptionerSettings):
-    """Transformer captioner (Li et al. 2018, 4.2): image grid, encoder, decoder; with or without areas of the grid."""
+    """Transformer captioner (Li et al. 2018, 4.3): image grid, encoder, decoder; with or without areas of the grid."""
 
     type: Literal["transformer"] = "transformer"
-    embed_dim: int = Field(default=256, ge=1)
-    ff_dim: int = Field(default=1024, ge=1, description="hidden size of the feed-forward layers")
-    num_heads: int = Field(default=4, ge=1)
-    encoder_layers: int = Field(default=2, ge=0, description="of self-attention between cells; 0: each cell stays by itself")
-    decoder_layers: int = Field(default=2, ge=1)
+    embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
+    ff_dim: int = Field(default=1024, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
+    num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
+    encoder_layers: int = Field(default=2, ge=0, le=MAX_LAYERS, description="of self-attention between cells; 0: each cell stays by itself")
+    decoder_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
     area: GridAreaConfig | None = Field(default=None, description="null: every layer attends to single cells")
-    area_layers: int = Field(default=2, ge=1, description="areas in the first so many layers of the encoder, and of the look at the image")
+    area_layers: int = Field(
+        default=2, ge=1, le=MAX_LAYERS, description="areas in the first so many layers of the encoder, and of the look at the image"
+    )
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
-    relu_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
-    shown_layer: int | None = Field(default=None, ge=1, description="decoder layer whose attention is shown, from 1; null: the last")
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
+    alignment_layer: int | None = Field(
+        default=None, ge=1, le=MAX_LAYERS, description="decoder layer whose attention is shown, from 1; null: the last"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.embed_dim % self.num_heads:
             raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})")
-        if self.shown_layer is not None and self.shown_layer > self.decoder_layers:
-            raise ValueError(f"shown_layer ({self.shown_layer}) must be one of the decoder_layers ({self.decoder_layers})")
+        if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
+            raise ValueError(f"alignment_layer ({self.alignment_layer}) must be one of the decoder_layers ({self.decoder_layers})")
         return self
 
 
@@ -226,13 +258,13 @@ class CaptionVocabularyConfig(VocabularyConfig):
     """How captions become tokens; trained on the run's own captions."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="word", description="word: attention is shown word by word")
-    size: int = Field(default=10000, ge=8, description="entries at most, special tokens included")
+    size: int = Field(default=10000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
 
 
 class CaptionDecodingConfig(DecodingConfig):
     """How captions are generated."""
 
-    max_length: int = Field(default=60, ge=1, description="tokens generated at most")
+    max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="tokens generated at most")
 
 
 class CaptioningConfig(RunConfig):

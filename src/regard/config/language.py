@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from regard.config.base import Frozen, RunConfig, TrainingConfig
+from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, RunConfig, TrainingConfig
 
-PARTS = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
+PARTS: dict[str, Literal[1, 2, 3]] = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
 """Into how many parts each attention splits a hidden state."""
 
 
@@ -16,17 +16,19 @@ class LanguageDataConfig(Frozen):
     """Which text a run reads. Paths are kept as given; `.gz` is read as it is.
 
     Example:
-        >>> LanguageDataConfig(text="train.en").lines
-        'running'
+        >>> LanguageDataConfig(text="train.en").context
+        'continuous'
     """
 
     text: str | None = Field(default=None, description="training text; a line ends with a token of its own")
-    valid_text: str | None = Field(default=None, description="validation text; absent: the last `held_out` lines are held out")
-    held_out: int = Field(default=500, ge=1, description="lines held out (at most a tenth) when there is no validation text")
-    lines: Literal["running", "separate"] = Field(
-        default="running", description="running: one line after another, what was read is remembered; separate: each is an example"
+    valid_text: str | None = Field(default=None, description="validation text; absent: the last `valid_size` lines are held out")
+    valid_size: int = Field(
+        default=500, ge=1, le=MAX_COUNT, description="lines held out (at most a tenth) when there is no validation text"
     )
-    shuffle: bool = Field(default=False, description="running: put the lines in a new order for every epoch")
+    context: Literal["continuous", "separate"] = Field(
+        default="continuous", description="continuous: one line after another, what was read is remembered; separate: each is an example"
+    )
+    shuffle: bool = Field(default=False, description="continuous: put the lines in a new order for every epoch")
 
 
 class LanguageModelConfig(Frozen):
@@ -37,21 +39,25 @@ class LanguageModelConfig(Frozen):
         (True, False)
     """
 
-    embed_dim: int = Field(default=256, ge=1)
-    hidden_dim: int = Field(default=512, ge=1, description="of each LSTM layer; key_value splits it in 2, key_value_predict in 3")
-    layers: int = Field(default=1, ge=1)
+    embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
+    hidden_size: int = Field(
+        default=512, ge=1, le=MAX_SIZE, description="of each LSTM layer; key_value splits it in 2, key_value_predict in 3"
+    )
+    num_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     attention: Literal["none", "plain", "key_value", "key_value_predict"] = Field(
         default="key_value", description="what a hidden state is to those after it: nothing, key and value at once, or one part each"
     )
-    window: int = Field(default=15, ge=1, description="L: how many states back can be seen")
+    window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: how many states back can be seen")
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
 
     @model_validator(mode="after")
     def _check(self) -> LanguageModelConfig:
-        if self.hidden_dim % PARTS[self.attention]:
-            raise ValueError(f"hidden_dim ({self.hidden_dim}) must be a multiple of {PARTS[self.attention]} for attention {self.attention}")
+        if self.hidden_size % PARTS[self.attention]:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of {PARTS[self.attention]} for attention {self.attention}"
+            )
         return self
 
     @property
@@ -61,16 +67,21 @@ class LanguageModelConfig(Frozen):
 
 
 class LanguageTrainingConfig(TrainingConfig):
-    """How a language model trains: an update takes `processes * accumulation` batches, each of `streams * chunk` tokens.
+    """How a language model trains: an update takes `processes * gradient_accumulation_steps` batches, each of `streams * chunk_length`
+    tokens.
 
     Example:
         >>> LanguageTrainingConfig().streams
         32
     """
 
-    chunk: int = Field(default=35, ge=1, description="running: tokens of each stream in a batch; gradients go no further back")
-    streams: int = Field(default=32, ge=1, description="running: places of the text that a batch reads side by side")
-    lanes: int = Field(default=1, ge=1, description="running: batches with streams of their own, in turns; a multiple of the processes")
+    chunk_length: int = Field(
+        default=35, ge=1, le=MAX_LENGTH, description="continuous: tokens of each stream in a batch; gradients go no further back"
+    )
+    streams: int = Field(default=32, ge=1, le=MAX_COUNT, description="continuous: places of the text that a batch reads side by side")
+    stream_groups: int = Field(
+        default=1, ge=1, le=MAX_COUNT, description="continuous: batches with streams of their own, in turns; a multiple of the processes"
+    )
 
 
 class LanguageConfig(RunConfig):

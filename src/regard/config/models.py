@@ -6,65 +6,81 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config.base import Frozen
+from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen
 
-Score = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
+ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
 KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
 
 
 class AreaSettings(Frozen):
     """Area attention (Li et al. 2018): runs of tokens instead of single ones."""
 
-    max_area: int = Field(default=5, ge=1, description="A: an area is a run of 1 to A tokens")
+    max_area: int = Field(default=5, ge=1, le=MAX_SIZE, description="A: an area is a run of 1 to A tokens")
     key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
     value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
-    top_k: int | None = Field(default=None, ge=1, description="attend to the best areas of each query only")
-    temperature: float = Field(default=1.0, gt=0, description="scores of areas are divided by it")
+    top_k: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="attend to the best areas of each query only")
+    temperature: float = Field(default=1.0, gt=0, le=MAX_RATE, description="scores of areas are divided by it")
 
 
 class AttentionConfig(Frozen):
     """The decoder's attention over the source."""
 
-    score: Score = Field(default="additive", description="how a query meets a key")
-    heads: int | None = Field(default=None, ge=1, description="null: one, without projections; a number: multi-head attention")
+    score: ScoreName = Field(default="additive", description="how a query meets a key")
+    num_heads: int | None = Field(
+        default=None, ge=1, le=MAX_SIZE, description="null: one, without projections; a number: multi-head attention"
+    )
     area: AreaSettings | None = Field(default=None, description="null: single source tokens")
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
-    attention_dim: int = Field(default=256, ge=1, description="width of additive and concat scores")
+    attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of additive and concat scores")
     window: Literal["global", "local_m", "local_p"] = Field(default="global", description="Luong's monotonic or predicted window")
-    radius: int = Field(default=10, ge=1, description="D: a local window spans 2D+1 positions")
+    radius: int = Field(default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions")
     input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
-    max_source_length: int = Field(default=200, ge=1, description="positions a location score can reach")
+    max_source_length: int = Field(default=200, ge=1, le=MAX_SIZE, description="positions a location score can reach")
 
     @model_validator(mode="after")
     def _check(self) -> AttentionConfig:
         if self.input_feeding and self.query_state == "previous":
             raise ValueError("input_feeding needs query_state: current (with previous, the context already enters the cell)")
-        if self.heads is not None and (self.score, self.window) != ("scaled_dot", "global"):
-            raise ValueError(f"heads needs score: scaled_dot and window: global, found {self.score} and {self.window}")
+        if self.num_heads is not None and (self.score, self.window) != ("scaled_dot", "global"):
+            raise ValueError(f"num_heads needs score: scaled_dot and window: global, found {self.score} and {self.window}")
         if self.area is not None and self.score == "location":
             raise ValueError("area: a location score has no keys that an area could be made of")
         return self
 
 
 class RNNConfig(Frozen):
-    """Recurrent encoder-decoder: without attention, additive (Bahdanau) or multiplicative (Luong)."""
+    """Recurrent encoder-decoder: without attention, additive (Bahdanau) or multiplicative (Luong).
+
+    `init` says how weights start:
+
+    - scaled: words enter the cells with variance 1 (an embedding from N(0, 1/E) times sqrt(E)), recurrent matrices are orthogonal, the
+      other weights of gates uniform in 1 / sqrt(H), their biases zero but for an LSTM's forget gate, 1. Other layers start as
+      their classes say.
+    - bahdanau: embeddings and weights from N(0, 0.01^2), recurrent matrices orthogonal, the score's two matrices from N(0, 0.001^2), its
+      vector and all biases zero (Bahdanau et al. 2015, B.1).
+    - luong: embeddings, weights and biases uniform in [-0.1, 0.1] (Luong et al. 2015, section 4.1).
+
+    The last two take embeddings as they are, without sqrt(E).
+    """
 
     type: Literal["rnn"] = "rnn"
     cell: Literal["gru", "lstm", "tanh"] = "gru"
-    embed_dim: int = Field(default=256, ge=1)
-    encoder_dim: int = Field(default=256, ge=1, description="hidden size of each encoder direction")
-    encoder_layers: int = Field(default=1, ge=1)
+    embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
+    encoder_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of each encoder direction")
+    encoder_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     bidirectional: bool = True
-    decoder_dim: int = Field(default=512, ge=1)
-    decoder_layers: int = Field(default=1, ge=1)
+    decoder_dim: int = Field(default=512, ge=1, le=MAX_SIZE)
+    decoder_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     attention: AttentionConfig | None = Field(default=AttentionConfig(), description="null: a fixed context vector")
     readout: Literal["deep", "tanh"] = Field(default="deep", description="deep output with maxout (Bahdanau) or tanh(W[c;h]) (Luong)")
-    readout_dim: int = Field(default=256, ge=1, description="size of what the output layer sees")
+    readout_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="size of what the output layer sees")
     tie_embeddings: bool = Field(default=False, description="output layer = target embedding; needs readout_dim = embed_dim")
     share_embeddings: bool = Field(default=False, description="source embedding = target embedding; needs a shared vocabulary")
-    init: Literal["scaled", "bahdanau", "luong"] = Field(default="scaled", description="how weights start; the papers' own by name")
+    init: Literal["scaled", "bahdanau", "luong"] = Field(
+        default="scaled", description="how weights start; the papers' own by name, without sqrt(E) on embeddings"
+    )
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
 
     @model_validator(mode="after")
@@ -82,19 +98,21 @@ class RNNConfig(Frozen):
 class AreaConfig(AreaSettings):
     """Area attention in a Transformer's first layers, in each of their attentions."""
 
-    layers: int = Field(default=2, ge=1, description="the first so many layers of encoder and decoder; more than there are: all")
+    layers: int = Field(
+        default=2, ge=1, le=MAX_LAYERS, description="the first so many layers of encoder and decoder; more than there are: all"
+    )
 
 
 class TransformerSettings(Frozen):
     """What every model of the Transformer family has."""
 
-    embed_dim: int = Field(default=256, ge=1)
-    ff_dim: int = Field(default=1024, ge=1, description="hidden size of the feed-forward layers")
-    num_heads: int = Field(default=4, ge=1)
-    encoder_layers: int = Field(default=3, ge=1)
-    decoder_layers: int = Field(default=3, ge=1)
+    embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
+    ff_dim: int = Field(default=1024, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
+    num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
+    encoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
+    decoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
     norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
-    norm_eps: float = Field(default=1e-5, gt=0, description="what LayerNorm adds to a variance")
+    norm_eps: float = Field(default=1e-5, gt=0, le=MAX_RATE, description="what LayerNorm adds to a variance")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
     positions: Literal["paper", "fairseq"] = Field(default="paper", description="wavelengths and first position of the sines")
     output_bias: bool = Field(default=False, description="whether the output layer has one")
@@ -103,15 +121,17 @@ class TransformerSettings(Frozen):
     share_embeddings: bool = Field(default=True, description="source embedding = target embedding; absent: where the vocabulary is shared")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
-    relu_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
-    shown_layer: int | None = Field(default=None, ge=1, description="decoder layer whose attention is shown, from 1; null: the last")
+    activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
+    alignment_layer: int | None = Field(
+        default=None, ge=1, le=MAX_LAYERS, description="decoder layer whose attention is shown, from 1; null: the last"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.embed_dim % self.num_heads:
             raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of num_heads ({self.num_heads})")
-        if self.shown_layer is not None and self.shown_layer > self.decoder_layers:
-            raise ValueError(f"shown_layer ({self.shown_layer}) must be one of the decoder_layers ({self.decoder_layers})")
+        if self.alignment_layer is not None and self.alignment_layer > self.decoder_layers:
+            raise ValueError(f"alignment_layer ({self.alignment_layer}) must be one of the decoder_layers ({self.decoder_layers})")
         return self
 
     @property
@@ -130,7 +150,7 @@ class CrossedConfig(TransformerSettings):
     """Crossed co-attention network (Li et al. 2019): a Transformer with two encoder branches that read each other."""
 
     type: Literal["crossed"] = "crossed"
-    corruption: float = Field(default=0.1, ge=0, le=1, description="probability of two swapped tokens, for each sentence and branch")
+    swap_probability: float = Field(default=0.1, ge=0, le=1, description="probability of two swapped tokens, for each sentence and branch")
     residual: Literal["own", "asking"] = Field(
         default="own", description="where a branch's answers are added: to its own stream, or to the one that asked"
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from regard.config.base import Frozen, RunConfig
-from regard.config.reading import TASKS, merged, read_yaml, validate
-from regard.errors import ConfigError
+from regard.config.base import MAX_COUNT, MAX_RATE, Frozen, RunConfig
+from regard.config.load import TASKS, merge_configs, read_yaml, validate
+from regard.errors import ConfigError, listed, shortened, shown
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
-PLACE = "{data}"
+PLACEHOLDER = "{data}"
 TEST_FILES = {
     "translation": ("source", "target", "links", "link_unit"),
     "captioning": ("captions", "images", "split", "features"),
@@ -31,8 +31,12 @@ METRICS = {
     "lm": ("perplexity",),
 }
 """What the runs of each task can be compared by; the first unless said otherwise."""
-OF_SCALE = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
+SCALE_FIELDS = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
 """What a scale may replace; its settings are merged into the study's."""
+
+
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+FigureName = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class StudyDataConfig(Frozen):
@@ -43,7 +47,7 @@ class StudyDataConfig(Frozen):
     test: dict[str, str] = Field(
         description="the test set, named as `regard evaluate` takes it: source and target, captions, examples, text"
     )
-    published: dict[str, float | str] = Field(default={}, description="figures to stand beside ours, by variant")
+    published: dict[str, FigureName | str] = Field(default={}, description="figures to stand beside ours, by variant")
 
 
 class VariantConfig(Frozen):
@@ -51,7 +55,7 @@ class VariantConfig(Frozen):
 
     title: str | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="what makes it differ")
-    seeds: tuple[int, ...] | None = Field(
+    seeds: tuple[Seed, ...] | None = Field(
         default=None, min_length=1, description="some of the study's, for a variant that costs much; absent: all"
     )
 
@@ -71,9 +75,13 @@ class HypothesisConfig(Frozen):
 class BudgetConfig(Frozen):
     """What every run of a study may use: one of the three."""
 
-    updates: int | None = Field(default=None, ge=1, description="updates")
-    tokens: int | None = Field(default=None, ge=1, description="target tokens, about; a trial of each variant decides how many updates")
-    seconds: float | None = Field(default=None, gt=0, description="of training; a timed trial of each variant decides how many updates")
+    updates: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates")
+    tokens: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="target tokens, about; a trial of each variant decides how many updates"
+    )
+    seconds: float | None = Field(
+        default=None, gt=0, le=MAX_RATE, description="of training; a timed trial of each variant decides how many updates"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -103,7 +111,7 @@ class StudyConfig(Frozen):
     )
     data: dict[str, StudyDataConfig] = Field(min_length=1)
     variants: dict[str, VariantConfig] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(1, 2, 3), min_length=1)
     budget: BudgetConfig | None = Field(default=None, description="absent: what the settings say")
     baseline: str | None = Field(default=None, description="the variant that others are compared with; absent: the first")
     hypotheses: tuple[HypothesisConfig, ...] = Field(default=(), description="what is said to be better than what, to be tested")
@@ -113,32 +121,32 @@ class StudyConfig(Frozen):
     def _named(cls, named: dict[str, Any]) -> dict[str, Any]:
         for name in named:
             if not NAME.fullmatch(name):
-                raise ValueError(f"{name!r}: expected letters, digits, dots and underscores")
+                raise ValueError(f"{shown(name)}: expected letters, digits, dots and underscores")
         return named
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if not NAME.fullmatch(self.name):
-            raise ValueError(f"name: {self.name!r}, expected letters, digits, dots and underscores")
+            raise ValueError(f"name: {shown(self.name)}, expected letters, digits, dots and underscores")
         if self.task not in TASKS:
-            raise ValueError(f"task: {self.task!r}, expected one of {', '.join(TASKS)}")
+            raise ValueError(f"task: {shown(self.task)}, expected one of {', '.join(TASKS)}")
         if self.metric is not None and self.metric not in METRICS[self.task]:
-            raise ValueError(f"metric: {self.metric!r}, expected one of {', '.join(METRICS[self.task])}")
+            raise ValueError(f"metric: {shown(self.metric)}, expected one of {', '.join(METRICS[self.task])}")
         if self.checkpoints and self.task != "translation":
             raise ValueError(f"checkpoints: these are measured for translation, not for {self.task}")
         for name, scale in self.scales.items():
-            if unknown := sorted(set(scale) - set(OF_SCALE)):
-                raise ValueError(f"scales.{name}: {unknown[0]!r}, expected some of {', '.join(OF_SCALE)}")
+            if unknown := sorted(set(scale) - set(SCALE_FIELDS)):
+                raise ValueError(f"scales.{shortened(name, 40)}: {shown(unknown[0])}, expected some of {', '.join(SCALE_FIELDS)}")
         if self.baseline is not None and self.baseline not in self.variants:
-            raise ValueError(f"baseline: {self.baseline!r}, expected one of {', '.join(self.variants)}")
+            raise ValueError(f"baseline: {shown(self.baseline)}, expected one of {listed(self.variants)}")
         for number, hypothesis in enumerate(self.hypotheses):
             for key, name in (("better", hypothesis.better), ("than", hypothesis.than)):
                 if name not in self.variants:
-                    raise ValueError(f"hypotheses.{number}.{key}: {name!r}, expected one of {', '.join(self.variants)}")
+                    raise ValueError(f"hypotheses.{number}.{key}: {shown(name)}, expected one of {listed(self.variants)}")
             if hypothesis.better == hypothesis.than:
-                raise ValueError(f"hypotheses.{number}: {hypothesis.better!r} cannot be better than itself")
+                raise ValueError(f"hypotheses.{number}: {shown(hypothesis.better)} cannot be better than itself")
             if unknown := [name for name in hypothesis.data if name not in self.data]:
-                raise ValueError(f"hypotheses.{number}.data: {unknown[0]!r}, expected some of {', '.join(self.data)}")
+                raise ValueError(f"hypotheses.{number}.data: {shown(unknown[0])}, expected some of {listed(self.data)}")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds: one of them comes twice")
         for name, variant in self.variants.items():
@@ -147,11 +155,11 @@ class StudyConfig(Frozen):
         known = TEST_FILES[self.task]
         for name, data in self.data.items():
             if unknown := [key for key in data.test if key not in known]:
-                raise ValueError(f"data.{name}.test: unknown key {unknown[0]!r}; known keys: {', '.join(known)}")
+                raise ValueError(f"data.{name}.test: unknown key {shown(unknown[0])}; known keys: {', '.join(known)}")
             if known[0] not in data.test:
                 raise ValueError(f"data.{name}.test: {known[0]} is missing")
             if data.test.get("link_unit", "word") not in ("word", "character"):
-                raise ValueError(f"data.{name}.test.link_unit: {data.test['link_unit']!r}, expected word or character")
+                raise ValueError(f"data.{name}.test.link_unit: {shown(data.test['link_unit'])}, expected word or character")
         return self
 
     @property
@@ -170,7 +178,7 @@ class StudyCell(Frozen):
 
     data: str
     variant: str
-    seed: int
+    seed: Seed
 
     @property
     def name(self) -> str:
@@ -201,11 +209,11 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     if scale is None:
         return validate({**_placed({**tree, "scales": {}}, data, str(path)), "scales": study.scales}, str(path), kind=StudyConfig)
     if scale not in study.scales:
-        raise ConfigError(f"--scale {scale}: the study {study.name} has {', '.join(study.scales) or 'no scales'}")
+        raise ConfigError(f"--scale {scale}: the study {study.name} has {listed(study.scales) or 'no scales'}")
     chosen = study.scales[scale]
     # What is said of variants or data that are gone says nothing.
     dropped = {"hypotheses": []} if {"data", "variants"} & set(chosen) else {}
-    whole = {**tree, **dropped, **chosen, "settings": merged(study.settings, chosen.get("settings") or {})}
+    whole = {**tree, **dropped, **chosen, "settings": merge_configs(study.settings, chosen.get("settings") or {})}
     return validate(_placed(whole, data, str(path)), f"{path}, scale {scale}", kind=StudyConfig)
 
 
@@ -214,21 +222,21 @@ def _placed(part: Any, data: str | Path | None, where: str) -> Any:
         return {key: _placed(value, data, where) for key, value in part.items()}
     if isinstance(part, list):
         return [_placed(value, data, where) for value in part]
-    if not isinstance(part, str) or PLACE not in part:
+    if not isinstance(part, str) or PLACEHOLDER not in part:
         return part
     if data is None:
         raise ConfigError(f"{where}: {part}: name the folder of the data sets, by --data FOLDER or as REGARD_DATA")
-    return part.replace(PLACE, str(data))
+    return part.replace(PLACEHOLDER, str(data))
 
 
-def cells(study: StudyConfig) -> list[StudyCell]:
+def study_cells(study: StudyConfig) -> list[StudyCell]:
     """Return the runs of a study: all of a seed before the next, so that whatever stops it, what is there can be compared.
 
     Example:
         >>> data = {"a": {"settings": {}, "test": {"text": "a.txt"}}}
         >>> tree = {"name": "s", "task": "lm", "data": data, "variants": {"x": {}, "y": {}}, "seeds": [1, 2]}
         >>> study = validate(tree, "here", kind=StudyConfig)
-        >>> [cell.name for cell in cells(study)]
+        >>> [cell.name for cell in study_cells(study)]
         ['a-x-1', 'a-y-1', 'a-x-2', 'a-y-2']
     """
     return [
@@ -257,4 +265,4 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: i
     limit = {} if updates is None else {"max_updates": updates, "epochs": updates}
     parts = [base, study.settings, study.data[cell.data].settings]
     parts += [study.variants[cell.variant].settings, {"task": study.task, "training": {**limit, "seed": cell.seed}}]
-    return validate(merged(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])
+    return validate(merge_configs(*parts), f"{study.name}, run {cell.name}", kind=TASKS[study.task])

@@ -7,30 +7,46 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from regard.config.base import DecodingConfig, Frozen, RunConfig
+from regard.config.base import MAX_COUNT, MAX_LENGTH, DecodingConfig, Frozen, RunConfig, VocabularyConfig
 from regard.config.models import ModelConfig, RNNConfig
 
 
-class DataConfig(Frozen):
-    """Which files a run reads. Paths are kept as given; `.gz` is read as it is."""
+class TranslationDataConfig(Frozen):
+    """Which files a run reads. Paths are kept as given; `.gz` is read as it is, and `train-*.en` names all such files in order."""
 
     source: str | None = Field(default=None, description="training source sentences, one a line; or one .jsonl / .tsv file of pairs")
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
-    valid_source: str | None = Field(default=None, description="validation sources; absent: `held_out` training pairs are held out")
+    valid_source: str | None = Field(default=None, description="validation sources; absent: `valid_size` training pairs are held out")
     valid_target: str | None = Field(default=None, description="validation targets")
-    held_out: int = Field(default=500, ge=1, description="pairs held out (at most a tenth) when there are no validation files")
-    max_length: int = Field(default=200, ge=1, description="longer sequences, in tokens, are left out of training and counted")
-    sharded: bool = Field(default=False, description="for text larger than memory: `source` and `target` name files like train-*.en")
-    block: int = Field(default=65536, ge=1, description="sharded: pairs that are read, mixed and batched together")
-    workers: int = Field(default=1, ge=0, le=256, description="sharded: processes that make tokens of the next blocks; 0: none, it waits")
-    vocabulary_pairs: int = Field(default=1_000_000, ge=1, description="sharded: about so many pairs make the vocabulary")
+    valid_size: int = Field(
+        default=500, ge=1, le=MAX_COUNT, description="pairs held out (at most a tenth) when there are no validation files"
+    )
+    max_length: int = Field(
+        default=200, ge=1, le=MAX_LENGTH, description="longer sequences, in tokens, are left out of training and counted"
+    )
+    block_size: int = Field(
+        default=2**22, ge=1, le=2**31 - 1, description="pairs mixed with each other; a larger corpus is read a few such blocks at a time"
+    )
+
+
+class TranslationVocabularyConfig(VocabularyConfig):
+    """How text becomes tokens; trained on the run's own training text, or imported with a model."""
+
+    kind: Literal["bpe", "unigram", "word", "character", "sentencepiece"] = Field(
+        default="bpe", description="byte-level BPE is lossless; sentencepiece comes with an imported model only"
+    )
 
 
 class TranslationConfig(RunConfig):
     """All that a translation run is."""
 
     task: Literal["translation"] = "translation"
-    data: DataConfig = DataConfig()
+    recipe: str = Field(
+        default="none",
+        description="what to start from: auto (by model and number of pairs), a recipe's name, or none: the defaults",
+    )
+    data: TranslationDataConfig = TranslationDataConfig()
+    vocabulary: TranslationVocabularyConfig = TranslationVocabularyConfig()
     model: ModelConfig = Field(default=RNNConfig(), discriminator="type")
     decoding: DecodingConfig = DecodingConfig()
 

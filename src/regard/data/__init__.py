@@ -2,19 +2,19 @@
 
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches
 from regard.data.captions import CaptionExample, CaptionSet, read_captions
-from regard.data.dates import DateExample, generate_dates, split_dates
-from regard.data.features import FeatureFile, write_features
 from regard.data.image_archive import ArchivedImage, ImageArchive
-from regard.data.image_store import ImageStore
+from regard.data.image_cache import ImageCache
+from regard.data.image_features import FeatureFile, write_features
 from regard.data.images import ImageList, Preprocessing, expand_images
+from regard.data.labelled import LabelledExample, LabelledFile, read_entailment, read_sentences
 from regard.data.lines import iter_lines, read_lines, single_line
 from regard.data.parallel import hold_out, read_pairs, write_parallel
-from regard.data.scene_files import read_scenes, write_scenes
-from regard.data.scenes import Scene, SceneObject, SceneSettings, generate_scenes, is_grammatical, word_kind
-from regard.data.sentences import Labelled, LabelledFile, read_entailment, read_sentences
-from regard.data.toys import ToyExample, generate_toys
-from regard.data.vectors import WordVectors, read_vectors
-from regard.data.vocabulary import BOS, EOS, PAD, UNK, Encoded, Vocabulary
+from regard.data.synthetic.dates import DateExample, generate_dates, split_dates
+from regard.data.synthetic.scene_files import read_scenes, write_scenes
+from regard.data.synthetic.scenes import Scene, SceneObject, SceneSettings, generate_scenes, is_grammatical, word_kind
+from regard.data.synthetic.toys import ToyExample, generate_toys
+from regard.data.vocabulary import BOS, EOS, PAD, UNK, TokenizedText, Vocabulary
+from regard.data.word_vectors import WordVectors, read_vectors
 
 __all__ = [
     "BOS",
@@ -25,12 +25,11 @@ __all__ = [
     "CaptionExample",
     "CaptionSet",
     "DateExample",
-    "Encoded",
     "FeatureFile",
     "ImageArchive",
+    "ImageCache",
     "ImageList",
-    "ImageStore",
-    "Labelled",
+    "LabelledExample",
     "LabelledFile",
     "PlannedBatch",
     "Preprocessing",
@@ -38,6 +37,7 @@ __all__ = [
     "SceneObject",
     "SceneSettings",
     "SequenceBatch",
+    "TokenizedText",
     "ToyExample",
     "Vocabulary",
     "WordVectors",
@@ -64,3 +64,7 @@ __all__ = [
     "write_parallel",
     "write_scenes",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

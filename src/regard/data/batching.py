@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -21,6 +21,54 @@ class PlannedBatch(NamedTuple):
 
     indices: tuple[int, ...]
     tokens: int
+
+
+if TYPE_CHECKING:
+    from regard.data.running_text import PlannedChunk
+
+Planned = TypeVar("Planned", "PlannedBatch", "PlannedChunk")
+
+
+class BatchPlan(Sequence[PlannedBatch]):
+    """Batches in training order, kept in arrays: a few bytes a pair, where tuples of Python integers take forty.
+
+    Args:
+        order: numbers of all pairs, batch after batch.
+        bounds: (batches + 1,) where each batch begins in `order`, and the end of the last.
+        tokens: target tokens of each batch.
+        places: which of these batches comes first, second and so on.
+
+    Example:
+        >>> plan = BatchPlan(np.array([7, 8, 9]), np.array([0, 2, 3]), np.array([5, 4]), np.array([1, 0]))
+        >>> plan[0], len(plan)
+        (PlannedBatch(indices=(9,), tokens=4), 2)
+    """
+
+    def __init__(self, order: np.ndarray, bounds: np.ndarray, tokens: np.ndarray, places: np.ndarray) -> None:
+        self._order, self._bounds, self._tokens, self._places = order, bounds, tokens, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PlannedBatch]: ...
+    def __getitem__(self, index: int | slice) -> PlannedBatch | list[PlannedBatch]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        place = self._places[index]
+        rows = self._order[self._bounds[place] : self._bounds[place + 1]]
+        return PlannedBatch(tuple(rows.tolist()), int(self._tokens[place]))
+
+    def counting_rows(self) -> BatchPlan:
+        """Return the same batches with the number of their pairs in the place of `tokens`."""
+        return BatchPlan(self._order, self._bounds, np.diff(self._bounds), self._places)
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class SequenceBatch(NamedTuple):
@@ -47,7 +95,7 @@ def plan_batches(
     seed: int,
     epoch: int,
     part: int = 0,
-) -> list[PlannedBatch]:
+) -> BatchPlan:
     """Group pairs of similar length into batches, in random order: every pair once, the same for equal arguments.
 
     The pairs are sorted by their longer side, then by how much longer the source is than the target, moved by up to two
@@ -68,7 +116,7 @@ def plan_batches(
         part: number of the pairs' part of a larger whole; 0 where they are all.
 
     Returns:
-        The batches in training order; no pairs give an empty list.
+        The batches in training order; no pairs give none.
 
     Raises:
         ShapeError: there are not as many sources as targets; holds both numbers.
@@ -88,13 +136,31 @@ def plan_batches(
     longest = np.maximum(source, target)
     lean = source - target + generator.random(len(longest)) * _JITTER
     # Back and forth, so that the pairs on either side of a step in length lean the same way.
-    order = np.lexsort((np.where(longest % 2, lean, -lean), longest))
-    bounds = _cut(longest[order], batch_tokens)
-    batches = [
-        PlannedBatch(tuple(rows.tolist()), int(target[rows].sum()))
-        for rows in (order[start:stop] for start, stop in itertools.pairwise(bounds))
-    ]
-    return [batches[position] for position in np.argsort(generator.random(len(batches)), kind="stable")]
+    np.negative(lean, out=lean, where=longest % 2 == 0)
+    order = np.lexsort((lean, longest)).astype(np.int32)
+    bounds = _cut(longest, batch_tokens)
+    tokens = np.add.reduceat(target[order], bounds[:-1]) if len(order) else np.zeros(0, np.int64)
+    return BatchPlan(order, bounds, tokens, np.argsort(generator.random(len(tokens)), kind="stable"))
+
+
+def split_batch(planned: Planned, count: int, *, multiple: int = 1) -> list[Planned]:
+    """Divide a planned batch into at most `count` of nearly as many examples each, none empty, in order.
+
+    Args:
+        planned: a batch; its `tokens` stay those of the whole.
+        count: how many parts, at least 1.
+        multiple: runs of so many examples stay together.
+
+    Example:
+        >>> [part.indices for part in split_batch(PlannedBatch((3, 1, 4, 1, 5), 9), 2)]
+        [(3, 1), (4, 1, 5)]
+        >>> [part.indices for part in split_batch(PlannedBatch((3, 3, 4, 4, 5, 5), 9), 4, multiple=2)]
+        [(3, 3), (4, 4), (5, 5)]
+    """
+    groups = len(planned.indices) // multiple
+    count = max(1, min(count, groups))
+    bounds = [groups * part // count * multiple for part in range(count)] + [len(planned.indices)]
+    return [planned._replace(indices=planned.indices[start:stop]) for start, stop in itertools.pairwise(bounds)]
 
 
 def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, *, batch_tokens: int) -> int:
@@ -110,7 +176,7 @@ def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Se
         2
     """
     source, target = _with_eos(source_lengths, target_lengths)
-    return len(_cut(np.sort(np.maximum(source, target)), batch_tokens)) - 1
+    return len(_cut(np.maximum(source, target), batch_tokens)) - 1
 
 
 def padding_share(
@@ -149,11 +215,10 @@ def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[i
         >>> collate([[5], [6, 7]], [[8], [9]], [1]).target_input
         tensor([[2, 9]])
     """
-    sources = [[*source_ids[index], EOS] for index in indices]
-    targets = [target_ids[index] for index in indices]
-    source, source_lengths = _pad(sources)
-    target_input, target_lengths = _pad([[BOS, *ids] for ids in targets])
-    target_output, _ = _pad([[*ids, EOS] for ids in targets])
+    sources, targets = [source_ids[index] for index in indices], [target_ids[index] for index in indices]
+    source, source_lengths = _pad(sources, end=EOS)
+    target_input, target_lengths = _pad(targets, begin=BOS)
+    target_output, _ = _pad(targets, end=EOS)
     return SequenceBatch(source, source_lengths, target_input, target_output, target_lengths, tuple(int(index) for index in indices))
 
 
@@ -166,20 +231,37 @@ def _with_eos(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequen
     return source + 1, target + 1
 
 
-def _cut(longest: np.ndarray, batch_tokens: int) -> list[int]:
-    """Return where batches begin and end, for pairs in this order: each as long as the budget allows."""
-    bounds = [0]
-    while bounds[-1] < len(longest):
-        start = bounds[-1]
-        window = np.maximum.accumulate(longest[start : start + max(1, batch_tokens // int(longest[start]))])
-        padded = window * np.arange(1, len(window) + 1)
-        bounds.append(start + max(1, int(np.searchsorted(padded, batch_tokens, side="right"))))
-    return bounds
+def _cut(longest: np.ndarray, batch_tokens: int) -> np.ndarray:
+    """Return where batches begin and end, for pairs sorted by length: each as long as the budget allows."""
+    counts = np.bincount(longest) if len(longest) else np.zeros(0, np.int64)
+    bounds, begun, done = [np.zeros(1, np.int64)], 0, 0
+    for length in np.flatnonzero(counts).tolist():
+        # `begun`: where the batch that is being filled begins; `done`: where the pairs of this length end.
+        room, done = max(1, batch_tokens // length), done + int(counts[length])
+        if done - begun < room:
+            continue
+        first = done - int(counts[length])
+        # A batch of shorter pairs that takes none of this length ends before it.
+        if first - begun >= room:
+            bounds.append(np.array([first]))
+            begun = first
+        full = np.arange(begun + room, done + 1, room)
+        bounds.append(full)
+        begun = int(full[-1]) if len(full) else begun
+    if begun < done:
+        bounds.append(np.array([done]))
+    return np.concatenate(bounds)
 
 
-def _pad(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    lengths = [len(row) for row in rows]
-    padded = np.full((len(rows), max(lengths, default=0)), PAD, dtype=np.int64)
+def _pad(rows: Sequence[Sequence[int]], *, begin: int | None = None, end: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return rows (B, S) padded with PAD, and their lengths, with one token before or behind each."""
+    lengths = np.fromiter((len(row) + 1 for row in rows), np.int64, len(rows))
+    padded = np.full((len(rows), int(lengths.max(initial=0))), PAD, dtype=np.int64)
+    start = 0 if begin is None else 1
     for line, row in zip(padded, rows, strict=True):
-        line[: len(row)] = row
-    return torch.from_numpy(padded), torch.tensor(lengths, dtype=torch.long)
+        line[start : start + len(row)] = row
+    if begin is not None and len(rows):
+        padded[:, 0] = begin
+    if end is not None:
+        padded[np.arange(len(rows)), lengths - 1] = end
+    return torch.from_numpy(padded), torch.from_numpy(lengths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.data.lines import read_lines, single_line, unreadable, whole_characters
-from regard.errors import DataError
+from regard.errors import DataError, listed, shown
+from regard.progress import stage
+from regard.strict_json import parse_json
 
 CaptionFormat = Literal["auto", "karpathy", "coco", "flickr", "lines"]
 FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lines")
@@ -42,13 +43,14 @@ def read_entries(path: Path, form: CaptionFormat, split: str | Path | None) -> l
         regard.errors.DataError: missing.json: no such file
     """
     if form not in FORMATS:
-        raise DataError(f"{path}: format {form!r}, expected one of {', '.join(FORMATS)}")
-    if form in ("karpathy", "coco") or (form == "auto" and path.suffix.lower() == ".json"):
-        entries = _read_json(path, form, split)
-    else:
-        entries = _read_text(path, form)
-        if split is not None:
-            entries = _listed(entries, Path(split), path)
+        raise DataError(f"{path}: format {shown(form)}, expected one of {', '.join(FORMATS)}")
+    with stage(f"Reading the captions of {path}"):
+        if form in ("karpathy", "coco") or (form == "auto" and path.suffix.lower() == ".json"):
+            entries = _read_json(path, form, split)
+        else:
+            entries = _read_text(path, form)
+            if split is not None:
+                entries = _listed(entries, Path(split), path)
     if not entries:
         raise DataError(f"{path}: no captions, expected at least one")
     return entries
@@ -65,7 +67,7 @@ def as_json(text: str | bytes, where: str) -> Any:
         {'a': 1}
     """
     try:
-        return json.loads(text)
+        return parse_json(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not JSON ({single_line(str(error))[:120]})") from error
 
@@ -94,7 +96,9 @@ def _listed(entries: Sequence[Entry], split: Path, path: Path) -> list[Entry]:
     absent = [number for number, name in enumerate(lines, start=1) if name not in by_name]
     if absent:
         name = single_line(lines[absent[0] - 1])
-        raise DataError(f"{split}, line {absent[0]}: no captions of {name!r} in {path} ({len(absent)} of {len(lines)} images have none)")
+        raise DataError(
+            f"{split}, line {absent[0]}: no captions of {shown(name)} in {path} ({len(absent)} of {len(lines)} images have none)"
+        )
     return [by_name[name] for name in dict.fromkeys(lines)]
 
 
@@ -110,7 +114,7 @@ def _read_json(path: Path, form: CaptionFormat, split: str | Path | None) -> lis
     if form == "karpathy":
         return _unique(_karpathy(images, None if split is None else str(split), path), path)
     if split is not None:
-        raise DataError(f"{path}: COCO annotations have no splits, expected none, found {str(split)!r}")
+        raise DataError(f"{path}: COCO annotations have no splits, expected none, found {shown(str(split))}")
     return _unique(_coco(images, _items(content, "annotations", path), path), path)
 
 
@@ -119,7 +123,7 @@ def _karpathy(images: list[dict[str, Any]], split: str | None, path: Path) -> It
     found = {_text(image, "split", f"{path}, images[{number}]") for number, image in enumerate(images)}
     unknown = sorted(set(wanted or []) - found)
     if unknown:
-        raise DataError(f"{path}: no split {unknown[0]!r}, expected one of {', '.join(sorted(found))}, or several joined by +")
+        raise DataError(f"{path}: no split {shown(unknown[0])}, expected one of {listed(sorted(found))}, or several joined by +")
     for number, image in enumerate(images):
         if wanted is not None and image["split"] not in wanted:
             continue

@@ -13,6 +13,7 @@ from regard.data.image_archive import ImageArchive
 from regard.data.images import ImageSource
 from regard.data.lines import read_lines, single_line
 from regard.errors import DataError
+from regard.progress import stage
 
 # Left, top, right and bottom as parts of width and height, 0 to 1.
 Box = tuple[float, float, float, float]
@@ -144,7 +145,8 @@ def read_captions(
 def _find(place: Path, entries: Sequence[Entry], captions: Path) -> list[ImageSource]:
     if not place.exists():
         raise DataError(f"{place}: no such folder or archive of images")
-    found = _in_folder(place, entries) if place.is_dir() else _in_archive(place, entries)
+    with stage(f"Finding images in {place}"):
+        found = _in_folder(place, entries) if place.is_dir() else _in_archive(place, entries)
     missing = [entry for entry, source in zip(entries, found, strict=True) if source is None]
     if missing:
         count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"

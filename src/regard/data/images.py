@@ -17,7 +17,7 @@ from PIL import Image
 from regard.data.image_archive import ArchivedImage
 from regard.data.image_decoding import decode_square
 from regard.data.lines import read_lines, unreadable
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, shown
 
 # An image file, or one inside a tar.
 ImageSource = str | Path | ArchivedImage
@@ -41,7 +41,7 @@ class Preprocessing:
 
     Args:
         size: height and width in pixels, 8 to 4096.
-        fit: "crop" takes the largest central square, "squash" the whole image with its proportions changed.
+        fit: "crop" takes the largest central square, "stretch" the whole image with its proportions changed.
         keep: the central part of that which is seen, above 0 and up to 1 (timm's crop_pct).
         resample: the filter: "bilinear", "bicubic" or "lanczos".
         mean: of red, green and blue, subtracted from values of 0 to 1.
@@ -59,7 +59,7 @@ class Preprocessing:
     """
 
     size: int = 224
-    fit: Literal["crop", "squash"] = "crop"
+    fit: Literal["crop", "stretch"] = "crop"
     keep: float = 1.0
     resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
@@ -71,12 +71,12 @@ class Preprocessing:
         object.__setattr__(self, "std", tuple(self.std))
         if not 8 <= self.size <= 4096:
             raise ConfigError(f"size {self.size}: expected 8 to 4096 pixels")
-        if self.fit not in ("crop", "squash"):
-            raise ConfigError(f"fit {self.fit!r}: expected crop or squash")
+        if self.fit not in ("crop", "stretch"):
+            raise ConfigError(f"fit {shown(self.fit)}: expected crop or squash")
         if not 0 < self.keep <= 1:
             raise ConfigError(f"keep {self.keep}: expected a part above 0 and up to 1")
         if self.resample not in RESAMPLING:
-            raise ConfigError(f"resample {self.resample!r}: expected {', '.join(RESAMPLING)}")
+            raise ConfigError(f"resample {shown(self.resample)}: expected {', '.join(RESAMPLING)}")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != 3 or not all(math.isfinite(value) for value in values):
                 raise ConfigError(f"{name} {values}: expected three numbers, for red, green and blue")

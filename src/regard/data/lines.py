@@ -10,14 +10,17 @@ import codecs
 import contextlib
 import errno
 import gzip
+import hashlib
+import io
 import os
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from regard.errors import DataError
+from regard.progress import stage
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # Every character that some reader takes for the end of a line (str.splitlines, browsers, C strings).
@@ -48,21 +51,93 @@ def read_lines(path: str | Path) -> list[str]:
         ...     read_lines(Path(folder, "a.txt"))
         ['one', 'two\x0bthree', '', 'end']
     """
-    lines: list[str] = []
+    with stage(f"Reading {path}", unit="lines") as reading:
+        return list(reading.track(stream_lines(path)))
+
+
+def stream_lines(path: str | Path) -> Iterator[str]:
+    r"""Yield the lines of a file as `read_lines` returns them, without holding the file in memory.
+
+    Raises:
+        DataError: see `read_lines`; raised when the iteration comes there.
+
+    Example:
+        >>> import os
+        >>> list(stream_lines(os.devnull))
+        []
+    """
+    done = 0
     try:
-        with open(path, "rb") as raw:
-            if not str(path).endswith(".gz"):
-                lines.extend(iter_lines(raw))
-            elif raw.peek(2)[:2] != _GZIP_MAGIC:
-                raise DataError(f"{path}: expected gzip data (by its name), found something else")
-            else:
-                with gzip.GzipFile(fileobj=raw) as stream:
-                    lines.extend(iter_lines(cast(BinaryIO, stream)))
+        with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
+            for line in iter_lines(stream):
+                yield line
+                done += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: damaged or truncated gzip data after line {len(lines)}") from error
+        raise DataError(f"{path}: damaged or truncated gzip data after line {done}") from error
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
-    return lines
+
+
+def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None) -> tuple[str, int]:
+    r"""Read a file once, without making text of it.
+
+    Args:
+        path: as for `read_lines`.
+        advance: told of lines as they are counted.
+
+    Returns:
+        The sha256 of the file's bytes as 64 hexadecimal digits, and how many lines `read_lines` finds.
+
+    Raises:
+        DataError: see `read_lines`.
+
+    Example:
+        >>> import os
+        >>> scan_lines(os.devnull)[1]
+        0
+    """
+    lines, last, first = 0, b"\n", True
+    try:
+        with open(path, "rb") as raw:
+            digested = _Digested(raw)
+            with _opened(path, raw, digested) as stream:
+                while chunk := stream.read(1 << 20):
+                    found = chunk.count(b"\n")
+                    lines += found
+                    advance(found)
+                    last = b"" if first and chunk == codecs.BOM_UTF8 else chunk
+                    first = False
+            while digested.read(1 << 20):  # what stands behind compressed data
+                pass
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or truncated gzip data after line {lines}") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    return digested.sha256.hexdigest(), lines + bool(last and not last.endswith(b"\n"))
+
+
+class _Digested:
+    """A file that notes the sha256 of what is read from it."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw, self.sha256 = raw, hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._raw.read(size)
+        self.sha256.update(data)
+        return data
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path, file: io.BufferedReader, through: Any) -> Iterator[BinaryIO]:
+    """Give a file's bytes, read through another object: its own bytes, or those packed in it where its name ends in `.gz`."""
+    if not str(path).endswith(".gz"):
+        yield through
+        return
+    if file.peek(2)[:2] != _GZIP_MAGIC:
+        raise DataError(f"{path}: expected gzip data (by its name), found something else")
+    with gzip.GzipFile(fileobj=through) as stream:
+        yield cast(BinaryIO, stream)
 
 
 def iter_lines(stream: BinaryIO) -> Iterator[str]:

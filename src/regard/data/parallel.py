@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from regard.data.lines import read_lines, unreadable, whole_characters, write_files
-from regard.errors import ConfigError, DataError
+from regard.data.lines import read_lines, stream_lines, unreadable, whole_characters, write_files
+from regard.errors import ConfigError, DataError, shown
+from regard.progress import stage
+from regard.strict_json import parse_json
 
-Pair = tuple[str, str]
+SentencePair = tuple[str, str]
 
 
-def read_pairs(source: str | Path, target: str | Path | None = None) -> list[Pair]:
+def read_pairs(source: str | Path, target: str | Path | None = None) -> list[SentencePair]:
     r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
 
     With two files, line i of one belongs to line i of the other, whatever the files are called. A `.jsonl` line is an
@@ -44,20 +45,40 @@ def read_pairs(source: str | Path, target: str | Path | None = None) -> list[Pai
     if target is not None:
         sources, targets = read_lines(source), read_lines(target)
         if len(sources) != len(targets):
-            raise DataError(f"{target}: {_count(len(targets))}, but {source} has {len(sources)}")
+            raise DataError(f"{target}: {line_count(len(targets))}, but {source} has {len(sources)}")
         pairs = list(zip(sources, targets, strict=True))
     else:
-        name = str(source).removesuffix(".gz")
-        parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
-        if parse is None:
-            raise DataError(f"{source}: expected a .jsonl or .tsv file of pairs, or a second file with the targets")
-        pairs = [parse(line, f"{source}, line {number}") for number, line in enumerate(read_lines(source), start=1)]
+        with stage(f"Reading {source}", unit="pairs") as reading:
+            pairs = list(reading.track(stream_pairs(source)))
     if not pairs:
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
     return pairs
 
 
-def write_parallel(folder: str | Path, name: str, pairs: Iterable[Pair]) -> tuple[Path, Path]:
+def stream_pairs(source: str | Path, target: str | Path | None = None) -> Iterator[SentencePair]:
+    """Yield the pairs that `read_pairs` returns, without holding them in memory.
+
+    Raises:
+        DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
+            their lines before (`regard.data.lines.scan_lines`). Files without any pair yield none.
+
+    Example:
+        >>> import os
+        >>> list(stream_pairs(os.devnull, os.devnull))
+        []
+    """
+    if target is not None:
+        yield from zip(stream_lines(source), stream_lines(target), strict=False)
+        return
+    name = str(source).removesuffix(".gz")
+    parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
+    if parse is None:
+        raise DataError(f"{source}: expected a .jsonl or .tsv file of pairs, or a second file with the targets")
+    for number, line in enumerate(stream_lines(source), start=1):
+        yield parse(line, f"{source}, line {number}")
+
+
+def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair]) -> tuple[Path, Path]:
     r"""Write pairs as NAME.source and NAME.target, one sentence a line, so that `read_pairs` gives them back.
 
     Both files are complete under temporary names before either gets its own, so an interruption leaves no half file.
@@ -81,7 +102,7 @@ def write_parallel(folder: str | Path, name: str, pairs: Iterable[Pair]) -> tupl
         ['toy.source', 'toy.target']
     """
     if not name or Path(name).name != name:
-        raise ConfigError(f"name: {name!r}, expected the start of a file name without a folder")
+        raise ConfigError(f"name: {shown(name)}, expected the start of a file name without a folder")
     lines: tuple[list[str], list[str]] = ([], [])
     for number, pair in enumerate(pairs, start=1):
         for side, text, column in zip(("source", "target"), pair, lines, strict=True):
@@ -93,7 +114,7 @@ def write_parallel(folder: str | Path, name: str, pairs: Iterable[Pair]) -> tupl
     return paths
 
 
-def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
+def hold_out(pairs: Sequence[SentencePair], count: int, seed: int) -> tuple[list[SentencePair], list[SentencePair]]:
     """Split off validation pairs: at most a tenth, at least one; both parts keep the order of `pairs`.
 
     A pure function of its arguments. Pairs that occur twice may end up in both parts.
@@ -115,13 +136,32 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         >>> len(train), len(held)
         (45, 5)
     """
-    if count < 1:
-        raise ConfigError(f"held_out: {count}, expected at least 1")
-    if len(pairs) < 2:
-        raise DataError(f"{len(pairs)} sentence pairs: at least 2 are needed to hold one out for validation")
-    chosen = set(random.Random(f"held out {seed}").sample(range(len(pairs)), max(1, min(count, len(pairs) // 10))))
+    chosen = set(held_out_indices(len(pairs), count, seed))
     train = [pair for number, pair in enumerate(pairs) if number not in chosen]
     return train, [pairs[number] for number in sorted(chosen)]
+
+
+def held_out_indices(pairs: int, count: int, seed: int) -> list[int]:
+    """Return the numbers of the pairs that `hold_out` holds out, rising.
+
+    Args:
+        pairs: how many there are.
+        count: as for `hold_out`.
+        seed: as for `hold_out`.
+
+    Raises:
+        DataError: see `hold_out`.
+        ConfigError: see `hold_out`.
+
+    Example:
+        >>> len(held_out_indices(50, count=500, seed=1))
+        5
+    """
+    if count < 1:
+        raise ConfigError(f"held_out: {count}, expected at least 1")
+    if pairs < 2:
+        raise DataError(f"{pairs} sentence pairs: at least 2 are needed to hold one out for validation")
+    return sorted(random.Random(f"held out {seed}").sample(range(pairs), max(1, min(count, pairs // 10))))
 
 
 def file_digest(path: str | Path) -> str:
@@ -136,17 +176,23 @@ def file_digest(path: str | Path) -> str:
         'e3b0c442'
     """
     try:
-        with open(path, "rb") as stream:
+        with stage(f"Checksum of {path}"), open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 
 
-def _count(lines: int) -> str:
+def line_count(lines: int) -> str:
+    """Return "1 line", "2 lines" and so on.
+
+    Example:
+        >>> line_count(2)
+        '2 lines'
+    """
     return "1 line" if lines == 1 else f"{lines} lines"
 
 
-def _from_columns(line: str, where: str) -> Pair:
+def _from_columns(line: str, where: str) -> SentencePair:
     columns = line.split("\t")
     if len(columns) != 2:
         found = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
@@ -154,9 +200,9 @@ def _from_columns(line: str, where: str) -> Pair:
     return columns[0], columns[1]
 
 
-def _from_json(line: str, where: str) -> Pair:
+def _from_json(line: str, where: str) -> SentencePair:
     try:
-        item = json.loads(line)
+        item = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f'{where}: not JSON, expected {{"source": ..., "target": ...}}') from error
     if not isinstance(item, dict):

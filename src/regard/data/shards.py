@@ -1,51 +1,130 @@
-"""Parallel text too large for memory: shards of lines, found, counted and read block by block."""
+"""Parallel text on disk, of one shard or many: found, counted, and read as a stream, never held in memory."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
-import io
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from regard.data.lines import iter_lines, unreadable
-from regard.data.parallel import Pair
+from regard.data.file_digests import FileDigest, find_digest
+from regard.data.lines import scan_lines, stream_lines
+from regard.data.parallel import SentencePair, file_digest, line_count, stream_pairs
 from regard.errors import DataError
 
-Shard = tuple[Path, Path]
+Shard = tuple[Path, ...]
+"""The source file and the target file, or the one file of both."""
 
 
-class Block(NamedTuple):
-    """Consecutive pairs of one shard.
+class ParallelText:
+    """A parallel text of one or more shards: their files, the number of pairs, and what tells one text from another.
+
+    Args:
+        source: a file of source sentences or, without `target`, of pairs (see `regard.data.read_pairs`); or a pattern for several, with
+            `*`, `?` or `[...]`. Files are taken in the order of their names. Any may end in `.gz`.
+        target: the same of the target sentences: the first file of one side belongs to the first of the other.
+        known: what an earlier `facts` held. Files that have not changed since are not read.
 
     Attributes:
-        shard: number of the shard.
-        first: number of its first pair in the whole text.
-        pairs: how many.
-        source: where its lines begin and end in the source file, in bytes.
-        target: and in the target file.
+        shards: the files.
+        pairs: in all shards together, at least one.
+        digests: of "source" and, where there is one, "target": the sha256 of the file, of several that of their sha256.
+        facts: of every file, by its absolute path.
+
+    Raises:
+        DataError: a file is missing or unreadable, the numbers of files or of their lines differ, there is no pair, or a line of a file of
+            pairs is not what its format asks for; names file and line.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name, text in {"a.en": "one\\n", "b.en": "two\\n", "a.de": "eins\\n", "b.de": "zwei\\n"}.items():
+        ...         _ = Path(folder, name).write_text(text)
+        ...     text = ParallelText(f"{folder}/*.en", f"{folder}/*.de")
+        ...     text.pairs, list(text)
+        (2, [('one', 'eins'), ('two', 'zwei')])
     """
 
-    shard: int
-    first: int
-    pairs: int
-    source: tuple[int, int]
-    target: tuple[int, int]
+    def __init__(self, source: str, target: str | None = None, *, known: Mapping[str, FileDigest] | None = None) -> None:
+        self.shards = find_shards(source, target)
+        self.facts: dict[str, FileDigest] = {}
+        for shard in self.shards:
+            found = [self._scan(path, known or {}, of_pairs=len(shard) == 1) for path in shard]
+            if found[0] != found[-1]:
+                raise DataError(f"{shard[1]}: {line_count(found[1])}, but {shard[0]} has {found[0]}")
+        self.sizes = [self.facts[os.path.abspath(shard[0])].lines for shard in self.shards]
+        self.pairs = sum(self.sizes)
+        if not self.pairs:
+            raise DataError(f"{self.shards[0][0]}: no lines, expected at least one sentence pair")
+        sides = ("source", "target")[: len(self.shards[0])]
+        self.digests = {side: self._digest([shard[number] for shard in self.shards]) for number, side in enumerate(sides)}
+
+    def __iter__(self) -> Iterator[SentencePair]:
+        """Yield all pairs, shard after shard.
+
+        Raises:
+            DataError: a file cannot be read, or has changed since it was counted; names it.
+        """
+        for shard, size in zip(self.shards, self.sizes, strict=True):
+            yield from self._whole(shard, stream_pairs(*shard), size)
+
+    def blocks(self, size: int) -> Iterator[tuple[int, list[SentencePair]]]:
+        """Yield lists of `size` pairs, the last one perhaps shorter, each with the number of its first pair.
+
+        Raises:
+            DataError: see `__iter__`.
+        """
+        pairs, first = iter(self), 0
+        while block := list(islice(pairs, size)):
+            yield first, block
+            first += len(block)
+
+    def side(self, number: int) -> Iterator[str]:
+        """Yield the sources (0) or the targets (1).
+
+        Raises:
+            DataError: see `__iter__`.
+        """
+        for shard, size in zip(self.shards, self.sizes, strict=True):
+            if len(shard) == 1:
+                yield from (pair[number] for pair in self._whole(shard, stream_pairs(shard[0]), size))
+            else:
+                yield from self._whole((shard[number],), stream_lines(shard[number]), size)
+
+    @staticmethod
+    def _whole(files: Shard, items: Iterator, size: int) -> Iterator:
+        found = 0
+        for item in items:
+            yield item
+            found += 1
+        if found != size:
+            raise DataError(f"{files[-1]}: changed while it was read, {line_count(found)} where {size} were")
+
+    def _scan(self, path: Path, known: Mapping[str, FileDigest], *, of_pairs: bool) -> int:
+        name = os.path.abspath(path)
+        if name not in self.facts:
+            self.facts[name] = find_digest(path, known, _scan_pairs if of_pairs else scan_lines)
+        return self.facts[name].lines
+
+    def _digest(self, files: list[Path]) -> str:
+        found = [self.facts[os.path.abspath(path)].sha256 for path in files]
+        return found[0] if len(found) == 1 else hashlib.sha256("".join(found).encode()).hexdigest()
 
 
-def find_shards(source: str, target: str) -> list[Shard]:
+def find_shards(source: str, target: str | None) -> list[Shard]:
     """Find the files of a parallel text: sorted by name, the first of one side belongs to the first of the other.
 
     Args:
         source: a file, or a pattern with `*`, `?` or `[...]` in the name of folders or files.
-        target: the same of the other side.
+        target: the same of the other side; None: the files of `source` hold both.
 
     Returns:
-        At least one pair of files.
+        The source and the target file of each shard, at least one, or the one file of each.
 
     Raises:
-        DataError: nothing is found, unequal numbers of files, or one is compressed, in which no block could be found; names it.
+        DataError: a pattern finds nothing, or there are unequal numbers of files; names it.
 
     Example:
         >>> import tempfile
@@ -57,124 +136,24 @@ def find_shards(source: str, target: str) -> list[Shard]:
     """
     sides = []
     for pattern in (source, target):
-        found = [Path(pattern)] if Path(pattern).exists() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+        if pattern is None:
+            continue
+        if not pattern:  # Path("") is the current folder
+            raise DataError("'': no such file")
+        # A file may be called what looks like a pattern.
+        plain = glob.escape(pattern) == pattern or Path(pattern).exists()
+        found = [Path(pattern)] if plain else sorted(map(Path, glob.glob(pattern, recursive=True)))
         if not found:
             raise DataError(f"{pattern}: no such file, and no file has a name like this")
-        if compressed := next((path for path in found if path.suffix == ".gz"), None):
-            raise DataError(f"{compressed}: compressed; shards are read from any place in them, so decompress them first")
         sides.append(found)
-    if len(sides[0]) != len(sides[1]):
+    if len(sides[0]) != len(sides[-1]):
         raise DataError(f"{source}: {len(sides[0])} files, but {target}: {len(sides[1])}; expected as many, in the same order of names")
     return list(zip(*sides, strict=True))
 
 
-def scan_shards(shards: Sequence[Shard], block: int) -> tuple[list[Block], str]:
-    """Read all shards once, a block at a time: where blocks begin, and a hash of everything.
-
-    Args:
-        shards: as `find_shards` gives them.
-        block: pairs of a block; the last one of a shard may have fewer.
-
-    Returns:
-        The blocks in order, at least one, and the sha256 of all bytes in order.
-
-    Raises:
-        DataError: a file cannot be read, or the two files of a shard have different numbers of lines; names both.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     files = Path(folder, "a.en"), Path(folder, "a.de")
-        ...     for path in files:
-        ...         _ = path.write_text("one\\ntwo\\nthree\\n")
-        ...     [(found.first, found.pairs) for found in scan_shards([files], 2)[0]]
-        [(0, 2), (2, 1)]
-    """
-    blocks: list[Block] = []
-    digest = hashlib.sha256()
-    first = 0
-    for number, shard in enumerate(shards):
-        sides = [_line_ends(path, block, digest) for path in shard]
-        lines = [side[-1][0] for side in sides]
-        if lines[0] != lines[1]:
-            raise DataError(f"{shard[1]}: {lines[1]} lines, but {shard[0]} has {lines[0]}")
-        for (begun, source), (_, target), (ended, source_end), (_, target_end) in zip(
-            sides[0], sides[1], sides[0][1:], sides[1][1:], strict=False
-        ):
-            blocks.append(Block(number, first + begun, ended - begun, (source, source_end), (target, target_end)))
-        first += lines[0]
-    if not blocks:
-        raise DataError(f"{shards[0][0]}: no lines in any shard, expected at least one sentence pair")
-    return blocks, digest.hexdigest()
-
-
-def _line_ends(path: Path, block: int, digest: hashlib._Hash) -> list[tuple[int, int]]:
-    """Return (lines before, bytes before) at the start, after each `block` lines, and at the end."""
-    places = [(0, 0)]
-    lines, place, last = 0, 0, b"\n"
-    try:
-        with open(path, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-                found = chunk.count(b"\n")
-                at = 0
-                while lines + found >= places[-1][0] + block:
-                    for _ in range(places[-1][0] + block - lines):
-                        at = chunk.index(b"\n", at) + 1
-                        found -= 1
-                    lines = places[-1][0] + block
-                    places.append((lines, place + at))
-                lines, place, last = lines + found, place + len(chunk), chunk
-    except OSError as error:
-        raise unreadable(path, error) from error
-    lines += not last.endswith(b"\n")
-    if places[-1][0] != lines:
-        places.append((lines, place))
-    return places
-
-
-def read_block(shards: Sequence[Shard], block: Block) -> list[Pair]:
-    """Read the pairs of a block, by the rules of `read_lines`.
-
-    Raises:
-        DataError: a file cannot be read, or has changed since it was scanned; names it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     files = Path(folder, "a.en"), Path(folder, "a.de")
-        ...     for path, text in zip(files, ("one\\ntwo\\n", "eins\\nzwei\\n")):
-        ...         _ = path.write_text(text)
-        ...     read_block([files], scan_shards([files], 1)[0][1])
-        [('two', 'zwei')]
-    """
-    sides = []
-    for path, (start, end) in zip(shards[block.shard], (block.source, block.target), strict=True):
-        try:
-            with open(path, "rb") as stream:
-                stream.seek(start)
-                content = stream.read(end - start)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        # A byte order mark is one at the start of a file only.
-        lines = list(iter_lines(io.BytesIO(content if start == 0 else b"\n" + content)))[start > 0 :]
-        if len(lines) != block.pairs:
-            raise DataError(f"{path}: changed while it was read, {len(lines)} lines where {block.pairs} were")
-        sides.append(lines)
-    return list(zip(*sides, strict=True))
-
-
-def sample_pairs(shards: Sequence[Shard], blocks: Sequence[Block], count: int) -> list[Pair]:
-    """Read about `count` pairs, in whole blocks spread evenly over the text; all of it where it has no more.
-
-    Raises:
-        DataError: see `read_block`.
-
-    Example:
-        >>> sample_pairs([], [], 3)
-        []
-    """
-    whole = sum(block.pairs for block in blocks)
-    wanted = len(blocks) if whole <= count else max(1, round(len(blocks) * count / whole))
-    chosen = [blocks[number * len(blocks) // wanted] for number in range(min(wanted, len(blocks)))]
-    return [pair for block in chosen for pair in read_block(shards, block)]
+def _scan_pairs(path: Path, advance: Callable[[int], None]) -> tuple[str, int]:
+    lines = 0
+    for _ in stream_pairs(path):
+        lines += 1
+        advance(1)
+    return file_digest(path), lines

@@ -19,7 +19,7 @@ _SPACE = "\u2581"  # stands for a space and begins every word
 _WORD = re.compile(f"{_SPACE}[^{_SPACE}]*")
 _LONGEST_PIECE = 16
 _LONGEST_WORD = 32  # characters; longer ones are cut for training, where their probability might underflow
-_MOST_CHARACTERS = 1_000_000  # of distinct words, the most frequent first: more text adds time and hardly any piece
+_MAX_CHARACTERS = 1_000_000  # of distinct words, the most frequent first: more text adds time and hardly any piece
 _SEEDS = 5  # times the size asked for
 _SHRINK = 0.75
 _FLOOR = 1e-3  # count of a character that no best path uses
@@ -171,9 +171,9 @@ def _most_frequent(counts: Counter[str]) -> dict[str, int]:
     characters = 0
     for word, count in _ranked(counts):
         characters += len(word)
-        if characters > _MOST_CHARACTERS and chosen:
+        if characters > _MAX_CHARACTERS and chosen:
             break
-        for start in range(0, min(len(word), _MOST_CHARACTERS), _LONGEST_WORD):
+        for start in range(0, min(len(word), _MAX_CHARACTERS), _LONGEST_WORD):
             chosen[word[start : start + _LONGEST_WORD]] += count
     return chosen
 

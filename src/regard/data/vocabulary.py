@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,21 +13,24 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from regard.data.lines import single_line, unreadable, whole_characters, write_files
 from regard.data.unigram import train_unigram
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, MissingExtraError, shown
+from regard.progress import stage
+from regard.strict_json import parse_json
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 KINDS = ("bpe", "unigram", "word", "character")
+IMPORTED = "sentencepiece"  # comes with a model of another toolkit; see `regard.data.sentencepiece_vocabulary`
 
 # Under these names the specials stand in the file. The space puts them out of reach of any text: no pre-tokenizer lets
 # a space into a token of more than one character (byte-level writes it as U+0120, unigram as U+2581), so neither a
 # text that holds "</s>" nor a merge learned from one can ever mean the special token.
-_STORED = tuple(" " + name for name in SPECIALS)
+STORED = tuple(" " + name for name in SPECIALS)
 _SPACE = "\u2581"
-_FORMAT = "regard vocabulary 1"
+FORMAT = "regard vocabulary 1"
 
 
-class Encoded(NamedTuple):
+class TokenizedText(NamedTuple):
     """A text as tokens, without BOS and EOS; the token `pieces[i]` stands at the characters `offsets[i]` of the text."""
 
     ids: list[int]
@@ -49,7 +53,7 @@ class Vocabulary:
     Example:
         >>> vocabulary = Vocabulary.train(["ein Hund", "ein Haus"], kind="word", size=20)
         >>> vocabulary.encode("ein Hund bellt")
-        Encoded(ids=[4, 6, 1], pieces=['ein', 'Hund', 'bellt'], offsets=[(0, 3), (4, 8), (9, 14)])
+        TokenizedText(ids=[4, 6, 1], pieces=['ein', 'Hund', 'bellt'], offsets=[(0, 3), (4, 8), (9, 14)])
         >>> vocabulary.decode([4, 6, 1, EOS])
         'ein Hund <unk>'
     """
@@ -60,11 +64,12 @@ class Vocabulary:
         """Wrap a tokenizer made by `train` or `load`."""
         self.kind = kind
         self._tokenizer = tokenizer
-        size = tokenizer.get_vocab_size()
-        tokens = [tokenizer.id_to_token(index) for index in range(size)]
-        if any(token is None for token in tokens) or tuple(tokens[:4]) != _STORED:
-            raise ValueError(f"the entries are not numbered from 0 to {size - 1} with the special tokens in front")
-        self._bytes = [_token_bytes(kind, token) for token in tokens if token is not None]
+        self._set_entries([tokenizer.id_to_token(index) for index in range(tokenizer.get_vocab_size())])
+
+    def _set_entries(self, tokens: Sequence[str | None]) -> None:
+        if any(token is None for token in tokens) or tuple(tokens[:4]) != STORED:
+            raise ValueError(f"the entries are not numbered from 0 to {len(tokens) - 1} with the special tokens in front")
+        self._bytes = [_token_bytes(self.kind, token) for token in tokens if token is not None]
         for index, name in enumerate(SPECIALS):
             self._bytes[index] = name.encode()
         self._pieces = [data.decode("utf-8", errors="backslashreplace") for data in self._bytes]
@@ -90,31 +95,34 @@ class Vocabulary:
             DataError: the texts hold nothing but white space.
             ConfigError: the kind is unknown, or `size` or `min_count` too small; holds what it may be.
         """
+        if kind == IMPORTED:
+            raise ConfigError(f"vocabulary.kind: {kind} comes with an imported model (`regard import`); train one of {', '.join(KINDS)}")
         if kind not in KINDS:
-            raise ConfigError(f"vocabulary.kind: {kind!r}, expected one of {', '.join(KINDS)}")
+            raise ConfigError(f"vocabulary.kind: {shown(kind)}, expected one of {', '.join(KINDS)}")
         least = 260 if kind == "bpe" else 5
         if size < least or min_count < 1:
             raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
-        checked = _Checked(texts)
-        tokenizer = _frame(kind)
-        options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(_STORED), "show_progress": False}
-        if kind == "unigram":
-            tokenizer.model = models.Unigram(train_unigram(checked, size=size, specials=_STORED), UNK)
-        elif kind == "bpe":
-            trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
-            tokenizer.train_from_iterator(checked, trainer)
-        else:
-            tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
+        with stage("Learning a vocabulary", unit="lines") as learning:
+            checked = _Checked(learning.track(texts))
+            tokenizer = _frame(kind)
+            options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(STORED), "show_progress": False}
+            if kind == "unigram":
+                tokenizer.model = models.Unigram(train_unigram(checked, size=size, specials=STORED), UNK)
+            elif kind == "bpe":
+                trainer = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **options)
+                tokenizer.train_from_iterator(checked, trainer)
+            else:
+                tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
         if not checked.any_text:
             raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
         # The trainers register the special tokens as strings to look for in any text; a tokenizer rebuilt from the model does not.
         return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
 
-    def encode(self, text: str) -> Encoded:
+    def encode(self, text: str) -> TokenizedText:
         """Return the tokens of a text; an empty text has none. Offsets count characters, also inside byte-level pieces."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
+    def encode_batch(self, texts: Iterable[str]) -> list[TokenizedText]:
         """Return `encode` of each text, in order; no texts give an empty list."""
         batch = [whole_characters(text) for text in texts]
         return [self._encoded(text, item) for text, item in zip(batch, self._tokenizer.encode_batch(batch), strict=True)]
@@ -146,9 +154,11 @@ class Vocabulary:
     def unknown_rate(self, texts: Iterable[str]) -> float:
         """Return the share of tokens that are UNK, in [0, 1]; 0.0 when the texts have no tokens."""
         total = unknown = 0
-        for ids in self.encode_ids(texts):
-            total += len(ids)
-            unknown += ids.count(UNK)
+        lines = iter(texts)
+        while block := list(islice(lines, 4096)):
+            for ids in self.encode_ids(block):
+                total += len(ids)
+                unknown += ids.count(UNK)
         return unknown / total if total else 0.0
 
     def save(self, path: str | Path) -> None:
@@ -161,7 +171,7 @@ class Vocabulary:
 
     def to_bytes(self) -> bytes:
         """Return what `save` writes."""
-        content = {"format": _FORMAT, "kind": self.kind, "tokenizer": json.loads(self._tokenizer.to_str())}
+        content = {"format": FORMAT, "kind": self.kind, "tokenizer": json.loads(self._tokenizer.to_str())}
         text = json.dumps(content, ensure_ascii=False, indent=None, separators=(",", ":"))
         return (text + "\n").encode("utf-8")
 
@@ -173,26 +183,32 @@ class Vocabulary:
             DataError: the file is missing, is not such a file, or is damaged; names it.
         """
         try:
-            content = json.loads(Path(path).read_bytes().decode("utf-8"))
+            content = parse_json(Path(path).read_bytes())
         except OSError as error:
             raise unreadable(path, error) from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: damaged or no vocabulary (not JSON)") from error
-        if not isinstance(content, dict) or content.get("format") != _FORMAT or content.get("kind") not in KINDS:
-            raise DataError(f"{path}: expected a vocabulary file ({_FORMAT!r})")
+        if not isinstance(content, dict) or content.get("format") != FORMAT or content.get("kind") not in (*KINDS, IMPORTED):
+            raise DataError(f"{path}: expected a vocabulary file ({FORMAT!r})")
         kind = content["kind"]
         try:
+            if kind == IMPORTED:
+                from regard.data.sentencepiece_vocabulary import SentencePieceVocabulary
+
+                return SentencePieceVocabulary.from_content(content)
             model = content["tokenizer"]["model"]
             _check_model(kind, model)
             return cls(kind, _frame(kind, model))
+        except MissingExtraError:
+            raise
         # The library raises a bare Exception for whatever it cannot read.
         except Exception as error:
             raise DataError(f"{path}: damaged vocabulary ({type(error).__name__}: {error})") from error
 
-    def _encoded(self, text: str, item: Any) -> Encoded:
+    def _encoded(self, text: str, item: Any) -> TokenizedText:
         ids, offsets = item.ids, item.offsets
         pieces = [text[slice(*span)] if index == UNK else self._pieces[index] for index, span in zip(ids, offsets, strict=True)]
-        return Encoded(ids, pieces, offsets)
+        return TokenizedText(ids, pieces, offsets)
 
     def _checked_ids(self, ids: Sequence[int]) -> Sequence[int]:
         for index in ids:
@@ -222,9 +238,9 @@ def _frame(kind: str, model: dict[str, Any] | None = None) -> Tokenizer:
     elif kind == "unigram":
         empty, splitter = models.Unigram(), pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
     elif kind == "word":
-        empty, splitter = models.WordLevel(unk_token=_STORED[UNK]), pre_tokenizers.WhitespaceSplit()
+        empty, splitter = models.WordLevel(unk_token=STORED[UNK]), pre_tokenizers.WhitespaceSplit()
     else:
-        empty, splitter = models.WordLevel(unk_token=_STORED[UNK]), pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")
+        empty, splitter = models.WordLevel(unk_token=STORED[UNK]), pre_tokenizers.Split(Regex(r"(?m:.)"), "isolated")
     tokenizer = Tokenizer(empty)
     tokenizer.pre_tokenizer = splitter  # pyright: ignore[reportAttributeAccessIssue]
     if model is None:
@@ -239,7 +255,7 @@ def _check_model(kind: str, model: dict[str, Any]) -> None:
     expected = json.loads(_frame(kind).to_str())["model"]
     for key, value in expected.items():
         if key not in ("vocab", "merges", "unk_id") and model.get(key) != value:
-            raise ValueError(f"{key} is {model.get(key)!r}, expected {value!r}")
+            raise ValueError(f"{key} is {shown(model.get(key))}, expected {shown(value)}")
     numbers = range(len(model["vocab"])) if kind == "unigram" else sorted(model["vocab"].values())
     if list(numbers) != list(range(len(model["vocab"]))) or (kind == "unigram" and model.get("unk_id") != UNK):
         raise ValueError("the entries are not numbered one by one")
@@ -256,11 +272,11 @@ _BYTES = _byte_of_character()
 
 
 def _token_bytes(kind: str, token: str) -> bytes:
-    if token in _STORED:
+    if token in STORED:
         return b""
     if kind == "bpe":
         return bytes(_BYTES[character] for character in token)
-    return (token.replace(_SPACE, " ") if kind == "unigram" else token).encode("utf-8")
+    return (token.replace(_SPACE, " ") if kind in ("unigram", IMPORTED) else token).encode("utf-8")
 
 
 class _ForkGuard:

@@ -1,9 +1,12 @@
 """Greedy search, sampling and beam search over a step function and a state, never over a model."""
 
-from regard.decoding.beam import beam_search
-from regard.decoding.greedy import greedy_search
-from regard.decoding.options import SearchOptions
+from regard.decoding.beam_search import beam_search
+from regard.decoding.options import DecodingOptions
 from regard.decoding.protocol import Hypothesis, State, Step
-from regard.decoding.sample import SamplingOptions, sample
+from regard.decoding.sampling import SamplingOptions, greedy_search, sample
 
-__all__ = ["Hypothesis", "SamplingOptions", "SearchOptions", "State", "Step", "beam_search", "greedy_search", "sample"]
+__all__ = ["DecodingOptions", "Hypothesis", "SamplingOptions", "State", "Step", "beam_search", "greedy_search", "sample"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -15,20 +15,20 @@ from regard.errors import ConfigError, ShapeError
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class DecodingOptions:
     """How to search. Lengths count generated tokens: no BOS, but EOS and a forced prefix; a Sequence holds one entry a sentence.
 
     Attributes:
         bos: token fed to the first step; never part of a hypothesis.
         eos: token that ends a hypothesis.
         pad: token fed for samples that have ended while others of their sentence go on.
-        beam: hypotheses followed for each sentence (beam search only).
-        n_best: hypotheses returned for each sentence, 1 to `beam` (beam search only).
+        beam_size: hypotheses followed for each sentence (beam search only).
+        n_best: hypotheses returned for each sentence, 1 to `beam_size` (beam search only).
         max_length: most tokens, EOS included; a hypothesis that reaches it counts as finished without EOS. 0 gives the empty one.
         min_length: fewest tokens before EOS.
         length_penalty: alpha >= 0 of ((5 + length) / 6) ** alpha, by which log-probabilities are divided.
         coverage_penalty: beta >= 0 of the GNMT coverage penalty; needs attention and `source_lengths`.
-        no_repeat_ngram: n > 0 keeps a hypothesis from holding the same n tokens in a row twice; forced tokens are exempt.
+        no_repeat_ngram_size: n > 0 keeps a hypothesis from holding the same n tokens in a row twice; forced tokens are exempt.
         patience: a sentence is done once ceil(patience * beam) of its hypotheses have ended (Kasai et al., 2022, Eq. 2); 1 is
             the usual beam search, `math.inf` searches on until nothing can improve or `max_length` is reached.
         banned: tokens that are never generated unless forced (padding, BOS, ...).
@@ -42,20 +42,20 @@ class SearchOptions:
         ConfigError: a value is out of range; the message holds its name and its range.
 
     Example:
-        >>> SearchOptions(bos=2, eos=3, beam=4, max_length=[7, 9]).beam
+        >>> DecodingOptions(bos=2, eos=3, beam_size=4, max_length=[7, 9]).beam_size
         4
     """
 
     bos: int
     eos: int
     pad: int = 0
-    beam: int = 5
+    beam_size: int = 5
     n_best: int = 1
     max_length: int | Sequence[int] = 200
     min_length: int = 0
     length_penalty: float = 1.0
     coverage_penalty: float = 0.0
-    no_repeat_ngram: int = 0
+    no_repeat_ngram_size: int = 0
     patience: float = 1.0
     banned: tuple[int, ...] = ()
     prefix: Sequence[Sequence[int] | None] | None = None
@@ -63,15 +63,15 @@ class SearchOptions:
     need_attention: bool = False
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ConfigError(f"beam must be at least 1, found {self.beam}")
-        if not 1 <= self.n_best <= self.beam:
-            raise ConfigError(f"n_best must be 1 to beam ({self.beam}), found {self.n_best}")
+        if self.beam_size < 1:
+            raise ConfigError(f"beam_size must be at least 1, found {self.beam_size}")
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ConfigError(f"n_best must be 1 to beam_size ({self.beam_size}), found {self.n_best}")
         lengths = [self.max_length] if isinstance(self.max_length, int) else self.max_length
         for name, values in (
             ("max_length", lengths),
             ("min_length", [self.min_length]),
-            ("no_repeat_ngram", [self.no_repeat_ngram]),
+            ("no_repeat_ngram_size", [self.no_repeat_ngram_size]),
             ("length_penalty", [self.length_penalty]),
             ("coverage_penalty", [self.coverage_penalty]),
             ("source_lengths", self.source_lengths or ()),
@@ -86,10 +86,10 @@ class SearchOptions:
 
 
 @dataclass(frozen=True)
-class Rules:
+class BatchedOptions:
     """Search options beside a batch of sentences: one entry a sentence, as tensors where steps need them."""
 
-    options: SearchOptions
+    options: DecodingOptions
     limits: list[int]
     max_length: Tensor  # (B,) long
     ceiling: Tensor  # (B,) float: the length penalty at max_length
@@ -100,7 +100,7 @@ class Rules:
     highest: int  # the greatest token id mentioned anywhere
 
     @classmethod
-    def build(cls, options: SearchOptions, batch_size: int, device: torch.device | str) -> Self:
+    def build(cls, options: DecodingOptions, batch_size: int, device: torch.device | str) -> Self:
         """Check the options against the batch size and place them on the device.
 
         Raises:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 # A source position that no target token attended to (a window that never came there) costs log(1e-6), not infinity.
-LEAST_COVERAGE = 1e-6
+MIN_COVERAGE = 1e-6
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -41,7 +41,7 @@ def coverage_penalty(coverage: Tensor, source_lengths: Tensor, *, beta: float) -
         tensor([[0.]])
     """
     inside = torch.arange(coverage.size(-1), device=coverage.device) < source_lengths[:, None, None]
-    return beta * coverage.clamp(LEAST_COVERAGE, 1.0).log().masked_fill(~inside, 0.0).sum(-1)
+    return beta * coverage.clamp(MIN_COVERAGE, 1.0).log().masked_fill(~inside, 0.0).sum(-1)
 
 
 def block_repeats_(log_probs: Tensor, history: Tensor, *, size: int) -> Tensor:

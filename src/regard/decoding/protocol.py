@@ -32,7 +32,7 @@ AnyState = TypeVar("AnyState", bound=State)
 class Step(Protocol[AnyState]):
     """One step of a model: the last token of every hypothesis in, the scores of the next one out."""
 
-    def __call__(self, tokens: Tensor, state: AnyState, /) -> tuple[Tensor | ops.Unread, Tensor | None, AnyState]:
+    def __call__(self, tokens: Tensor, state: AnyState, /) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
         """Return logits (B, K, V), computed or not, attention (B, K, S) or None, and the new state, for tokens (B, K) long.
 
         S may shrink once the longest sentences have left; what is cut must be padding. The search does not write to the results.

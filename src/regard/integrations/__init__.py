@@ -1,6 +1,6 @@
 """Adapters to other libraries. Import the one you need; each says which extra it takes.
 
-- `regard.integrations.transformers`: area attention inside the models of Hugging Face, and recordings of their attention (`hf`).
+- `regard.integrations.transformers`: area attention inside the models of Hugging Face (`hf`).
 - `regard.integrations.hub`: models and runs on the Hugging Face Hub (`hf`).
 - `regard.integrations.ctranslate2`: a trained Transformer as a model folder of CTranslate2 (`ctranslate2`).
 - `regard.integrations.migrate`: weights of Marian, fairseq and JoeyNMT Transformers under our names; `migrate_files` reads them from disk,

@@ -18,14 +18,14 @@ from regard.errors import ConfigError, ShapeError
 REFUSED = ("cache", "head_mask", "sinks")
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """What one attention layer asks for, in the library's own terms.
 
     Attributes:
         query: (B, H, T, D).
         key: (B, H, S, D), repeated where heads share keys.
         value: (B, H, S, Dv), likewise.
-        mask: bool, broadcastable to (B, H, T, S), True = may be attended; None: everything.
+        mask: bool, (B, H, T, S) with any axis 1 for all, True = may be attended; None: everything.
         bias: broadcastable to (B, H, T, S), added to the scores of items; None: nothing.
         sinks: (H,), a score of each head that takes part in the softmax and brings no value; None: there is none.
         scale: what products of query and key are multiplied with.
@@ -49,7 +49,7 @@ class Call(NamedTuple):
         return self.bias is None and self.sinks is None and self.softcap is None
 
 
-class Attended(NamedTuple):
+class AttentionResult(NamedTuple):
     """What a call gets: context (B, H, T, Dv), weights of items (B, H, T, S) and, where there are areas, of those (B, H, T, N)."""
 
     context: Tensor
@@ -57,11 +57,18 @@ class Attended(NamedTuple):
     areas: Tensor | None
 
 
+NOTICE = "area_attention_is_lost_without_regard_restore"
+"""What a reader of transformers' report sees who loads a model with areas as a plain one."""
+
+
 class AreaLayer(nn.Module):
     """The areas of one attention layer: a submodule of it, so that learned keys train and are saved with the model.
 
     Parameters: those of `regard.attention.Areas` under the layer's number, which is unique in the model ("3.width"). A saved file can
     then be read whatever the model's own names were changed to in it.
+
+    Buffers: the first layer has one number under the name of `NOTICE`, so that every saved model holds a weight that a model without areas
+    has no place for, also where nothing is learned. transformers reports such a weight by its name; a strict `load_state_dict` refuses it.
 
     Args:
         number: which attention layer of the model this is, counted from 0.
@@ -73,6 +80,8 @@ class AreaLayer(nn.Module):
         super().__init__()
         self.number, self.own = number, own
         self.reached = False
+        if number == 0:
+            self.register_buffer(NOTICE, torch.ones(1, dtype=torch.uint8))
         if areas is not None:
             self.add_module(str(number), areas)
 
@@ -108,7 +117,7 @@ class AreaLayer(nn.Module):
         return f"number={self.number}, own={self.own}"
 
 
-def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, options: Mapping[str, Any]) -> Call:
+def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, options: Mapping[str, Any]) -> AttentionCall:
     """Put what a Hugging Face model passes to an attention function into our terms.
 
     Args:
@@ -137,7 +146,7 @@ def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: T
     if groups > 1:
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scale, dropout = options.get("scaling"), options.get("dropout") or 0.0
-    return Call(
+    return AttentionCall(
         query,
         key,
         value,
@@ -173,10 +182,10 @@ def _missing_mask(module: nn.Module, target: int, source: int, options: Mapping[
         return None
     if target != source:
         raise ShapeError(f"{type(module).__name__}: causal, but without a mask {target} queries cannot be placed among {source} keys")
-    return ops.causal_mask(target, source)
+    return ops.causal_mask(target, source)[None, None]
 
 
-def attend(call: Call, layer: AreaLayer) -> Tensor:
+def attend_to_areas(call: AttentionCall, layer: AreaLayer) -> Tensor:
     """Answer a call as fast as it can be done; returns the context (B, H, T, Dv).
 
     Raises:
@@ -188,7 +197,7 @@ def attend(call: Call, layer: AreaLayer) -> Tensor:
             call.query, call.key, call.value, attn_mask=call.mask, dropout_p=call.dropout, scale=call.scale
         )
     if areas is None or not (areas.fused and call.plain and layer.own == (0, 0)):
-        return attend_openly(call, layer).context
+        return attend_with_weights(call, layer).context
     layer.lift(call.key, lambda key: key, -2)  # the check of the grid
     context = ops.area_attention(
         call.query,
@@ -206,7 +215,7 @@ def attend(call: Call, layer: AreaLayer) -> Tensor:
     return context if isinstance(context, Tensor) else context[0]
 
 
-def attend_openly(call: Call, layer: AreaLayer) -> Attended:
+def attend_with_weights(call: AttentionCall, layer: AreaLayer) -> AttentionResult:
     """Answer a call with all weights: what every model's own "eager" attention does, over areas.
 
     The score of an area is the product of the query with the area's key, capped, plus the mean of the biases of its items.
@@ -215,14 +224,14 @@ def attend_openly(call: Call, layer: AreaLayer) -> Attended:
         ShapeError: the memory does not fit the grid.
     """
     areas = layer.areas
-    key, value, tainted = ops.shield(call.key, call.value, call.mask)
+    key, value, tainted = ops.mask_nonfinite(call.key, call.value, call.mask)
     mask, bias = call.mask, call.bias
     if areas is not None:
         key, value = layer.lift(key, areas.keys, -2), layer.lift(value, areas.values, -2)
         mask = None if mask is None else layer.lift(mask, areas.mask, -1)
         bias = None if bias is None else layer.lift(bias, lambda items: _area_means(items, areas), -1)
     # Once more: finite items may add up to an infinite area, which must not reach the queries that it is hidden from.
-    key, value, overflown = ops.shield(key, value, mask)
+    key, value, overflown = ops.mask_nonfinite(key, value, mask)
     weights = _weights(call, key, mask, bias, areas)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights
     context = dropped.to(value.dtype) @ value
@@ -231,10 +240,10 @@ def attend_openly(call: Call, layer: AreaLayer) -> Attended:
         context, weights = context.masked_fill(bad, torch.nan), weights.masked_fill(bad, torch.nan)
     weights = weights.to(call.query.dtype)
     if areas is None:
-        return Attended(context, weights, None)
+        return AttentionResult(context, weights, None)
     front, back = layer.own
     before, inner, after = weights.split((front, weights.shape[-1] - front - back, back), -1)
-    return Attended(context, torch.cat([before, areas.project(inner), after], -1), weights)
+    return AttentionResult(context, torch.cat([before, areas.project(inner), after], -1), weights)
 
 
 def _area_means(items: Tensor, areas: Areas) -> Tensor:
@@ -242,7 +251,7 @@ def _area_means(items: Tensor, areas: Areas) -> Tensor:
     return means.transpose(-1, -2)
 
 
-def _weights(call: Call, key: Tensor, mask: Tensor | None, bias: Tensor | None, areas: Areas | None) -> Tensor:
+def _weights(call: AttentionCall, key: Tensor, mask: Tensor | None, bias: Tensor | None, areas: Areas | None) -> Tensor:
     scores = (call.query * call.scale) @ key.transpose(-1, -2)
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()  # as the models' own attention does

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from regard import progress
+
 commands = typer.Typer()
 
 
@@ -43,7 +45,8 @@ def export(
     """Write a trained Transformer for another engine."""
     from regard.integrations.ctranslate2 import export_run
 
-    export_run(run, out)
+    with progress.stage(f"Exporting {run}"):
+        export_run(run, out)
     _say(f"{out}: a model of {format.value}")
 
 
@@ -57,13 +60,14 @@ def import_(
     heads: Annotated[int | None, typer.Option(min=1, help="fairseq: attention heads of a layer")] = None,
     activation: Annotated[Function | None, typer.Option(help="fairseq: inside the feed-forward layers; without, relu")] = None,
 ) -> None:
-    """Make a run of a Transformer trained with another toolkit; it reads and writes that toolkit's tokens, with spaces between."""
+    """Make a run of a Transformer trained with another toolkit; Marian's reads raw text, the others their toolkit's tokens."""
     from regard.integrations.migrate_files import read_any
     from regard.integrations.migrate_run import write_run
 
     function = None if activation is None else activation.value
-    imported = read_any(path, toolkit.value, source_vocabulary, target_vocabulary, num_heads=heads, activation=function)
-    write_run(imported, out, origin=f"imported from {toolkit.value}, {path.name}")
+    with progress.stage(f"Importing {path}"):
+        imported = read_any(path, toolkit.value, source_vocabulary, target_vocabulary, num_heads=heads, activation=function)
+        write_run(imported, out, origin=f"imported from {toolkit.value}, {path.name}")
     _say(f"{out}: {len(imported.source.words)} source and {len(imported.target.words)} target tokens")
 
 

@@ -12,7 +12,6 @@ The same hypotheses come out where both search in the same way. CTranslate2 divi
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -21,20 +20,21 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig, TransformerConfig
-from regard.data.vocabulary import BOS, EOS, UNK
-from regard.errors import ConfigError, DataError, MissingExtraError
+from regard.data.vocabulary import BOS, EOS, IMPORTED, UNK
+from regard.errors import ConfigError, DataError, missing_extra
 from regard.models import Encoder, Transformer, sinusoidal_positions
-from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceReader
-from regard.tasks.run import SHARED, SOURCE, TARGET, open_run
+from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceAttention
+from regard.strict_json import parse_json
+from regard.tasks.translation_run import SHARED, SOURCE, TARGET, open_translation_run
 
 try:
     from ctranslate2.converters import utils
     from ctranslate2.specs import common_spec
     from ctranslate2.specs.transformer_spec import TransformerSpec
 except ImportError as error:
-    raise MissingExtraError("regard.integrations.ctranslate2 needs ctranslate2: pip install 'regard[ctranslate2]'") from error
+    raise missing_extra("regard.integrations.ctranslate2 needs ctranslate2", "ctranslate2") from error
 
-__all__ = ["entries", "export_run"]
+__all__ = ["export_run", "vocabulary_entries"]
 
 # Tokens a sentence may have there; here any number. A table of positions is part of the folder.
 POSITIONS = 2048
@@ -60,14 +60,14 @@ def export_run(run: str | Path, folder: str | Path) -> None:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    opened, folder = open_run(run), Path(folder)
+    opened, folder = open_translation_run(run), Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
-    check(opened.config.model)
+    check_config(opened.config.model)
     assert isinstance(opened.config.model, TransformerConfig)
     names = [SHARED, SHARED] if opened.config.vocabulary.shared else [SOURCE, TARGET]
-    source, target = (entries(opened.folder / name) for name in names)
-    spec = specify(cast(Transformer, opened.model), opened.config.model)
+    source, target = (vocabulary_entries(opened.folder / name) for name in names)
+    spec = model_spec(cast(Transformer, opened.model), opened.config.model)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     special = {"bos_token": BOS, "eos_token": EOS, "unk_token": UNK, "decoder_start_token": BOS}
@@ -87,7 +87,7 @@ def export_run(run: str | Path, folder: str | Path) -> None:
         shutil.copy(opened.folder / name, folder / name)
 
 
-def entries(path: str | Path) -> list[str]:
+def vocabulary_entries(path: str | Path) -> list[str]:
     """Return the tokens of one of our vocabulary files in the order of their ids, as the tokenizers library writes them.
 
     Raises:
@@ -98,11 +98,14 @@ def entries(path: str | Path) -> list[str]:
         >>> from regard.data import Vocabulary
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Vocabulary.train(["ein Hund"], kind="word", size=9).save(f"{folder}/vocabulary.json")
-        ...     entries(f"{folder}/vocabulary.json")
+        ...     vocabulary_entries(f"{folder}/vocabulary.json")
         [' <pad>', ' <unk>', ' <s>', ' </s>', 'Hund', 'ein']
     """
     try:
-        vocabulary = json.loads(Path(path).read_text(encoding="utf-8"))["tokenizer"]["model"]["vocab"]
+        content = parse_json(Path(path).read_text(encoding="utf-8"))
+        if content["kind"] == IMPORTED:
+            return list(content["entries"])
+        vocabulary = content["tokenizer"]["model"]["vocab"]
         # A unigram model stores a list of tokens and their scores, the others a number for each token.
         return (
             [token for token, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=lambda token: vocabulary[token])
@@ -111,7 +114,7 @@ def entries(path: str | Path) -> list[str]:
         raise DataError(f"{path}: missing, damaged or no vocabulary") from error
 
 
-def check(config: ModelConfig) -> None:
+def check_config(config: ModelConfig) -> None:
     """Refuse a model that CTranslate2 cannot run.
 
     Raises:
@@ -119,7 +122,7 @@ def check(config: ModelConfig) -> None:
 
     Example:
         >>> from regard.config import CrossedConfig
-        >>> check(CrossedConfig())
+        >>> check_config(CrossedConfig())
         Traceback (most recent call last):
             ...
         regard.errors.ConfigError: model.type: crossed, but CTranslate2 runs plain Transformers only
@@ -130,14 +133,14 @@ def check(config: ModelConfig) -> None:
         raise ConfigError("model.area: set, but CTranslate2 has no area attention")
 
 
-def specify(model: Transformer, config: TransformerConfig) -> TransformerSpec:
+def model_spec(model: Transformer, config: TransformerConfig) -> TransformerSpec:
     """Put the weights of a model into a specification."""
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=config.norm == "pre",
         activation=ACTIVATIONS[config.activation],
-        alignment_layer=model.decoder.shown_layer,
+        alignment_layer=model.decoder.alignment_layer,
         alignment_heads=config.num_heads,
     )
     encoder, decoder = cast(Encoder, model.encoder), model.decoder
@@ -157,11 +160,11 @@ def specify(model: Transformer, config: TransformerConfig) -> TransformerSpec:
     for part, layer in zip(spec.decoder.layer, decoder.layers, strict=True):
         layer = cast(DecoderLayer, layer)
         _layer(part, layer)
-        attention = cast(SourceReader, layer.reader).attention
+        attention = cast(SourceAttention, layer.cross_attention).attention
         _linear(part.attention.linear[0], attention.query)
         _joined(part.attention.linear[1], attention.key, attention.value)
         _linear(part.attention.linear[2], attention.output)
-        _norm(part.attention.layer_norm, layer.reader_norm)
+        _norm(part.attention.layer_norm, layer.cross_attention_norm)
     return spec
 
 

@@ -70,7 +70,7 @@ def check_family(module: nn.Module) -> None:
         )
 
 
-def chosen_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | None) -> set[str]:
+def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | None) -> set[str]:
     """Choose layers by their number, the first one in their name: all, the first `wanted`, or those `wanted`.
 
     Raises:
@@ -145,8 +145,8 @@ def implementations(model: Any) -> list[tuple[Any, str | None]]:
     return found
 
 
-def switch(model: Any, name: str) -> list[tuple[Any, str | None]]:
-    """Make the model ask for the attention function `name`; returns what it was, for `switch_back`.
+def switch_attention(model: Any, name: str) -> list[tuple[Any, str | None]]:
+    """Make the model ask for the attention function `name`; returns what it was, for `restore_attention`.
 
     Raises:
         ConfigError: the model will not.
@@ -154,12 +154,12 @@ def switch(model: Any, name: str) -> list[tuple[Any, str | None]]:
     before = implementations(model)
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
-        switch_back(before)
+        restore_attention(before)
         raise ConfigError(f"{type(model).__name__}: transformers does not let this model change its attention")
     return before
 
 
-def switch_back(before: list[tuple[Any, str | None]]) -> None:
-    """Undo `switch`."""
+def restore_attention(before: list[tuple[Any, str | None]]) -> None:
+    """Undo `switch_attention`."""
     for config, name in before:  # the outer ones first: setting one sets its parts too
         config._attn_implementation = name

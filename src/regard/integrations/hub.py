@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from regard.config import ModelConfig, TranslationConfig
-from regard.errors import CheckpointError, ConfigError, MissingExtraError
+from regard.errors import CheckpointError, ConfigError, missing_extra
 from regard.models import EncoderDecoder, build
-from regard.tasks.run import Run, open_run, run_files
+from regard.tasks.translation_run import TranslationRun, open_translation_run, run_files
 from regard.training.checkpoint import MODEL
 from regard.training.weights import check_fit, named_tensors, read_weights, whole_tensors
 
@@ -24,10 +24,10 @@ try:
     import huggingface_hub
     from huggingface_hub import HfApi, PyTorchModelHubMixin, hf_hub_download, snapshot_download
 except ImportError as error:
-    raise MissingExtraError("regard.integrations.hub needs huggingface_hub: pip install 'regard[hf]'") from error
+    raise missing_extra("regard.integrations.hub needs huggingface_hub", "hf") from error
 if int(huggingface_hub.__version__.partition(".")[0]) < 1:  # tokenizers alone may bring an older one, whose mixin asks for other arguments
     found = huggingface_hub.__version__
-    raise MissingExtraError(f"regard.integrations.hub needs huggingface_hub 1.0 or newer, found {found}: pip install 'regard[hf]'")
+    raise missing_extra(f"regard.integrations.hub needs huggingface_hub 1.0 or newer, found {found}", "hf")
 
 __all__ = ["HubModel", "fetch_run", "publish_run"]
 
@@ -63,7 +63,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         self.model: EncoderDecoder[Any] = build(_model_config(model), source_size=source_size, target_size=target_size)
 
     @classmethod
-    def of(cls, run: Run) -> HubModel:
+    def of(cls, run: TranslationRun) -> HubModel:
         """Return the model of an opened run, without its vocabularies."""
         sizes = {f"{side}_size": len(vocabulary) for side, vocabulary in zip(("source", "target"), run.vocabularies, strict=True)}
         hub = cls(run.config.model.model_dump(mode="json"), **sizes)
@@ -126,7 +126,7 @@ def publish_run(folder: str | Path, repo: str, *, private: bool = True) -> str:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    run = open_run(folder)
+    run = open_translation_run(folder)
     if run.weights.parent != run.folder / "model":
         raise CheckpointError(f"{folder}: has no final weights yet; let its training end")
     api = HfApi()
@@ -146,7 +146,7 @@ def fetch_run(repo: str, *, revision: str | None = None) -> Path:
         CheckpointError: what lies there is no run, or is damaged.
     """
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=["*.yaml", "*.json", "model/*.json", "model/*.safetensors"]))
-    return open_run(folder).folder
+    return open_translation_run(folder).folder
 
 
 def _model_config(settings: dict[str, Any]) -> ModelConfig:

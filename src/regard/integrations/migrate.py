@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from regard.config import TransformerConfig
-from regard.errors import CheckpointError, ConfigError
+from regard.errors import CheckpointError, ConfigError, shown
 from regard.models import Transformer, build, sinusoidal_positions
 
-Kind = Literal["marian", "fairseq", "joeynmt"]
-Activation = Literal["relu", "swish", "gelu"]
+ToolkitName = Literal["marian", "fairseq", "joeynmt"]
+ActivationName = Literal["relu", "swish", "gelu"]
 
 
 class Naming(NamedTuple):
@@ -73,9 +73,9 @@ _BART_ENCODER = {
 }
 _BART_DECODER = {
     **_BART_ENCODER,
-    **_attention("reader.attention", "encoder_attn", "{}_proj"),
-    "reader.attention.output": "encoder_attn.out_proj",
-    "reader_norm": "encoder_attn_layer_norm",
+    **_attention("cross_attention.attention", "encoder_attn", "{}_proj"),
+    "cross_attention.attention.output": "encoder_attn.out_proj",
+    "cross_attention_norm": "encoder_attn_layer_norm",
 }
 _JOEY_FEED_FORWARD = {
     "feed_forward.hidden": "feed_forward.pwff_layer.0",
@@ -136,9 +136,9 @@ NAMINGS: dict[str, Naming] = {
             **_attention("attention", "trg_trg_att", "{}_layer"),
             "attention.output": "trg_trg_att.output_layer",
             "attention_norm": "x_layer_norm",
-            **_attention("reader.attention", "src_trg_att", "{}_layer"),
-            "reader.attention.output": "src_trg_att.output_layer",
-            "reader_norm": "dec_layer_norm",
+            **_attention("cross_attention.attention", "src_trg_att", "{}_layer"),
+            "cross_attention.attention.output": "src_trg_att.output_layer",
+            "cross_attention_norm": "dec_layer_norm",
             **_JOEY_FEED_FORWARD,
         },
         tables=(),
@@ -169,7 +169,9 @@ class Converted(NamedTuple):
         return model.eval()
 
 
-def convert(state: Mapping[str, Tensor], kind: Kind, *, num_heads: int, activation: Activation = "relu", scaled: bool = True) -> Converted:
+def convert(
+    state: Mapping[str, Tensor], kind: ToolkitName, *, num_heads: int, activation: ActivationName = "relu", scaled: bool = True
+) -> Converted:
     """Rename the weights of a Transformer, and settle what else differs, so that ours gives the same logits.
 
     Args:
@@ -194,7 +196,7 @@ def convert(state: Mapping[str, Tensor], kind: Kind, *, num_heads: int, activati
         regard.errors.CheckpointError: fairseq: the weights have no layers encoder.layers.0, .1, ...
     """
     if kind not in NAMINGS:
-        raise ConfigError(f"kind: {kind!r}, expected one of {', '.join(NAMINGS)}")
+        raise ConfigError(f"kind: {shown(kind)}, expected one of {', '.join(NAMINGS)}")
     naming = NAMINGS[kind]
     names = _names(state, kind)
     tables = {"source_embedding": naming.source_embedding, "target_embedding": naming.target_embedding, "output": naming.output}
@@ -215,7 +217,7 @@ def convert(state: Mapping[str, Tensor], kind: Kind, *, num_heads: int, activati
     return _settled(weights, naming, num_heads=num_heads, activation=activation, scaled=scaled)
 
 
-def _names(state: Mapping[str, Tensor], kind: Kind) -> dict[str, str]:
+def _names(state: Mapping[str, Tensor], kind: ToolkitName) -> dict[str, str]:
     # Our name -> theirs, of everything but the tables.
     naming = NAMINGS[kind]
     names: dict[str, str] = {}
@@ -269,7 +271,7 @@ def _interleaved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return changed
 
 
-def _settled(weights: dict[str, Tensor], naming: Naming, *, num_heads: int, activation: Activation, scaled: bool) -> Converted:
+def _settled(weights: dict[str, Tensor], naming: Naming, *, num_heads: int, activation: ActivationName, scaled: bool) -> Converted:
     source, target, output = (weights[f"{name}.weight"] for name in ("source_embedding", "target_embedding", "output"))
     dim = target.shape[1]
     if num_heads < 1 or dim % num_heads:
@@ -306,7 +308,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first.shape == second.shape and bool(torch.equal(first, second))
 
 
-def rows(converted: Converted, embedding: Sequence[Sequence[int]], output: Sequence[int]) -> Converted:
+def reorder_vocabulary(converted: Converted, embedding: Sequence[Sequence[int]], output: Sequence[int]) -> Converted:
     """Number the entries of the vocabularies anew.
 
     Args:
@@ -321,7 +323,7 @@ def rows(converted: Converted, embedding: Sequence[Sequence[int]], output: Seque
         >>> from regard.models import build
         >>> config = TransformerConfig(embed_dim=4, ff_dim=5, num_heads=2, encoder_layers=1, decoder_layers=1)
         >>> whole = Converted(config, build(config, source_size=7, target_size=7).state_dict())
-        >>> rows(whole, [[2, 1], [2, 1]], [2, 1]).weights["output.weight"].shape
+        >>> reorder_vocabulary(whole, [[2, 1], [2, 1]], [2, 1]).weights["output.weight"].shape
         torch.Size([2, 4])
     """
     weights, config = dict(converted.weights), converted.config

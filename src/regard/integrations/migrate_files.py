@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import yaml
 from torch import Tensor
 
+from regard.config.load import read_yaml
 from regard.data.lines import read_lines
-from regard.errors import CheckpointError, ConfigError, DataError
-from regard.integrations.migrate import Activation, Converted, Kind, convert
+from regard.errors import CheckpointError, ConfigError, DataError, shown
+from regard.integrations.migrate import ActivationName, Converted, ToolkitName, convert
+from regard.strict_json import parse_json
 from regard.training.weights import open_tensors
 
-ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
+ACTIVATIONS: dict[str, ActivationName] = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
 
 
-class Tokens(NamedTuple):
+class ToolkitVocabulary(NamedTuple):
     """The vocabulary of one side, by the numbers of the toolkit.
 
     Attributes:
@@ -45,15 +45,17 @@ class Imported(NamedTuple):
         converted: the model.
         source: tokens of the source.
         target: tokens of the target.
+        models: the SentencePiece models that split the text of source and target, the bytes of their files; None where there are none.
     """
 
     converted: Converted
-    source: Tokens
-    target: Tokens
+    source: ToolkitVocabulary
+    target: ToolkitVocabulary
+    models: tuple[bytes, bytes] | None = None
 
 
 def read_any(
-    path: Path, kind: Kind, source: Path | None, target: Path | None, *, num_heads: int | None, activation: Activation | None
+    path: Path, kind: ToolkitName, source: Path | None, target: Path | None, *, num_heads: int | None, activation: ActivationName | None
 ) -> Imported:
     """Read what a toolkit left: for Marian and JoeyNMT a folder, for fairseq a file, the vocabularies given or found beside it.
 
@@ -95,7 +97,13 @@ def load_marian(folder: str | Path) -> Converted:
 
 
 def read_marian(folder: Path, *, source: Path | None = None, target: Path | None = None) -> Imported:
-    """Read a Marian model and its entries, from `vocab.json` (and `target_vocab.json` if there is one) or the files given."""
+    """Read a Marian model, its entries and its SentencePiece models.
+
+    Args:
+        folder: holds config.json, model.safetensors and, to split raw text with, source.spm and target.spm.
+        source: the entries of the source; None: `vocab.json`.
+        target: those of the target; None: `target_vocab.json`, where there is none those of the source.
+    """
     settings = _settings(folder / "config.json")
     source = source or folder / "vocab.json"
     own = folder / "target_vocab.json"
@@ -103,8 +111,10 @@ def read_marian(folder: Path, *, source: Path | None = None, target: Path | None
     special = {name: settings.get(f"{name}_token_id") for name in ("pad", "eos", "decoder_start")}
     for name, number in special.items():
         if not isinstance(number, int):
-            raise ConfigError(f"{folder / 'config.json'}: {name}_token_id is {number!r}, expected a number")
-    return Imported(_marian(folder, settings), *(_marian_tokens(path, cast(dict[str, int], special)) for path in (source, target)))
+            raise ConfigError(f"{folder / 'config.json'}: {name}_token_id is {shown(number)}, expected a number")
+    numbers = cast(dict[str, int], special)
+    sides = (_marian_tokens(source, numbers), _marian_tokens(target, numbers))
+    return Imported(_marian(folder, settings), *sides, models=_sentencepiece_models(folder))
 
 
 def load_joeynmt(folder: str | Path) -> Converted:
@@ -118,11 +128,11 @@ def load_joeynmt(folder: str | Path) -> Converted:
 
     Raises:
         CheckpointError: a file is missing or damaged, or a weight does not fit; names it.
-        ConfigError: the model does what ours cannot; names the key of config.yaml.
+        ConfigError: config.yaml is missing or damaged, or the model does what ours cannot; names the key.
     """
     folder = Path(folder)
     path = folder / "config.yaml"
-    model = _yaml(path).get("model")
+    model = read_yaml(path).get("model")
     sides = {name: model.get(name) for name in ("encoder", "decoder")} if isinstance(model, Mapping) else {}
     if not sides or not all(isinstance(side, Mapping) for side in sides.values()):
         raise ConfigError(f"{path}: expected settings under model.encoder and model.decoder")
@@ -133,7 +143,7 @@ def load_joeynmt(folder: str | Path) -> Converted:
         _expect(f"{key}.alpha", side.get("alpha", 1.0), 1.0)
         # Without it JoeyNMT builds an encoder of pre-norm layers that has no last LayerNorm: no setting of ours.
         if side.get("layer_norm") not in ("pre", "post"):
-            raise ConfigError(f"{key}.layer_norm: {side.get('layer_norm')!r}, expected pre or post")
+            raise ConfigError(f"{key}.layer_norm: {shown(side.get('layer_norm'))}, expected pre or post")
         _expect(f"{key}.layer_norm", side["layer_norm"], encoder["layer_norm"])
         _expect(f"{key}.num_heads", side.get("num_heads"), encoder.get("num_heads"))
         _expect(f"{key}.activation", side.get("activation", "relu"), encoder.get("activation", "relu"))
@@ -150,10 +160,10 @@ def load_joeynmt(folder: str | Path) -> Converted:
 def read_joeynmt(folder: Path, *, source: Path | None = None, target: Path | None = None) -> Imported:
     """Read a JoeyNMT model and its entries, from `src_vocab.txt` and `trg_vocab.txt` or the files given."""
     sides = (source or folder / "src_vocab.txt", target or folder / "trg_vocab.txt")
-    return Imported(load_joeynmt(folder), *map(_joeynmt_tokens, sides))
+    return Imported(load_joeynmt(folder), _joeynmt_tokens(sides[0]), _joeynmt_tokens(sides[1]))
 
 
-def read_fairseq(file: Path, *, source: Path, target: Path, num_heads: int, activation: Activation = "relu") -> Imported:
+def read_fairseq(file: Path, *, source: Path, target: Path, num_heads: int, activation: ActivationName = "relu") -> Imported:
     """Read a fairseq Transformer, a safetensors file, and its two dictionaries (`dict.de.txt`)."""
     converted = convert(read_tensors(file), "fairseq", num_heads=num_heads, activation=activation)
     return Imported(converted, _fairseq_tokens(source), _fairseq_tokens(target))
@@ -179,6 +189,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in list(file.keys())}
 
 
+def _sentencepiece_models(folder: Path) -> tuple[bytes, bytes] | None:
+    paths = [folder / "source.spm", folder / "target.spm"]
+    missing = [path for path in paths if not path.exists()]
+    if len(missing) == 2:
+        return None
+    if missing:
+        raise CheckpointError(f"{missing[0]}: no such file, expected source.spm and target.spm, or neither of them")
+    try:
+        source, target = (path.read_bytes() for path in paths)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: source.spm or target.spm cannot be read ({error.strerror})") from error
+    return source, target
+
+
 def _marian(folder: Path, settings: Mapping[str, Any]) -> Converted:
     path = folder / "config.json"
     _expect(f"{path}: model_type", settings.get("model_type"), "marian")
@@ -200,55 +224,43 @@ def _marian(folder: Path, settings: Mapping[str, Any]) -> Converted:
     )
 
 
-def _marian_tokens(path: Path, special: Mapping[str, int]) -> Tokens:
+def _marian_tokens(path: Path, special: Mapping[str, int]) -> ToolkitVocabulary:
     numbers = _settings(path)
     words = sorted(numbers, key=lambda word: numbers[word]) if all(isinstance(n, int) for n in numbers.values()) else []
     if [numbers[word] for word in words] != list(range(len(numbers))) or "<unk>" not in numbers:
         raise DataError(f"{path}: expected tokens numbered from 0, <unk> among them")
     start = special["decoder_start"]
-    return Tokens(words, special["pad"], numbers["<unk>"], special["eos"], start=start, bos=start)
+    return ToolkitVocabulary(words, special["pad"], numbers["<unk>"], special["eos"], start=start, bos=start)
 
 
-def _joeynmt_tokens(path: Path) -> Tokens:
+def _joeynmt_tokens(path: Path) -> ToolkitVocabulary:
     words = read_lines(path)
     special = ["<pad>", "<unk>", "</s>", "<s>"]
     if sorted(words[:4]) != sorted(special):
         raise DataError(f"{path}: lines 1 to 4: expected <unk>, <pad>, <s> and </s>, found {', '.join(words[:4])}")
     pad, unk, eos, bos = map(words.index, special)
-    return Tokens(words, pad, unk, eos, start=bos, bos=bos)
+    return ToolkitVocabulary(words, pad, unk, eos, start=bos, bos=bos)
 
 
-def _fairseq_tokens(path: Path) -> Tokens:
+def _fairseq_tokens(path: Path) -> ToolkitVocabulary:
     words = ["<s>", "<pad>", "</s>", "<unk>"]
     for number, line in enumerate(read_lines(path), start=1):
         word, _, count = line.rpartition(" ")
         if not word or not count.isdigit():
-            raise DataError(f"{path}: line {number}: expected a token and its count, found {line[:40]!r}")
+            raise DataError(f"{path}: line {number}: expected a token and its count, found {shown(line[:40])}")
         words.append(word)
-    return Tokens(words, pad=1, unk=3, eos=2, start=2, bos=0)
+    return ToolkitVocabulary(words, pad=1, unk=3, eos=2, start=2, bos=0)
 
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: is not JSON") from error
     if not isinstance(tree, dict):
         raise CheckpointError(f"{path}: expected keys and values, found {type(tree).__name__}")
-    return tree
-
-
-def _yaml(path: Path) -> Mapping[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not YAML") from error
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{path}: expected keys and values")
     return tree
 
 
@@ -259,16 +271,16 @@ def _scale(side: Mapping[str, Any]) -> bool:
 
 def _expect(where: str, found: object, expected: object) -> None:
     if found != expected:
-        raise ConfigError(f"{where}: {found!r}, expected {expected!r}")
+        raise ConfigError(f"{where}: {shown(found)}, expected {shown(expected)}")
 
 
 def _number(where: str, found: object) -> int:
     if not isinstance(found, int):
-        raise ConfigError(f"{where}: {found!r}, expected a number")
+        raise ConfigError(f"{where}: {shown(found)}, expected a number")
     return found
 
 
-def _activation(where: str, found: object) -> Activation:
+def _activation(where: str, found: object) -> ActivationName:
     if found not in ACTIVATIONS:
-        raise ConfigError(f"{where}: {found!r}, expected one of {', '.join(ACTIVATIONS)}")
+        raise ConfigError(f"{where}: {shown(found)}, expected one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[cast(str, found)]

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from regard import progress
 from regard.config import TranslationConfig, dump_config, validate
-from regard.data.lines import write_files
-from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
-from regard.errors import ConfigError, DataError
-from regard.integrations.migrate import Converted, rows
-from regard.integrations.migrate_files import Imported, Tokens
-from regard.tasks.run import SHARED, SOURCE, TARGET, run_files
-from regard.tasks.run_folder import CONFIG, DATA
+from regard.data.sentencepiece_vocabulary import SentencePieceVocabulary
+from regard.data.vocabulary import STORED, UNK, Vocabulary
+from regard.errors import DataError, shown
+from regard.integrations.migrate import Converted, reorder_vocabulary
+from regard.integrations.migrate_files import Imported, ToolkitVocabulary
+from regard.tasks.run_folder import CONFIG, DATA, create_run
+from regard.tasks.translation_run import SHARED, SOURCE, TARGET, run_files
+from regard.training import run_lock
+from regard.training.atomic_folder import file_sha256, write_folder
 from regard.training.checkpoint import MODEL
-from regard.training.folder import file_sha256, write_folder
 from regard.training.weights import named_tensors, whole_tensors
+
+FINE_TUNING = {
+    "learning_rate": 1e-4,
+    "schedule": "inverse_sqrt",
+    "warmup_updates": 500,
+    "betas": [0.9, 0.98],
+    "eps": 1e-9,
+    "label_smoothing": 0.1,
+    "batch_tokens": 2048,
+    "epochs": 5,
+}
+"""How an imported run trains when another goes on from it: gently, for its weights have been trained long."""
 
 
 class Numbering(NamedTuple):
@@ -29,10 +44,11 @@ class Numbering(NamedTuple):
 
 
 def write_run(imported: Imported, folder: str | Path, *, origin: str) -> TranslationConfig:
-    """Write a run folder that translates as the imported model does, from tokens to tokens.
+    """Write a run folder that translates as the imported model does.
 
-    The vocabularies are of the kind "word": what a line holds are the tokens of the other toolkit's own tokenizer, separated by spaces, and
-    so is what is translated. The special tokens get our numbers, and the rows of the tables are put in their order.
+    With SentencePiece models it reads and writes raw text: the vocabularies are of the kind "sentencepiece", each with its model inside.
+    Without, they are of the kind "word": a line holds the tokens of the other toolkit's own tokenizer, separated by spaces, and so does its
+    translation. The special tokens get our numbers, and the rows of the tables are put in their order.
 
     Args:
         imported: what was read.
@@ -44,43 +60,47 @@ def write_run(imported: Imported, folder: str | Path, *, origin: str) -> Transla
 
     Raises:
         ConfigError: the folder holds something.
-        DataError: a vocabulary has a token twice, or not as many as the model.
+        DataError: a vocabulary has a token twice, or not as many as the model, or a SentencePiece model is damaged.
+        MissingExtraError: there are SentencePiece models, and the package sentencepiece is not installed.
     """
     folder = Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
     sides = [numbering(tokens, name) for tokens, name in ((imported.source, "source"), (imported.target, "target"))]
     for side, tokens in zip(("source", "target"), (imported.source, imported.target), strict=True):
         size = imported.converted.weights[f"{side}_embedding.weight"].shape[0]
         if len(tokens.words) != size:
             raise DataError(f"{side} vocabulary: has {len(tokens.words)} tokens, the model {size}")
-    shared = imported.source == imported.target
-    converted: Converted = rows(imported.converted, [side.embedding for side in sides], sides[1].output)
-    vocabularies = [word_vocabulary(side.words) for side in sides]
-    settings = {"kind": "word", "size": max(8, *map(len, vocabularies)), "shared": shared}
-    config = validate({"vocabulary": settings, "model": converted.config.model_dump(mode="json")}, "imported model")
+    shared = imported.source == imported.target and (imported.models is None or imported.models[0] == imported.models[1])
+    converted: Converted = reorder_vocabulary(imported.converted, [side.embedding for side in sides], sides[1].output)
+    vocabularies = _vocabularies(imported, [side.words for side in sides])
+    settings = {"kind": vocabularies[0].kind, "size": max(8, *map(len, vocabularies)), "shared": shared}
+    config = validate(
+        {"vocabulary": settings, "model": converted.config.model_dump(mode="json"), "training": FINE_TUNING}, "imported model"
+    )
     model = converted.build()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
-    for name, vocabulary in zip([SHARED] if shared else [SOURCE, TARGET], vocabularies, strict=False):
-        vocabulary.save(folder / name)
-    write_files({folder / DATA: b"{}\n", folder / CONFIG: dump_config(config).encode()})
-    sums = {name: file_sha256(folder / name) for name in run_files(config)}
-    tensors = whole_tensors(named_tensors(model))
-    write_folder(folder / "model", {MODEL: tensors}, state={"weights": origin}, run_files=sums, on_event=lambda _: None)
+    names = [SHARED] if shared else [SOURCE, TARGET]
+    files = {name: vocabulary.to_bytes() for name, vocabulary in zip(names, vocabularies, strict=False)}
+    files |= {DATA: b"{}\n", CONFIG: dump_config(config).encode()}
+
+    def complete(staging: Path) -> None:
+        sums = {name: file_sha256(staging / name) for name in run_files(config)}
+        tensors = whole_tensors(named_tensors(model))
+        write_folder(staging / "model", {MODEL: tensors}, state={"weights": origin}, run_files=sums, on_event=lambda _: None)
+
+    with run_lock(folder):
+        create_run(folder, lambda: files, complete=complete, wanted="empty")
+    if imported.models is None:
+        progress.message(f"{folder}: no SentencePiece models; the run expects text that is already split into pieces, with spaces between")
     return config
 
 
-def numbering(tokens: Tokens, name: str) -> Numbering:
+def numbering(tokens: ToolkitVocabulary, name: str) -> Numbering:
     """Return how the entries are numbered anew, our special tokens in front; `name` says which side in an error.
 
     Raises:
         DataError: a token stands there twice, or a special one is no entry.
 
     Example:
-        >>> numbering(Tokens(["<s>", "<pad>", "</s>", "<unk>", "ein"], pad=1, unk=3, eos=2, start=2, bos=0), "source")
+        >>> numbering(ToolkitVocabulary(["<s>", "<pad>", "</s>", "<unk>", "ein"], pad=1, unk=3, eos=2, start=2, bos=0), "source")
         Numbering(embedding=[1, 3, 2, 2, 4], output=[1, 3, 0, 2, 4], words=['ein'])
     """
     special = {tokens.pad, tokens.unk, tokens.eos, tokens.start, tokens.bos}
@@ -91,9 +111,21 @@ def numbering(tokens: Tokens, name: str) -> Numbering:
     if len(set(words)) != len(words):
         seen: set[str] = set()
         twice = next(word for word in words if word in seen or seen.add(word))
-        raise DataError(f"{name} vocabulary: {twice!r} stands there twice")
+        raise DataError(f"{name} vocabulary: {shown(twice)} stands there twice")
     first = [tokens.pad, tokens.unk]
     return Numbering([*first, tokens.start, tokens.eos, *others], [*first, tokens.bos, tokens.eos, *others], words)
+
+
+def _vocabularies(imported: Imported, words: Sequence[list[str]]) -> list[Vocabulary]:
+    if imported.models is None:
+        return [word_vocabulary(side) for side in words]
+    found: list[Vocabulary] = []
+    for name, side, model in zip(("source", "target"), words, imported.models, strict=True):
+        try:
+            found.append(SentencePieceVocabulary([*STORED, *side], model))
+        except ValueError as error:
+            raise DataError(f"{name}.spm, or the {name} vocabulary: {error}") from error
+    return found
 
 
 def word_vocabulary(words: list[str]) -> Vocabulary:
@@ -103,8 +135,7 @@ def word_vocabulary(words: list[str]) -> Vocabulary:
         >>> word_vocabulary(["ein", "Hund"]).encode("ein Hund bellt").ids
         [4, 5, 1]
     """
-    # The space keeps a special token out of reach of any text; see `regard.data.vocabulary`.
-    entries = [*(f" {name}" for name in SPECIALS), *words]
+    entries = [*STORED, *words]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(entries)}, unk_token=entries[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     return Vocabulary("word", tokenizer)

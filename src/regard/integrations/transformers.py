@@ -1,7 +1,7 @@
-"""Area attention inside the models of Hugging Face `transformers`, and recordings of any model's attention; needs the extra `hf`.
+"""Area attention inside the models of Hugging Face `transformers`; needs the extra `hf`.
 
     handle = enable_area(model, max_area=5, layers=2)     # the model's own attention layers now attend to areas
-    with record_attention(model) as records:              # what every layer looks at, whatever the model's attention function
+    with regard.watch(model, areas=True) as seen:         # what every layer attends to, as in any other model
         model(**inputs)
 
 `docs/transformers.md` says which families can take part and what to look out for.
@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,39 +19,39 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from regard.attention import Areas
-from regard.errors import CheckpointError, ConfigError, MissingExtraError
-from regard.integrations.calls import AreaLayer, attend, attend_openly, read_call
+from regard.attention.recorder import is_recording, note_weights
+from regard.errors import CheckpointError, ConfigError, missing_extra, shown
+from regard.integrations.calls import AreaLayer, attend_to_areas, attend_with_weights, read_call
 from regard.integrations.families import (
     attention_layers,
     check_family,
-    chosen_layers,
     head_size,
     image_grid,
     leading_tokens,
-    switch,
-    switch_back,
+    restore_attention,
+    select_layers,
+    switch_attention,
 )
-from regard.integrations.recording import AttentionRecord, Recorder, recording_attention
-from regard.ops.area import LEARNED_KEY_MODES
+from regard.ops.materialized_areas import LEARNED_KEY_MODES
+from regard.strict_json import parse_json
 
 try:
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import AttentionInterface
 except ImportError as error:
-    raise MissingExtraError("regard.integrations.transformers needs transformers 5.20 or newer: pip install 'regard[hf]'") from error
+    raise missing_extra("regard.integrations.transformers needs transformers 5.20 or newer", "hf") from error
 
-__all__ = ["AREA", "RECORDING", "AreaHandle", "AttentionRecord", "enable_area", "record_attention", "register", "restore"]
+__all__ = ["AREA", "AreaHandle", "enable_area", "register", "restore"]
 
 AREA = "regard_area"
-RECORDING = "regard_recording"
 SETTINGS = ("max_area", "grid", "key_mode", "value_mode", "layers", "class_tokens")
 SAVED = re.compile(r"(?:^|\.)regard_area\.(\d+)\.(.+)$")
 
 
 def register() -> None:
-    """Make `regard_area` and `regard_recording` known to transformers, with their masks; calling it again changes nothing.
+    """Make `regard_area` known to transformers, with its mask; calling it again changes nothing.
 
-    `enable_area`, `restore` and `record_attention` do it themselves. Call it before `from_pretrained` reads a model that was saved with
+    `enable_area` and `restore` do it themselves. Call it before `from_pretrained` reads a model that was saved with
     areas: its configuration names `regard_area`.
 
     Example:
@@ -62,10 +60,8 @@ def register() -> None:
         True
     """
     AttentionInterface.register(AREA, _area_attention)
-    AttentionInterface.register(RECORDING, recording_attention)
     # Without a mask function of the same name every layer would get no mask: padding and the future would be open, without a word.
     AttentionMaskInterface.register(AREA, _visible_mask)
-    AttentionMaskInterface.register(RECORDING, _visible_mask)
 
 
 def _visible_mask(*args: Any, **options: Any) -> Tensor | None:
@@ -86,10 +82,16 @@ def _area_attention(
     if not torch.compiler.is_compiling():  # a note that the graph shall not be remade for
         layer.reached = True
     call = read_call(module, (query, key, value), attention_mask, options)
+    if is_recording():
+
+        def weigh(need_areas: bool) -> tuple[Tensor, Tensor | None]:
+            return attend_with_weights(call, layer)[1:]
+
+        note_weights(module, weigh)
     if options.get("output_attentions"):
-        context, weights, _ = attend_openly(call, layer)
+        context, weights, _ = attend_with_weights(call, layer)
     else:
-        context, weights = attend(call, layer), None
+        context, weights = attend_to_areas(call, layer), None
     return context.transpose(1, 2).contiguous(), weights
 
 
@@ -129,13 +131,13 @@ class AreaHandle:
         if not self.reached:
             raise ConfigError(
                 f"{type(self.model).__name__}: none of its {len(self.layers)} attention layers asked for {AREA!r} "
-                f"(it is set to {self.model.config._attn_implementation!r}): the areas have no effect"
+                f"(it is set to {shown(self.model.config._attn_implementation)}): the areas have no effect"
             )
 
     def remove(self) -> None:
         """Give the model back its own attention, and drop the areas and what they learned."""
         self._hook.remove()
-        switch_back(self._before)
+        restore_attention(self._before)
         for name in self.layers:
             del self.model.get_submodule(name).regard_area
         for name in ("regard_area", "attn_implementation"):
@@ -193,16 +195,16 @@ def enable_area(
     found = attention_layers(model)
     if hasattr(model.config, "regard_area") and any(hasattr(module, "regard_area") for module in found.values()):
         raise ConfigError(f"{type(model).__name__}: it attends to areas already; remove() its handle first")
-    chosen = chosen_layers(found, layers)
+    chosen = select_layers(found, layers)
     own = _own_tokens(model, max_area, class_tokens)
     grid = image_grid(model) if grid is None and not isinstance(max_area, int) else grid
     added: dict[str, AreaLayer] = {}
     for number, (name, module) in enumerate(found.items()):
         check_family(module)
         areas = _areas(module, max_area, grid, (key_mode, value_mode)) if name in chosen else None
-        added[name] = AreaLayer(number, areas, own if areas else (0, 0))
+        added[name] = AreaLayer(number, areas, own if areas else (0, 0)).to(model.device)
     # A model that was saved with areas asks for them already; without them it has nothing better than its own function.
-    before = [(config, "eager" if name == AREA else name) for config, name in switch(model, AREA)]
+    before = [(config, "eager" if name == AREA else name) for config, name in switch_attention(model, AREA)]
     for name, layer in added.items():
         found[name].regard_area = layer
     wanted = layers if layers is None or isinstance(layers, int) else sorted(layers)
@@ -217,7 +219,7 @@ def _own_tokens(model: Any, max_area: int | tuple[int, int], class_tokens: int |
         return (0, 0) if isinstance(max_area, int) else (leading_tokens(model), 0)
     front, back = (class_tokens, 0) if isinstance(class_tokens, int) else class_tokens
     if min(front, back) < 0:
-        raise ConfigError(f"class_tokens: numbers of tokens from 0 on, found {class_tokens!r}")
+        raise ConfigError(f"class_tokens: numbers of tokens from 0 on, found {shown(class_tokens)}")
     return front, back
 
 
@@ -303,50 +305,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return [folder / "model.safetensors"]
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
     except (ValueError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{index}: a JSON object with a weight_map is expected") from error
     return [folder / Path(name).name for name in sorted(names)]
-
-
-@contextmanager
-def record_attention(model: Any, *, areas: bool = False) -> Iterator[list[AttentionRecord]]:
-    """Record what every attention layer looks at, whatever attention function the model uses; it is given back at the end.
-
-    While it lasts the model computes its attention openly ("eager"), so outputs may differ in the last digits. Works around `generate`.
-    `output_attentions=True` gives nothing with most of transformers' attention functions; this does.
-
-    Args:
-        model: a `PreTrainedModel`, with areas or without.
-        areas: also keep the weights of areas.
-
-    Yields:
-        A list that every call is added to, see `AttentionRecord`.
-
-    Raises:
-        ConfigError: the model's attention cannot be recorded, it is being recorded already, or it ran and no layer was seen.
-
-    Example:
-        >>> from transformers import BertConfig, BertModel
-        >>> model = BertModel(BertConfig(hidden_size=6, num_attention_heads=3, num_hidden_layers=2, intermediate_size=5, vocab_size=7))
-        >>> with record_attention(model) as records:
-        ...     _ = model(torch.tensor([[1, 2, 3, 4, 5]]))
-        >>> [(record.layer, record.kind, tuple(record.weights.shape)) for record in records][0]
-        ('encoder.layer.0.attention.self', 'self', (1, 3, 5, 5))
-    """
-    register()
-    found = attention_layers(model)
-    for module in found.values():
-        check_family(module)
-    using_areas = {name for name, module in found.items() if getattr(module, "config", model.config)._attn_implementation == AREA}
-    recorder = Recorder(found, using_areas, keep_areas=areas)
-    recorder.start(model)
-    before: list[tuple[Any, str | None]] = []
-    try:
-        before = switch(model, RECORDING)
-        yield recorder.records
-    finally:
-        switch_back(before)
-        recorder.stop()
-    if recorder.ran and not recorder.records:
-        raise ConfigError(f"{type(model).__name__}: it ran, but none of its {len(found)} attention layers asked to be recorded")

@@ -65,3 +65,7 @@ __all__ = [
     "pointing_accuracy",
     "token_accuracy",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -14,7 +14,7 @@ from regard.errors import DataError
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
 
-Tokens = Sequence[str]
+CaptionTokens = Sequence[str]
 NGram = tuple[str, ...]
 
 ORDER = 4
@@ -56,7 +56,7 @@ class DocumentFrequencies:
             raise DataError(f"document frequencies of {self.documents} documents: expected 1 or more")
 
 
-def document_frequencies(references: Sequence[Sequence[str | Tokens]]) -> DocumentFrequencies:
+def document_frequencies(references: Sequence[Sequence[str | CaptionTokens]]) -> DocumentFrequencies:
     """Count in how many images each n-gram occurs, so that CIDEr on a few images can use the frequencies of many.
 
     Args:
@@ -78,8 +78,8 @@ def document_frequencies(references: Sequence[Sequence[str | Tokens]]) -> Docume
 
 
 def caption_scores(
-    references: Sequence[Sequence[str | Tokens]],
-    hypotheses: Sequence[str | Tokens],
+    references: Sequence[Sequence[str | CaptionTokens]],
+    hypotheses: Sequence[str | CaptionTokens],
     *,
     frequencies: DocumentFrequencies | None = None,
 ) -> CaptionScores:
@@ -126,7 +126,7 @@ def caption_scores(
     return CaptionScores({name: _score(name, value, common, frequencies) for name, value in corpus.items()}, items)
 
 
-def caption_bleu_counts(references: Sequence[Sequence[str | Tokens]], hypotheses: Sequence[str | Tokens]) -> np.ndarray:
+def caption_bleu_counts(references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]) -> np.ndarray:
     """Return what each image adds to the counts of which BLEU is made, as `regard.metrics.significance.item_counts` does for lines.
 
     Args:
@@ -167,7 +167,7 @@ def bleu_of_caption_counts(counts: np.ndarray) -> list[float]:
 
 
 def _checked(
-    references: Sequence[Sequence[str | Tokens]], hypotheses: Sequence[str | Tokens]
+    references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]
 ) -> tuple[list[list[list[str]]], list[list[str]], bool]:
     # The references' and the hypotheses' tokens, and whether they came as texts.
     if isinstance(references, str) or isinstance(hypotheses, str):
@@ -181,7 +181,7 @@ def _checked(
     return _tokenized(references), [_split(hypothesis) for hypothesis in hypotheses], texts == {True}
 
 
-def _common_signature(references: Sequence[Sequence[Tokens]], *, text: bool) -> str:
+def _common_signature(references: Sequence[Sequence[CaptionTokens]], *, text: bool) -> str:
     numbers = sorted({len(item) for item in references})
     spread = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
     return f"nimgs:{len(references)}|nrefs:{spread}|case:{'lower' if text else 'mixed'}|tok:{TOKENIZER if text else 'none'}"
@@ -196,7 +196,7 @@ def _score(name: str, value: float, common: str, frequencies: DocumentFrequencie
     return Score(name, value, "0-10", f"{common}|n:{ORDER}|df:{documents}" + (f"|sigma:{SIGMA:g}" if name == "CIDEr-D" else ""))
 
 
-def _check_references(references: Sequence[Sequence[str | Tokens]]) -> None:
+def _check_references(references: Sequence[Sequence[str | CaptionTokens]]) -> None:
     if not references:
         raise DataError("no captions to score: expected references of at least one image")
     for number, item in enumerate(references, start=1):
@@ -206,15 +206,15 @@ def _check_references(references: Sequence[Sequence[str | Tokens]]) -> None:
             raise DataError(f"references of image {number}: none, expected at least one caption")
 
 
-def _tokenized(references: Sequence[Sequence[str | Tokens]]) -> list[list[list[str]]]:
+def _tokenized(references: Sequence[Sequence[str | CaptionTokens]]) -> list[list[list[str]]]:
     return [[_split(caption) for caption in item] for item in references]
 
 
-def _split(caption: str | Tokens) -> list[str]:
+def _split(caption: str | CaptionTokens) -> list[str]:
     return caption_tokens(caption) if isinstance(caption, str) else list(caption)
 
 
-def _ngrams(tokens: Tokens) -> Counter[NGram]:
+def _ngrams(tokens: CaptionTokens) -> Counter[NGram]:
     return Counter(tuple(tokens[i : i + n]) for n in range(1, ORDER + 1) for i in range(len(tokens) - n + 1))
 
 
@@ -226,8 +226,8 @@ def _frequencies(counts: Sequence[Sequence[Counter[NGram]]]) -> DocumentFrequenc
 
 
 def _bleu(
-    references: Sequence[Sequence[Tokens]],
-    guesses: Sequence[Tokens],
+    references: Sequence[Sequence[CaptionTokens]],
+    guesses: Sequence[CaptionTokens],
     counts: Sequence[Sequence[Counter[NGram]]],
     guess_counts: Sequence[Counter[NGram]],
 ) -> tuple[list[float], dict[str, tuple[float, ...]]]:
@@ -238,8 +238,8 @@ def _bleu(
 
 
 def _bleu_counts(
-    references: Sequence[Sequence[Tokens]],
-    guesses: Sequence[Tokens],
+    references: Sequence[Sequence[CaptionTokens]],
+    guesses: Sequence[CaptionTokens],
     counts: Sequence[Sequence[Counter[NGram]]],
     guess_counts: Sequence[Counter[NGram]],
 ) -> np.ndarray:
@@ -253,7 +253,7 @@ def _bleu_counts(
     return np.array(rows, dtype=np.float64)
 
 
-def _rouge(references: Sequence[Tokens], guess: Tokens) -> float:
+def _rouge(references: Sequence[CaptionTokens], guess: CaptionTokens) -> float:
     # The official tool takes an empty caption for one empty token.
     guess = guess or [""]
     common = [_common_length(reference or [""], guess) for reference in references]
@@ -264,7 +264,7 @@ def _rouge(references: Sequence[Tokens], guess: Tokens) -> float:
     return (1 + BETA**2) * precision * recall / (recall + BETA**2 * precision)
 
 
-def _common_length(first: Tokens, second: Tokens) -> int:
+def _common_length(first: CaptionTokens, second: CaptionTokens) -> int:
     """Return the length of the longest common subsequence."""
     row = [0] * (len(second) + 1)
     for one in first:

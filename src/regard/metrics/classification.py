@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from regard.errors import DataError
+from regard.errors import DataError, listed, shown
 from regard.metrics.score import Score
 
 # 97.5 % of a normal distribution lie below it.
@@ -101,7 +101,7 @@ def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: 
     for found, wanted in zip(predicted, expected, strict=True):
         for label in (found, wanted):
             if label not in numbers and not (label == "" and label is found):
-                raise DataError(f"label {label!r}: expected one of {', '.join(labels)}")
+                raise DataError(f"label {shown(label)}: expected one of {listed(labels)}")
         if found != "":
             counts[numbers[wanted], numbers[found]] += 1
     return ConfusionMatrix(tuple(labels), counts)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from regard.errors import DataError, MissingExtraError
+from regard.errors import DataError, MissingExtraError, missing_extra
 from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
 
@@ -64,10 +64,10 @@ def find_meteor() -> tuple[list[str], Path]:
     """
     package = find_spec("pycocoevalcap")
     if package is None or not package.submodule_search_locations:
-        raise MissingExtraError("METEOR needs pycocoevalcap: pip install 'regard[coco]'")
+        raise missing_extra("METEOR needs pycocoevalcap", "coco")
     folder = Path(next(iter(package.submodule_search_locations))) / "meteor"
     if not (folder / JAR).is_file():
-        raise MissingExtraError(f"METEOR needs pycocoevalcap 1.2 with {JAR}, which is not in {folder}: pip install 'regard[coco]'")
+        raise missing_extra(f"METEOR needs pycocoevalcap 1.2 with {JAR}, which is not in {folder}", "coco")
     java = shutil.which("java")
     if java is None:
         raise MissingExtraError("METEOR needs Java, and there is no `java` on the PATH: install a Java runtime, version 8 or newer")

@@ -1,4 +1,4 @@
-"""Is one system's score better than another's by more than chance: paired bootstrap resampling, approximate randomisation, Holm."""
+"""Is one output better than another by more than chance: paired bootstrap resampling over test items, Holm. Over seeds: `seeds`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from sacrebleu.metrics.base import Metric
 
-from regard.errors import DataError
+from regard import progress
+from regard.errors import DataError, shown
 from regard.metrics.caption import bleu_of_caption_counts
 from regard.metrics.score import Score, check_parallel
 from regard.metrics.translation import make_bleu, make_chrf
@@ -95,6 +96,14 @@ def paired_bootstrap(
     if seed < 0:
         raise DataError(f"seed {seed}: expected 0 or more")
     scorer = _scorer(metric)
+    with progress.stage("Significance test"):
+        return _bootstrap(scorer, (hypotheses, baseline, references), metric, samples, seed)
+
+
+def _bootstrap(
+    scorer: Metric, texts: tuple[Sequence[str], Sequence[str], Sequence[str]], metric: str, samples: int, seed: int
+) -> Comparison:
+    hypotheses, baseline, references = texts
     statistics = [_statistics(scorer, lines, references) for lines in (hypotheses, baseline)]
     system_score, baseline_score = (_score(scorer, table.sum(axis=0)) for table in statistics)
     sums = _resample(np.concatenate(statistics, axis=1), samples, seed)
@@ -120,23 +129,6 @@ def paired_bootstrap(
         samples=samples,
         seed=seed,
     )
-
-
-@dataclass(frozen=True)
-class Randomisation:
-    """Two systems, each trained one or several times, on the same items.
-
-    Attributes:
-        difference: mean score of the system's runs minus that of the baseline's.
-        p_value: chance of so large a difference if it did not matter which of the two gave an item's output, above 0 and up to 1.
-        samples: how many exchanges were drawn.
-        seed: of the draw.
-    """
-
-    difference: float
-    p_value: float
-    samples: int
-    seed: int
 
 
 def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
@@ -179,56 +171,6 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
     return _score(_scorer(metric), counts)
 
 
-def approximate_randomisation(
-    metric: str, systems: Sequence[np.ndarray], baselines: Sequence[np.ndarray], *, samples: int = 1000, seed: int = 12345
-) -> Randomisation:
-    """Compare two systems by approximate randomisation (Noreen, 1989; Riezler and Maxwell, 2005).
-
-    In each sample the outputs of system and baseline change places, item by item and run by run, with a chance of one half. With d the
-    difference of the mean scores and d_i that of sample i,
-
-        p = (1 + #{i: |d_i| >= |d|}) / (1 + samples)
-
-    Args:
-        metric: see `score_of_counts`.
-        systems: for each run of the system the counts of its items, (N, D).
-        baselines: as many runs of the baseline, on the same N items.
-        samples: at least 1.
-        seed: of NumPy's default generator, 0 or more.
-
-    Raises:
-        DataError: no run, unequal numbers of runs or items, samples below 1.
-
-    Example:
-        >>> better, worse = np.array([[1.0, 1.0]] * 20), np.array([[0.0, 1.0]] * 20)
-        >>> found = approximate_randomisation("mean", [better], [worse], samples=99)
-        >>> found.difference, found.p_value
-        (1.0, 0.01)
-    """
-    if not systems or len(systems) != len(baselines):
-        raise DataError(f"{len(systems)} runs of the system, {len(baselines)} of the baseline: as many of each are expected, at least one")
-    shapes = {counts.shape for counts in (*systems, *baselines)}
-    if len(shapes) != 1:
-        raise DataError(f"runs on different items cannot be compared: counts of {sorted(shapes)}")
-    if samples < 1:
-        raise DataError(f"samples {samples}: expected 1 or more")
-    generator = np.random.default_rng(seed)
-    items = len(systems[0])
-
-    def difference(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-        return float(np.mean([score_of_counts(metric, one) - score_of_counts(metric, other) for one, other in pairs]))
-
-    sums = [(one.sum(0), other.sum(0)) for one, other in zip(systems, baselines, strict=True)]
-    gaps = [other - one for one, other in zip(systems, baselines, strict=True)]
-    found, beyond = difference(sums), 0
-    for _ in range(samples):
-        moved = [generator.integers(0, 2, items) @ gap for gap in gaps]
-        drawn = difference([(one + change, other - change) for (one, other), change in zip(sums, moved, strict=True)])
-        # Sums in another order differ in their last bits: an exchange of equal outputs is as large a difference as none.
-        beyond += abs(drawn) >= abs(found) * (1 - 1e-9)
-    return Randomisation(found, (1 + beyond) / (1 + samples), samples, seed)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for how many there are (Holm, 1979): the chance that any of those up to it is a false alarm.
 
@@ -248,7 +190,7 @@ def _scorer(metric: str) -> Metric:
         return make_bleu()
     if metric == "chrf":
         return make_chrf()
-    raise DataError(f"metric {metric!r}: expected bleu or chrf")
+    raise DataError(f"metric {shown(metric)}: expected bleu or chrf")
 
 
 def _statistics(scorer: Metric, lines: Sequence[str], references: Sequence[str]) -> np.ndarray:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from regard.errors import DataError
+from regard.errors import DataError, shown
 from regard.metrics.score import Score, check_parallel
 
 # Those of sacrebleu's tokenizers that need neither a download nor another package.
@@ -189,7 +189,7 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
         'none'
     """
     if tokenize not in TOKENIZERS:
-        raise DataError(f"tokenize {tokenize!r}: expected one of {', '.join(TOKENIZERS)}")
+        raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
     if max_order < 1:
         raise DataError(f"max_order {max_order}: expected 1 or more")
     # sacrebleu warns of text that looks tokenised; with "none" the caller has said that it is.

@@ -1,54 +1,55 @@
 """Models, built of `regard.attention` and torch parts; `build` makes one from its configuration."""
 
-from regard.models.build import build
+from regard.models.attention_maps import LayerAttention
 from regard.models.captioning import CaptionModel, CaptionTransformer, ShowAttendTell, build_captioner
-from regard.models.cell import RecurrentCell, RecurrentStack
-from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedReader, CrossedTransformer, swap_tokens
-from regard.models.decoder import Bridge, DecoderOutput, RecurrentDecoder
+from regard.models.classifier import SentenceClassifier, build_classifier
+from regard.models.cross_attention import Source, cache_source, cross_attend
+from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedSourceAttention, CrossedTransformer, swap_tokens
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
-from regard.models.encoder import Encoded, RecurrentEncoder
+from regard.models.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
 from regard.models.ensemble import Ensemble, EnsembleState
+from regard.models.factory import build, build_for_run
 from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
-from regard.models.labeller import Labeller, build_labeller
-from regard.models.language import LanguageOutput, LanguageState, Past, RecurrentLanguageModel, build_language_model
-from regard.models.look import LayerWeights
-from regard.models.of_run import build_for
+from regard.models.language_model import LanguageModelOutput, LanguageModelState, RecurrentLanguageModel, StreamState, build_language_model
+from regard.models.pooling import FeatureFusion, GatedFusion, LabelHead, PoolingOutput, StatePooling
 from regard.models.readout import DeepReadout, TanhReadout
-from regard.models.recurrent_state import DecoderState
-from regard.models.sentences import FeatureFusion, GatedFusion, LabelHead, Pooled, StatePooling
-from regard.models.sequence import EncoderDecoder, RecurrentEncoderDecoder
-from regard.models.source import Source, recall, remember
-from regard.models.transformer import Transformer, shown_weights
+from regard.models.rnn_cells import RecurrentCell, RecurrentStack
+from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
+from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
+from regard.models.rnn_state import DecoderState
+from regard.models.transformer import Transformer, mean_source_weights
+from regard.models.transformer_cache import AreaCache, CurrentStep, KeyValueCache, TransformerState
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import (
+    CrossAttentionOutput,
     DecoderLayer,
     Encoder,
     EncoderLayer,
     FeedForward,
-    Reading,
     ResidualNorm,
-    SourceReader,
+    SourceAttention,
 )
-from regard.models.transformer_state import AreaStore, Newest, Store, TransformerState
 
 __all__ = [
-    "AreaStore",
+    "AreaCache",
     "Bridge",
     "CaptionModel",
     "CaptionTransformer",
+    "CrossAttentionOutput",
     "CrossedEncoder",
     "CrossedEncoderLayer",
-    "CrossedReader",
+    "CrossedSourceAttention",
     "CrossedTransformer",
+    "CurrentStep",
     "Decoder",
     "DecoderLayer",
     "DecoderOutput",
     "DecoderState",
     "DeepReadout",
-    "Encoded",
     "Encoder",
     "EncoderDecoder",
     "EncoderLayer",
+    "EncoderOutput",
     "Ensemble",
     "EnsembleState",
     "FeatureFusion",
@@ -56,15 +57,12 @@ __all__ = [
     "GatedFusion",
     "GivenFeatures",
     "ImageEncoder",
+    "KeyValueCache",
     "LabelHead",
-    "Labeller",
-    "LanguageOutput",
-    "LanguageState",
-    "LayerWeights",
-    "Newest",
-    "Past",
-    "Pooled",
-    "Reading",
+    "LanguageModelOutput",
+    "LanguageModelState",
+    "LayerAttention",
+    "PoolingOutput",
     "RecurrentCell",
     "RecurrentDecoder",
     "RecurrentEncoder",
@@ -73,23 +71,28 @@ __all__ = [
     "RecurrentStack",
     "ResidualNorm",
     "ScaledEmbedding",
+    "SentenceClassifier",
     "ShowAttendTell",
     "SmallCNN",
     "Source",
-    "SourceReader",
+    "SourceAttention",
     "StatePooling",
-    "Store",
+    "StreamState",
     "TanhReadout",
     "Transformer",
     "TransformerState",
     "build",
     "build_captioner",
-    "build_for",
-    "build_labeller",
+    "build_classifier",
+    "build_for_run",
     "build_language_model",
-    "recall",
-    "remember",
-    "shown_weights",
+    "cache_source",
+    "cross_attend",
+    "mean_source_weights",
     "sinusoidal_positions",
     "swap_tokens",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

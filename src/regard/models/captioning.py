@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,19 +11,20 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import AdditiveScore, Areas, Attention, HardChoice, MultiHeadAttention, ScoreFunctionEstimator
 from regard.config.captioning import CaptionModelConfig, CaptionTransformerConfig, GridAreaConfig, ShowConfig
-from regard.models.cell import RecurrentStack
-from regard.models.decoder import DecoderOutput
+from regard.constructor_checks import Share, Weight, checked
+from regard.models.bag_of_words_loss import BagOfWordsLoss
+from regard.models.cross_attention import Source
 from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
+from regard.models.encoder_decoder import AnyState, EncoderDecoder, unpadded_loss
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
-from regard.models.image_words import WordsOfImage
-from regard.models.recurrent_state import DecoderState
-from regard.models.sequence import AnyState, EncoderDecoder, real_loss
-from regard.models.show import ShowDecoder
-from regard.models.source import Source
-from regard.models.transformer import shown_weights
+from regard.models.rnn_cells import RecurrentStack
+from regard.models.rnn_decoder import DecoderOutput
+from regard.models.rnn_state import DecoderState
+from regard.models.show_attend_tell import ShowDecoder
+from regard.models.transformer import mean_source_weights
+from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
-from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceReader
-from regard.models.transformer_state import TransformerState
+from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
 
 
 class CaptionModel(EncoderDecoder[AnyState]):
@@ -35,13 +38,13 @@ class CaptionModel(EncoderDecoder[AnyState]):
         words: tells the words of captions from the mean of the cells, in training; or None.
 
     Example:
-        >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
+        >>> model = build_captioner(ShowConfig(), image_size=16, vocab_size=11)
         >>> isinstance(model, CaptionModel), model.image_encoder.grid
         (True, (2, 2))
     """
 
     image_encoder: ImageEncoder
-    words: WordsOfImage | None
+    bag_of_words: BagOfWordsLoss | None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -55,9 +58,9 @@ class CaptionModel(EncoderDecoder[AnyState]):
 
     def with_words(self, sums: ops.SequenceLoss, features: Tensor, goals: Tensor, lengths: Tensor) -> ops.SequenceLoss:
         """Add, in training, what telling the words of captions (B G, T) from features (B, L, D) alone costs."""
-        if not self.training or self.words is None:
+        if not self.training or self.bag_of_words is None:
             return sums
-        return sums._replace(loss=sums.loss + self.words(features, goals, lengths))
+        return sums._replace(loss=sums.loss + self.bag_of_words(features, goals, lengths))
 
 
 class ShowAttendTell(CaptionModel[DecoderState]):
@@ -76,13 +79,14 @@ class ShowAttendTell(CaptionModel[DecoderState]):
     hard.
 
     Example:
-        >>> model = build_captioner(ShowConfig(), image_size=16, vocabulary_size=11)
+        >>> model = build_captioner(ShowConfig(), image_size=16, vocab_size=11)
         >>> images, cells, target = torch.zeros(1, 3, 16, 16), torch.tensor([4]), torch.tensor([[2, 6]])
         >>> loss = model(images, cells, target, torch.tensor([[6, 3]]), torch.tensor([2]))
         >>> int(loss.tokens), model.decode(images, cells, target).weights.shape
         (2, torch.Size([1, 2, 4]))
     """
 
+    @checked
     def __init__(
         self,
         image_encoder: ImageEncoder,
@@ -91,8 +95,8 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         output: ops.Linear,
         *,
         estimator: ScoreFunctionEstimator | None,
-        doubly_stochastic: float,
-        penalty: str,
+        doubly_stochastic: Weight,
+        penalty: Literal["paper", "mean"],
     ) -> None:
         super().__init__()
         self.image_encoder = image_encoder
@@ -101,8 +105,8 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         self.output = output
         self.estimator = estimator
         self.doubly_stochastic = doubly_stochastic
-        self.penalty = penalty
-        self.words = None
+        self.penalty: Literal["paper", "mean"] = penalty
+        self.bag_of_words = None
 
     @property
     def max_area(self) -> tuple[int, int] | None:
@@ -113,7 +117,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         """Encode images and return the state before the first word, one hypothesis an image."""
         return self._begin(self.image_encoder(source))
 
-    def read(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
+    def decoder_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
         """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
         return self.decoder.step(tokens, state)
 
@@ -143,10 +147,10 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         features = self.image_encoder(source)
         readout, look = self.decoder(target_input, self._begin(features), need_weights=penalised, soft=soft)
         real = ops.length_mask(target_lengths, target_output.shape[1])
-        sums = real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        sums = unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
         extra = sums.loss.new_zeros(())
         if penalised and look.weights is not None:
-            found = ops.doubly_stochastic_penalty(look.weights, real, reduction="paper" if self.penalty == "paper" else "mean")
+            found = ops.doubly_stochastic_penalty(look.weights, query_mask=real, reduction=self.penalty)
             extra = extra + self.doubly_stochastic * found
         if self.training and self.estimator is not None and look.log_prob is not None and look.entropy is not None:
             with torch.no_grad():
@@ -161,7 +165,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
 
 
 class CaptionTransformer(CaptionModel[TransformerState]):
-    """Transformer captioner (Li et al. 2018, section 4.2): cells attend to each other, words to words and to cells, or areas of them.
+    """Transformer captioner (Li et al. 2018, section 4.3): cells attend to each other, words to words and to cells, or areas of them.
 
     Args:
         image_encoder: from images to features (B, L, D).
@@ -175,11 +179,12 @@ class CaptionTransformer(CaptionModel[TransformerState]):
     Parameters: `image_encoder.*`, `project.*`, `encoder.*`, `embedding.*`, `decoder.*`, `output.weight`, perhaps `words.*`.
 
     Example:
-        >>> model = build_captioner(CaptionTransformerConfig(area=GridAreaConfig()), image_size=16, vocabulary_size=11)
+        >>> model = build_captioner(CaptionTransformerConfig(area=GridAreaConfig()), image_size=16, vocab_size=11)
         >>> model.decode(torch.zeros(1, 3, 16, 16), torch.tensor([4]), torch.tensor([[2, 6]])).weights.shape
         torch.Size([1, 2, 4])
     """
 
+    @checked
     def __init__(
         self,
         image_encoder: ImageEncoder,
@@ -189,10 +194,10 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: float,
+        dropout: Share,
     ) -> None:
         super().__init__()
-        self.words = None
+        self.bag_of_words = None
         self.image_encoder = image_encoder
         self.project = project
         self.encoder = encoder
@@ -204,20 +209,20 @@ class CaptionTransformer(CaptionModel[TransformerState]):
     @property
     def max_area(self) -> tuple[int, int] | None:
         """The largest area that the shown layer looks at; None: single cells."""
-        layer = self.decoder.layers[self.decoder.shown_layer]
+        layer = self.decoder.layers[self.decoder.alignment_layer]
         assert isinstance(layer, DecoderLayer)
-        assert isinstance(layer.reader, SourceReader)
-        return _size(layer.reader.attention.areas)
+        assert isinstance(layer.cross_attention, SourceAttention)
+        return _size(layer.cross_attention.attention.areas)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode images and return the state before the first word, one hypothesis an image."""
         return self.decoder.start((self._encode(self.image_encoder(source)),))
 
-    def read(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
+    def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
         """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
         embedded = self._embed(tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
-        return readout, shown_weights(weights), state
+        return readout, mean_source_weights(weights), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
@@ -236,12 +241,12 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         """Return the summed loss of the captions, and in training of their words told from the image alone (see `EncoderDecoder`)."""
         features = self.image_encoder(source)
         readout = self._decode(features, target_input, need_weights=False).readout
-        sums = real_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        sums = unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
         return self.with_words(sums, features, target_output, target_lengths)
 
     def _decode(self, features: Tensor, target_input: Tensor, need_weights: bool) -> DecoderOutput:
         readout, weights = self.decoder(self._embed(target_input), (self._encode(features),), need_weights=need_weights)
-        return DecoderOutput(readout, shown_weights(weights))
+        return DecoderOutput(readout, mean_source_weights(weights))
 
     def _encode(self, features: Tensor) -> Source:
         cells = self.project(features)
@@ -269,14 +274,14 @@ def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
 
 
 def build_captioner(
-    config: CaptionModelConfig, *, image_size: int, vocabulary_size: int, pretrained: bool = False
+    config: CaptionModelConfig, *, image_size: int, vocab_size: int, pretrained: bool = False
 ) -> ShowAttendTell | CaptionTransformer:
     """Build the captioner that a configuration describes, with fresh weights.
 
     Args:
         config: the model part of a run's configuration.
         image_size: height and width of its images in pixels.
-        vocabulary_size: entries of the vocabulary.
+        vocab_size: entries of the vocabulary.
         pretrained: fetch the weights of a timm encoder that asks for it; False where weights are loaded anyway.
 
     Returns:
@@ -287,21 +292,21 @@ def build_captioner(
         MissingExtraError: the encoder needs what is not installed.
 
     Example:
-        >>> build_captioner(ShowConfig(embed_dim=7), image_size=16, vocabulary_size=11).output.weight.shape
+        >>> build_captioner(ShowConfig(embed_dim=7), image_size=16, vocab_size=11).output.weight.shape
         torch.Size([11, 7])
     """
     encoder = build_image_encoder(config.encoder, image_size=image_size, pretrained=pretrained)
     match config:
         case ShowConfig():
-            model = _show(config, encoder, vocabulary_size)
+            model = _show(config, encoder, vocab_size)
         case CaptionTransformerConfig():
-            model = _transformer(config, encoder, vocabulary_size)
-    if config.words:
-        model.words = WordsOfImage(encoder.output_dim, vocabulary_size, config.words)
+            model = _transformer(config, encoder, vocab_size)
+    if config.bag_of_words_weight:
+        model.bag_of_words = BagOfWordsLoss(encoder.output_dim, vocab_size, config.bag_of_words_weight)
     return model
 
 
-def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> ShowAttendTell:
+def _show(config: ShowConfig, encoder: ImageEncoder, vocab_size: int) -> ShowAttendTell:
     hard = config.hard
     choice, estimator = None, None
     if config.attention == "hard":
@@ -315,7 +320,7 @@ def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> Sh
         choice=choice,
     )
     decoder = ShowDecoder(
-        ScaledEmbedding(vocabulary_size, config.embed_dim),
+        ScaledEmbedding(vocab_size, config.embed_dim),
         RecurrentStack("lstm", config.embed_dim, config.decoder_dim, num_layers=1, extra_dim=config.feature_dim, dropout=0.0),
         attention,
         config.feature_dim,
@@ -326,14 +331,14 @@ def _show(config: ShowConfig, encoder: ImageEncoder, vocabulary_size: int) -> Sh
         encoder,
         ops.Linear(encoder.output_dim, config.feature_dim),
         decoder,
-        _output(config.embed_dim, vocabulary_size),
+        _output(config.embed_dim, vocab_size),
         estimator=estimator,
         doubly_stochastic=config.doubly_stochastic,
         penalty=config.penalty,
     )
 
 
-def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabulary_size: int) -> CaptionTransformer:
+def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocab_size: int) -> CaptionTransformer:
     pre = config.norm == "pre"
 
     def heads(number: int, areas: bool) -> MultiHeadAttention:
@@ -341,18 +346,18 @@ def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabu
         return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=own)
 
     def feed_forward() -> FeedForward:
-        return FeedForward(config.embed_dim, config.ff_dim, dropout=config.relu_dropout, activation=config.activation)
+        return FeedForward(config.embed_dim, config.ff_dim, dropout=config.activation_dropout, activation=config.activation)
 
     def norm() -> nn.LayerNorm | None:
         return nn.LayerNorm(config.embed_dim) if pre else None
 
     cells = [EncoderLayer(heads(n, True), feed_forward(), pre=pre, dropout=config.dropout) for n in range(config.encoder_layers)]
     words = [
-        DecoderLayer(heads(n, False), SourceReader(heads(n, True)), feed_forward(), pre=pre, dropout=config.dropout)
+        DecoderLayer(heads(n, False), SourceAttention(heads(n, True)), feed_forward(), pre=pre, dropout=config.dropout)
         for n in range(config.decoder_layers)
     ]
-    embedding = ScaledEmbedding(vocabulary_size, config.embed_dim)
-    output = ops.Linear(config.embed_dim, vocabulary_size, bias=False)
+    embedding = ScaledEmbedding(vocab_size, config.embed_dim)
+    output = ops.Linear(config.embed_dim, vocab_size, bias=False)
     if config.tie_embeddings:
         output.weight = embedding.weight
     else:
@@ -362,14 +367,14 @@ def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocabu
         ops.Linear(encoder.output_dim, config.embed_dim),
         Encoder(cells, norm()),
         embedding,
-        Decoder(words, norm(), shown_layer=-1 if config.shown_layer is None else config.shown_layer - 1),
+        Decoder(words, norm(), alignment_layer=-1 if config.alignment_layer is None else config.alignment_layer - 1),
         output,
         dropout=config.dropout,
     )
 
 
-def _output(dim: int, vocabulary_size: int) -> ops.Linear:
-    output = ops.Linear(dim, vocabulary_size)
+def _output(dim: int, vocab_size: int) -> ops.Linear:
+    output = ops.Linear(dim, vocab_size)
     nn.init.zeros_(output.bias)
     return output
 

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import CrossedAttention, MultiHeadAttention
+from regard.constructor_checks import Share, checked
 from regard.errors import ShapeError
-from regard.models.source import Source, SourceMemory, recall, remember
+from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
-from regard.models.transformer_layers import FeedForward, Reading, ResidualNorm
+from regard.models.transformer_layers import CrossAttentionOutput, FeedForward, ResidualNorm
 
 Residual = Literal["own", "asking"]
 
@@ -48,8 +49,9 @@ class CrossedEncoderLayer(nn.Module):
         (torch.Size([2, 3, 6]), torch.Size([2, 5, 6]))
     """
 
+    @checked
     def __init__(
-        self, attention: CrossedAttention, left: FeedForward, right: FeedForward, *, pre: bool, dropout: float, residual: Residual = "own"
+        self, attention: CrossedAttention, left: FeedForward, right: FeedForward, *, pre: bool, dropout: Share, residual: Residual = "own"
     ) -> None:
         super().__init__()
         dim = left.output.out_features
@@ -63,7 +65,7 @@ class CrossedEncoderLayer(nn.Module):
         self.residual = residual
 
     def forward(
-        self, first: Tensor, second: Tensor, first_mask: Tensor | None = None, second_mask: Tensor | None = None
+        self, first: Tensor, second: Tensor, first_key_mask: Tensor | None = None, second_key_mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Map both streams, (B, T1, E) and (B, T2, E); masks (B, T1) and (B, T2) bool, True = no padding.
 
@@ -80,7 +82,7 @@ class CrossedEncoderLayer(nn.Module):
         kept, other = (first, second) if own else (second, first)
         kept_given, other_given = self.left_norm.before(kept), self.right_norm.before(other)
         asked = (kept_given, other_given) if own else (other_given, kept_given)
-        left, right = self.attention(*asked, first_mask=first_mask, second_mask=second_mask)
+        left, right = self.attention(*asked, first_key_mask=first_key_mask, second_key_mask=second_key_mask)
         kept = self.left_norm.after(kept, left.context)
         other = self.right_norm.after(other, right.context)
         kept = self.left_last_norm.after(kept, self.left(self.left_last_norm.before(kept)))
@@ -108,23 +110,24 @@ class CrossedEncoder(nn.Module):
         [3, 5]
     """
 
+    @checked
     def __init__(self, layers: Sequence[CrossedEncoderLayer], norms: tuple[nn.LayerNorm, nn.LayerNorm] | None = None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norms = None if norms is None else nn.ModuleList(norms)
 
     def forward(
-        self, first: Tensor, second: Tensor, first_mask: Tensor | None = None, second_mask: Tensor | None = None
+        self, first: Tensor, second: Tensor, first_key_mask: Tensor | None = None, second_key_mask: Tensor | None = None
     ) -> tuple[Source, Source]:
         """Map both inputs, (B, T1, E) and (B, T2, E), to two sources of a `Decoder`; masks bool, True = no padding."""
         for layer in self.layers:
-            first, second = layer(first, second, first_mask, second_mask)
+            first, second = layer(first, second, first_key_mask, second_key_mask)
         if self.norms is not None:
             first, second = self.norms[0](first), self.norms[1](second)
-        return Source(first, first_mask), Source(second, second_mask)
+        return Source(first, first_key_mask), Source(second, second_key_mask)
 
 
-class CrossedReader(nn.Module):
+class CrossedSourceAttention(nn.Module):
     """Attend to two sources, and join what was found: `W [ff_1(attention_1(q, x1)); ff_2(attention_2(q, x2))] + b`.
 
     Li et al. 2019, section 2.2: "concatenation, linear transformation". The feed-forward before it is not in the text; the published
@@ -139,12 +142,14 @@ class CrossedReader(nn.Module):
     Parameters: `left.*`, `right.*`, `left_feed_forward.*`, `right_feed_forward.*`, `join.weight` (E, 2 E), `join.bias` (E,).
 
     Example:
-        >>> reader = CrossedReader(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2), FeedForward(6, 7), FeedForward(6, 7))
+        >>> attention = CrossedSourceAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2), FeedForward(6, 7), FeedForward(6, 7))
         >>> sources = [Source(torch.randn(3, 5, 6), None), Source(torch.randn(3, 2, 6), None)]
-        >>> [one.shape[-1] for one in reader(torch.randn(3, 7, 6), reader.memories(sources, ready=True), need_weights=True).weights]
+        >>> found = attention(torch.randn(3, 7, 6), attention.memories(sources, for_decoding=True), need_weights=True)
+        >>> [one.shape[-1] for one in found.weights]
         [5, 2]
     """
 
+    @checked
     def __init__(
         self, left: MultiHeadAttention, right: MultiHeadAttention, left_feed_forward: FeedForward, right_feed_forward: FeedForward
     ) -> None:
@@ -158,18 +163,18 @@ class CrossedReader(nn.Module):
         nn.init.xavier_uniform_(self.join.weight)
         nn.init.zeros_(self.join.bias)
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
-        """Project both sources; `ready`: for the steps of a search."""
+    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
+        """Project both sources; `for_decoding`: for the steps of a search."""
         first, second = sources
-        return remember(self.left, first, ready=ready), remember(self.right, second, ready=ready)
+        return cache_source(self.left, first, for_decoding=for_decoding), cache_source(self.right, second, for_decoding=for_decoding)
 
-    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
+    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Attend with queries (B, T, E)."""
-        left = recall(self.left, query, memories[0], need_weights=need_weights)
-        right = recall(self.right, query, memories[1], need_weights=need_weights)
+        left = cross_attend(self.left, query, memories[0], need_weights=need_weights)
+        right = cross_attend(self.right, query, memories[1], need_weights=need_weights)
         found = torch.cat([self.left_feed_forward(left.context), self.right_feed_forward(right.context)], -1)
         weights = None if left.weights is None or right.weights is None else (left.weights, right.weights)
-        return Reading(self.join(found), weights)
+        return CrossAttentionOutput(self.join(found), weights)
 
 
 class CrossedTransformer(Transformer):
@@ -184,7 +189,7 @@ class CrossedTransformer(Transformer):
         decoder: whose layers read two sources.
         output: E to vocabulary (V_target), without bias.
         dropout: on the sums of embeddings and positions.
-        corruption: p, see `swap_tokens`; in training only.
+        swap_probability: p, see `swap_tokens`; in training only.
 
     Parameters: those of `Transformer`.
 
@@ -197,6 +202,7 @@ class CrossedTransformer(Transformer):
         torch.Size([1, 2, 3])
     """
 
+    @checked
     def __init__(
         self,
         source_embedding: nn.Embedding,
@@ -205,18 +211,18 @@ class CrossedTransformer(Transformer):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: float,
-        corruption: float,
+        dropout: Share,
+        swap_probability: Share,
     ) -> None:
         super().__init__(source_embedding, target_embedding, encoder, decoder, output, dropout=dropout)
-        self.corruption = corruption
+        self.swap_probability = swap_probability
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
         """Encode sources (B, S) in both branches."""
         mask = ops.length_mask(source_lengths, source.shape[1])
         views = [source, source]
-        if self.training and self.corruption:
-            views = [swap_tokens(source, source_lengths, self.corruption) for _ in views]
+        if self.training and self.swap_probability:
+            views = [swap_tokens(source, source_lengths, self.swap_probability) for _ in views]
         first, second = (self.embed(self.source_embedding, view) for view in views)
         return self.encoder(first, second, mask, mask)
 

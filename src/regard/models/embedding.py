@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError
 
 PositionKind = Literal["paper", "fairseq"]
@@ -30,7 +31,8 @@ class ScaledEmbedding(nn.Embedding):
         torch.Size([1, 3, 16])
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    @checked
+    def __init__(self, num_embeddings: Size, embedding_dim: Size) -> None:
         super().__init__(num_embeddings, embedding_dim)
         self.scale = embedding_dim**0.5
         nn.init.normal_(self.weight, std=embedding_dim**-0.5)

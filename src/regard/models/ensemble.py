@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.constructor_checks import checked
 from regard.errors import ConfigError
-from regard.models.decoder import DecoderOutput
-from regard.models.look import LayerWeights
-from regard.models.sequence import EncoderDecoder
+from regard.models.attention_maps import LayerAttention
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.rnn_decoder import DecoderOutput
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         1.0
     """
 
+    @checked
     def __init__(self, models: Sequence[EncoderDecoder[Any]]) -> None:
         super().__init__()
         if not models:
@@ -72,13 +74,13 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         """Encode sources (B, S) with every model."""
         return EnsembleState(tuple(model.start(source, source_lengths) for model in self._models()))
 
-    def read(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
+    def decoder_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
         """Read the last token of each hypothesis (B, K): log-probabilities (B, K, V), weights (B, K, S) or None, and the new state."""
         steps = [model.step(tokens, own) for model, own in zip(self._models(), state.states, strict=True)]
         logits, weights, states = zip(*steps, strict=True)
         return _mean_log_probs(logits), _mean_weights(weights), EnsembleState(states)
 
-    def search_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
+    def decoding_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
         """Do a step: the log-probabilities of all tokens are needed for their mean."""
         return self.step(tokens, state)
 
@@ -110,12 +112,12 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         correct = (rows.argmax(1) == goal).sum().to(nll.dtype)
         return ops.SequenceLoss(loss, nll.detach(), torch.tensor(goal.shape[0], device=goal.device), correct)
 
-    def look(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerWeights]:
+    def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
         """Return what every attention of every model weighs; names begin with "models.0.", "models.1." and so on."""
         return [
             found._replace(name=f"models.{number}.{found.name}")
             for number, model in enumerate(self._models())
-            for found in model.look(source, source_lengths, target_input, areas=areas)
+            for found in model.attention_maps(source, source_lengths, target_input, areas=areas)
         ]
 
     def _models(self) -> list[EncoderDecoder[Any]]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.config.captioning import EncoderConfig, FeaturesConfig, SmallCNNConfig, TimmConfig
-from regard.errors import ConfigError, MissingExtraError, ShapeError
-from regard.models.image_augment import RandomView
+from regard.config.captioning import FeaturesConfig, ImageEncoderConfig, SmallCNNConfig, TimmConfig
+from regard.constructor_checks import Size, checked
+from regard.errors import ConfigError, MissingExtraError, ShapeError, missing_extra
+from regard.models.image_augmentation import RandomView
 
 
 class ImageEncoder(nn.Module, ABC):
@@ -57,7 +58,8 @@ class SmallCNN(ImageEncoder):
         torch.Size([1, 64, 128])
     """
 
-    def __init__(self, config: SmallCNNConfig, image_size: int) -> None:
+    @checked
+    def __init__(self, config: SmallCNNConfig, image_size: Size) -> None:
         super().__init__()
         self.image_size = image_size
         self.grid = config.grid(image_size)
@@ -124,7 +126,8 @@ class TimmEncoder(ImageEncoder):
         ConfigError: timm knows no such model, or its weights cannot be fetched.
     """
 
-    def __init__(self, config: TimmConfig, image_size: int, *, pretrained: bool) -> None:
+    @checked
+    def __init__(self, config: TimmConfig, image_size: Size, *, pretrained: bool) -> None:
         super().__init__()
         timm = import_timm()
         try:
@@ -171,7 +174,8 @@ class GivenFeatures(ImageEncoder):
         torch.Size([7, 6, 5])
     """
 
-    def __init__(self, grid: tuple[int, int], dim: int) -> None:
+    @checked
+    def __init__(self, grid: tuple[Size, Size], dim: Size) -> None:
         super().__init__()
         self.grid, self.output_dim = grid, dim
 
@@ -196,7 +200,7 @@ def import_timm() -> Any:
     try:
         import timm  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MissingExtraError("model.encoder.type timm needs timm: pip install 'regard[vision]'") from error
+        raise missing_extra("model.encoder.type timm needs timm", "vision") from error
     except RuntimeError as error:
         # timm imports torchvision, whose packages are each made for one build of PyTorch.
         raise MissingExtraError(
@@ -206,7 +210,7 @@ def import_timm() -> Any:
     return timm
 
 
-def build_image_encoder(config: EncoderConfig, *, image_size: int, pretrained: bool = False) -> ImageEncoder:
+def build_image_encoder(config: ImageEncoderConfig, *, image_size: int, pretrained: bool = False) -> ImageEncoder:
     """Build the encoder that a configuration describes.
 
     Args:

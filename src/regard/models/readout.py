@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
+from regard.constructor_checks import Size, checked
 
 
 class DeepReadout(nn.Module):
@@ -26,7 +27,8 @@ class DeepReadout(nn.Module):
         torch.Size([1, 2])
     """
 
-    def __init__(self, state_dim: int, embed_dim: int, context_dim: int, output_dim: int) -> None:
+    @checked
+    def __init__(self, state_dim: Size, embed_dim: Size, context_dim: Size, output_dim: Size) -> None:
         super().__init__()
         self.output_dim = output_dim
         self.linear = ops.Linear(state_dim + embed_dim + context_dim, 2 * output_dim)
@@ -52,7 +54,8 @@ class TanhReadout(nn.Module):
         torch.Size([1, 2])
     """
 
-    def __init__(self, state_dim: int, context_dim: int, output_dim: int) -> None:
+    @checked
+    def __init__(self, state_dim: Size, context_dim: Size, output_dim: Size) -> None:
         super().__init__()
         self.output_dim = output_dim
         self.linear = ops.Linear(state_dim + context_dim, output_dim, bias=False)

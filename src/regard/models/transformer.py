@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.models.decoder import DecoderOutput, shares
+from regard.constructor_checks import Share, checked
+from regard.models.cross_attention import Source
 from regard.models.embedding import PositionKind, sinusoidal_positions
-from regard.models.sequence import EncoderDecoder
-from regard.models.source import Source
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.rnn_decoder import DecoderOutput, mean_head_weights
+from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
-from regard.models.transformer_state import TransformerState
 
 
 class Transformer(EncoderDecoder[TransformerState]):
@@ -39,6 +40,7 @@ class Transformer(EncoderDecoder[TransformerState]):
         torch.Size([1, 2, 3])
     """
 
+    @checked
     def __init__(
         self,
         source_embedding: nn.Embedding,
@@ -47,7 +49,7 @@ class Transformer(EncoderDecoder[TransformerState]):
         decoder: Decoder,
         output: ops.Linear,
         *,
-        dropout: float,
+        dropout: Share,
     ) -> None:
         super().__init__()
         self.source_embedding = source_embedding
@@ -74,28 +76,28 @@ class Transformer(EncoderDecoder[TransformerState]):
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
         return self.decoder.start(self.encode(source, source_lengths))
 
-    def read(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
+    def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
         """Read the last token of each hypothesis (B, K): readouts (B, K, E), weights (B, K, S), and the new state."""
         embedded = self.embed(self.target_embedding, tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
-        return readout, shown_weights(weights), state
+        return readout, mean_source_weights(weights), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, S)."""
         sources = self.encode(source, source_lengths)
         readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
-        return DecoderOutput(readout, shown_weights(weights))
+        return DecoderOutput(readout, mean_source_weights(weights))
 
 
-def shown_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
+def mean_source_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
     """Return the mean over heads, and over encoder branches of the same sentence, of weights (B, H, T, S): (B, T, S) that add up to 1.
 
     The items of an area of several get the area's weight each, so that theirs would add up to more than 1.
 
     Example:
-        >>> shown_weights((torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]]),)).tolist()
+        >>> mean_source_weights((torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]]),)).tolist()
         [[[0.375, 0.625]]]
     """
     if weights is None:
         return None
-    return shares(torch.stack([one.mean(1) for one in weights]).mean(0))
+    return mean_head_weights(torch.stack([one.mean(1) for one in weights]).mean(0))

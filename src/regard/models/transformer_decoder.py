@@ -9,13 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import ItemMemory
-from regard.attention.watch import watching
+from regard.attention import IndexedMemory
+from regard.attention.recorder import is_recording
+from regard.constructor_checks import checked
 from regard.errors import ConfigError
-from regard.models.native_step import native_step, plan_of
-from regard.models.source import Source
+from regard.models.cross_attention import Source
+from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_layers import DecoderLayer
-from regard.models.transformer_state import TransformerState
+from regard.models.transformer_native_step import native_step, plan_of
 
 
 class Decoder(nn.Module):
@@ -24,39 +25,40 @@ class Decoder(nn.Module):
     Args:
         layers: from the bottom up.
         norm: of what comes out, or None.
-        shown_layer: whose weights are returned, from 0; -1 is the last.
+        alignment_layer: whose weights are returned, from 0; -1 is the last.
 
     Parameters: `layers.0.*`, ..., `norm.*`.
 
     Example:
         >>> from regard.attention import MultiHeadAttention
-        >>> from regard.models import FeedForward, SourceReader
-        >>> reader = SourceReader(MultiHeadAttention(6, 2))
-        >>> layer = DecoderLayer(MultiHeadAttention(6, 2), reader, FeedForward(6, 7), pre=False, dropout=0.0)
+        >>> from regard.models import FeedForward, SourceAttention
+        >>> cross_attention = SourceAttention(MultiHeadAttention(6, 2))
+        >>> layer = DecoderLayer(MultiHeadAttention(6, 2), cross_attention, FeedForward(6, 7), pre=False, dropout=0.0)
         >>> Decoder([layer], None)(torch.randn(3, 2, 6), [Source(torch.randn(3, 5, 6), None)])[0].shape
         torch.Size([3, 2, 6])
     """
 
-    def __init__(self, layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, *, shown_layer: int = -1) -> None:
+    @checked
+    def __init__(self, layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, *, alignment_layer: int = -1) -> None:
         super().__init__()
-        if not -len(layers) <= shown_layer < len(layers):
-            raise ConfigError(f"shown_layer: {shown_layer} is none of {len(layers)} layers")
+        if not -len(layers) <= alignment_layer < len(layers):
+            raise ConfigError(f"alignment_layer: {alignment_layer} is none of {len(layers)} layers")
         self.layers = nn.ModuleList(layers)
         self.norm = norm
-        self.shown_layer = shown_layer % len(layers)
+        self.alignment_layer = alignment_layer % len(layers)
 
     def forward(self, x: Tensor, sources: Sequence[Source], *, need_weights: bool = False) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Map states (B, T, E) of whole targets: the new ones, and the shown layer's weights (B, H, T, S) on each source if asked for."""
         shown = None
         for number, layer in enumerate(self._layers()):
-            asked = need_weights and number == self.shown_layer
-            x, weights = layer(x, layer.reader.memories(sources, ready=False), need_weights=asked)
+            asked = need_weights and number == self.alignment_layer
+            x, weights = layer(x, layer.cross_attention.memories(sources, for_decoding=False), need_weights=asked)
             shown = weights if asked else shown
         return x if self.norm is None else self.norm(x), shown
 
     def start(self, sources: Sequence[Source]) -> TransformerState:
         """Return the state before the first token: every layer's own projection of the sources, made once."""
-        memories = tuple(layer.reader.memories(sources, ready=True) for layer in self._layers())
+        memories = tuple(layer.cross_attention.memories(sources, for_decoding=True) for layer in self._layers())
         states = sources[0].states
         places = torch.empty(states.shape[0], 0, dtype=torch.long, device=states.device)
         return TransformerState((None,) * len(memories), memories, places)
@@ -66,17 +68,17 @@ class Decoder(nn.Module):
 
         Within `regard.ops.packed_weights`, where the native library knows all that the layers do, it is one call of it.
         """
-        newest = state.newest()
-        plan = None if watching() else ops.prepared(self, lambda: plan_of(self._layers(), self.norm, self.shown_layer))
-        if plan is not None and all(isinstance(memory, ItemMemory) for layer in state.memories for memory in layer):
-            found, weights, pasts = native_step(plan, self._layers(), x, state, newest)
-            return found, (weights,), state.advanced(newest, pasts)
-        shown, pasts = None, []
-        for number, (layer, past, memories) in enumerate(zip(self._layers(), state.pasts, state.memories, strict=True)):
-            x, weights, longer = layer.step(x, past, newest, memories, need_weights=number == self.shown_layer)
-            shown = weights if number == self.shown_layer else shown
-            pasts.append(longer)
-        return x if self.norm is None else self.norm(x), shown, state.advanced(newest, pasts)
+        current = state.current()
+        plan = None if is_recording() else ops.cached_by_owner(self, lambda: plan_of(self._layers(), self.norm, self.alignment_layer))
+        if plan is not None and all(isinstance(memory, IndexedMemory) for layer in state.memories for memory in layer):
+            found, weights, caches = native_step(plan, self._layers(), x, state, current)
+            return found, (weights,), state.advanced(current, caches)
+        shown, caches = None, []
+        for number, (layer, past, memories) in enumerate(zip(self._layers(), state.caches, state.memories, strict=True)):
+            x, weights, longer = layer.step(x, past, current, memories, need_weights=number == self.alignment_layer)
+            shown = weights if number == self.alignment_layer else shown
+            caches.append(longer)
+        return x if self.norm is None else self.norm(x), shown, state.advanced(current, caches)
 
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import MultiHeadAttention
-from regard.models.source import Source, SourceMemory, recall, remember
-from regard.models.transformer_state import Newest, Past, grow
+from regard.constructor_checks import Share, Size, checked
+from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
+from regard.models.transformer_cache import CurrentStep, LayerCache, append_step
 
 Activation = Literal["relu", "swish", "gelu"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "swish": F.silu, "gelu": F.gelu}
 
 
-class Reading(NamedTuple):
+class CrossAttentionOutput(NamedTuple):
     """What a decoder's layer found in the sources: (B, T, E), and for each source the weights (B, H, T, S) if they were asked for."""
 
     context: Tensor
@@ -45,7 +46,8 @@ class ResidualNorm(nn.LayerNorm):
         [1.0, 1.0, 1.0, 1.0]
     """
 
-    def __init__(self, dim: int, *, pre: bool, dropout: float) -> None:
+    @checked
+    def __init__(self, dim: Size, *, pre: bool, dropout: Share) -> None:
         super().__init__(dim)
         self.pre, self.dropout = pre, dropout
 
@@ -68,7 +70,7 @@ class FeedForward(nn.Module):
 
     Args:
         dim: E.
-        hidden_dim: F.
+        hidden_size: F.
         dropout: on the hidden units.
         activation: "relu", or in its place "swish" (x sigmoid(x)) or "gelu" (x Phi(x)).
 
@@ -79,11 +81,12 @@ class FeedForward(nn.Module):
         torch.Size([2, 5, 3])
     """
 
-    def __init__(self, dim: int, hidden_dim: int, *, dropout: float = 0.0, activation: Activation = "relu") -> None:
+    @checked
+    def __init__(self, dim: Size, hidden_size: Size, *, dropout: Share = 0.0, activation: Activation = "relu") -> None:
         super().__init__()
         self.activation = activation
-        self.hidden = ops.Linear(dim, hidden_dim)
-        self.output = ops.Linear(hidden_dim, dim)
+        self.hidden = ops.Linear(dim, hidden_size)
+        self.output = ops.Linear(hidden_size, dim)
         self.dropout = dropout
         for part in (self.hidden, self.output):
             nn.init.xavier_uniform_(part.weight)
@@ -112,7 +115,8 @@ class EncoderLayer(nn.Module):
         torch.Size([2, 5, 6])
     """
 
-    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, *, pre: bool, dropout: float) -> None:
+    @checked
+    def __init__(self, attention: MultiHeadAttention, feed_forward: FeedForward, *, pre: bool, dropout: Share) -> None:
         super().__init__()
         dim = attention.output.out_features
         self.attention = attention
@@ -120,11 +124,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Map states (B, S, E); `mask` (B, S) bool, True = no padding."""
+    def forward(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
+        """Map states (B, S, E); `key_mask` (B, S) bool, True = no padding."""
         given = self.attention_norm.before(x)
-        allowed = None if mask is None else mask.unsqueeze(1)
-        x = self.attention_norm.after(x, self.attention(given, given, given, mask=allowed, finite=True).context)
+        x = self.attention_norm.after(x, self.attention(given, given, given, key_mask=key_mask, finite=True).context)
         return self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x)))
 
 
@@ -143,31 +146,33 @@ class Encoder(nn.Module):
         torch.Size([2, 5, 6])
     """
 
+    @checked
     def __init__(self, layers: Sequence[EncoderLayer], norm: nn.LayerNorm | None) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.norm = norm
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map states (B, S, E); `mask` (B, S) bool, True = no padding. What padding becomes means nothing."""
+    def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """Map states (B, S, E); `key_mask` (B, S) bool, True = no padding. What padding becomes means nothing."""
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, key_mask)
         return x if self.norm is None else self.norm(x)
 
 
-class Reader(Protocol):
+@runtime_checkable
+class CrossAttention(Protocol):
     """How a decoder's layer looks at the sources."""
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
-        """Project the sources once; `ready`: for the many steps of a search, so that what is costly is made now."""
+    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
+        """Project the sources once; `for_decoding`: for the many steps of a search, so that what is costly is made now."""
         ...
 
-    def __call__(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
+    def __call__(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Read with queries (B, T, E)."""
         ...
 
 
-class SourceReader(nn.Module):
+class SourceAttention(nn.Module):
     """Attend to one source. Vaswani et al. 2017, section 3.2.3.
 
     Args:
@@ -176,25 +181,26 @@ class SourceReader(nn.Module):
     Parameters: `attention.*`.
 
     Example:
-        >>> reader = SourceReader(MultiHeadAttention(6, 2))
-        >>> memories = reader.memories([Source(torch.randn(3, 5, 6), None)], ready=True)
-        >>> reader(torch.randn(3, 7, 6), memories, need_weights=True).weights[0].shape
+        >>> cross_attention = SourceAttention(MultiHeadAttention(6, 2))
+        >>> memories = cross_attention.memories([Source(torch.randn(3, 5, 6), None)], for_decoding=True)
+        >>> cross_attention(torch.randn(3, 7, 6), memories, need_weights=True).weights[0].shape
         torch.Size([3, 2, 7, 5])
     """
 
+    @checked
     def __init__(self, attention: MultiHeadAttention) -> None:
         super().__init__()
         self.attention = attention
 
-    def memories(self, sources: Sequence[Source], *, ready: bool) -> tuple[SourceMemory, ...]:
-        """Project the only source; `ready`: for the steps of a search."""
+    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
+        """Project the only source; `for_decoding`: for the steps of a search."""
         (source,) = sources
-        return (remember(self.attention, source, ready=ready),)
+        return (cache_source(self.attention, source, for_decoding=for_decoding),)
 
-    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> Reading:
+    def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Attend with queries (B, T, E)."""
-        found = recall(self.attention, query, memories[0], need_weights=need_weights)
-        return Reading(found.context, None if found.weights is None else (found.weights,))
+        found = cross_attend(self.attention, query, memories[0], need_weights=need_weights)
+        return CrossAttentionOutput(found.context, None if found.weights is None else (found.weights,))
 
 
 class DecoderLayer(nn.Module):
@@ -202,28 +208,31 @@ class DecoderLayer(nn.Module):
 
     Args:
         attention: of the states to themselves.
-        reader: looks at the sources.
+        cross_attention: looks at the sources.
         feed_forward: its size is E, too.
         pre: LayerNorm before each part instead of after each residual.
         dropout: on what is added to a residual.
 
-    Parameters: `attention.*`, `attention_norm.*`, `reader.*`, `reader_norm.*`, `feed_forward.*`, `feed_forward_norm.*`.
+    Parameters: `attention.*`, `attention_norm.*`, `cross_attention.*`, `cross_attention_norm.*`, `feed_forward.*`, `feed_forward_norm.*`.
 
     Example:
-        >>> reader = SourceReader(MultiHeadAttention(6, 2))
-        >>> layer = DecoderLayer(MultiHeadAttention(6, 2), reader, FeedForward(6, 7), pre=False, dropout=0.0)
-        >>> memories = reader.memories([Source(torch.randn(3, 5, 6), None)], ready=False)
+        >>> cross_attention = SourceAttention(MultiHeadAttention(6, 2))
+        >>> layer = DecoderLayer(MultiHeadAttention(6, 2), cross_attention, FeedForward(6, 7), pre=False, dropout=0.0)
+        >>> memories = cross_attention.memories([Source(torch.randn(3, 5, 6), None)], for_decoding=False)
         >>> layer(torch.randn(3, 2, 6), memories)[0].shape
         torch.Size([3, 2, 6])
     """
 
-    def __init__(self, attention: MultiHeadAttention, reader: Reader, feed_forward: FeedForward, *, pre: bool, dropout: float) -> None:
+    @checked
+    def __init__(
+        self, attention: MultiHeadAttention, cross_attention: CrossAttention, feed_forward: FeedForward, *, pre: bool, dropout: Share
+    ) -> None:
         super().__init__()
         dim = attention.output.out_features
         self.attention = attention
         self.attention_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
-        self.reader = reader
-        self.reader_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
+        self.cross_attention = cross_attention
+        self.cross_attention_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
         self.feed_forward = feed_forward
         self.feed_forward_norm = ResidualNorm(dim, pre=pre, dropout=dropout)
 
@@ -236,17 +245,17 @@ class DecoderLayer(nn.Module):
         return self._read(x, memories, need_weights)
 
     def step(
-        self, x: Tensor, past: Past | None, newest: Newest, memories: Sequence[SourceMemory], *, need_weights: bool = False
-    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Past]:
+        self, x: Tensor, past: LayerCache | None, current: CurrentStep, memories: Sequence[SourceMemory], *, need_weights: bool = False
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, LayerCache]:
         """Map the state of one token of each hypothesis, (B, K, E), each with a past of its own and all with the same sources."""
         given = self.attention_norm.before(x)
         token = given.flatten(0, 1).unsqueeze(1)  # (B K, 1, E)
-        past, memory = grow(past, token, newest, self.attention)
+        past, memory = append_step(past, token, current, self.attention)
         found = self.attention.attend_items(token, memory)
         x = self.attention_norm.after(x, found.context.view_as(x))
         return *self._read(x, memories, need_weights), past
 
     def _read(self, x: Tensor, memories: Sequence[SourceMemory], need_weights: bool) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        reading = self.reader(self.reader_norm.before(x), memories, need_weights=need_weights)
-        x = self.reader_norm.after(x, reading.context)
+        reading = self.cross_attention(self.cross_attention_norm.before(x), memories, need_weights=need_weights)
+        x = self.cross_attention_norm.after(x, reading.context)
         return self.feed_forward_norm.after(x, self.feed_forward(self.feed_forward_norm.before(x))), reading.weights

@@ -5,13 +5,11 @@ K hypotheses of a beam, V vocabulary. Masks are boolean, True = may be attended.
 a zero context and zero gradients.
 """
 
-from regard.ops.align import gaussian_window, masked_softmax
-from regard.ops.area import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
 from regard.ops.area_attention import area_attention, area_path, native_takes_items
-from regard.ops.area_table import AreaFeatures, area_features, area_sums, summed_area_table
 from regard.ops.area_windows import area_count, area_spans, window_maxima, window_moments, window_sums
+from regard.ops.attention_penalties import doubly_stochastic_penalty, redundancy_penalty
+from regard.ops.cached_attention import cached_attention
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
-from regard.ops.gates import gru_gates, lstm_gates
 from regard.ops.hard import (
     greedy_positions,
     normalized_weights,
@@ -20,29 +18,31 @@ from regard.ops.hard import (
     score_function_loss,
     weights_entropy,
 )
-from regard.ops.indexed import indexed_attention
+from regard.ops.lazy_logits import LazyLogits, RunningTotals, lazy_logits
+from regard.ops.linear import Linear, bfloat16_path, cached_by_owner, joint_linear, linear, matmul_path, packed_weights, recurrent_steps
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
-from regard.ops.matmul import Linear, bfloat16_path, joint_linear, linear, matmul_path, packed_weights, prepared, recurrent_steps
-from regard.ops.nonlocal_op import NonLocalResult, nonlocal_attention
-from regard.ops.penalties import doubly_stochastic_penalty, redundancy_penalty
+from regard.ops.materialized_areas import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
+from regard.ops.nonfinite import FiniteKeyValue, mask_nonfinite
+from regard.ops.nonlocal_attention import NonLocalResult, nonlocal_attention
 from regard.ops.reference import AreaResult
 from regard.ops.residual import dropout, residual
+from regard.ops.rnn_gates import gru_gates, lstm_gates
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
-from regard.ops.shield import Shielded, shield
-from regard.ops.top import TopLogProbs, top_log_probs, top_tokens
-from regard.ops.unread import Sums, Unread, unread
+from regard.ops.softmax import gaussian_window, masked_softmax
+from regard.ops.summed_areas import AreaFeatures, area_features, area_sums, summed_area_table
+from regard.ops.topk import TopLogProbs, top_log_probs, top_tokens
 
 __all__ = [
     "AreaFeatures",
     "AreaResult",
     "AreaWeights",
+    "FiniteKeyValue",
+    "LazyLogits",
     "Linear",
     "NonLocalResult",
+    "RunningTotals",
     "SequenceLoss",
-    "Shielded",
-    "Sums",
     "TopLogProbs",
-    "Unread",
     "additive_scores",
     "area_attention",
     "area_count",
@@ -56,6 +56,8 @@ __all__ = [
     "area_values",
     "bfloat16_path",
     "block_mask",
+    "cached_attention",
+    "cached_by_owner",
     "causal_mask",
     "cosine_scores",
     "dot_scores",
@@ -64,14 +66,15 @@ __all__ = [
     "gaussian_window",
     "greedy_positions",
     "gru_gates",
-    "indexed_attention",
     "item_weights",
     "joint_linear",
+    "lazy_logits",
     "length_mask",
     "linear",
     "linear_cross_entropy",
     "location_scores",
     "lstm_gates",
+    "mask_nonfinite",
     "masked_softmax",
     "matmul_path",
     "native_takes_items",
@@ -79,21 +82,22 @@ __all__ = [
     "normalized_weights",
     "packed_weights",
     "position_log_prob",
-    "prepared",
     "recurrent_steps",
     "redundancy_penalty",
     "residual",
     "sample_positions",
     "scaled_dot_scores",
     "score_function_loss",
-    "shield",
     "summed_area_table",
     "top_log_probs",
     "top_tokens",
-    "unread",
     "weights_entropy",
     "window_mask",
     "window_maxima",
     "window_moments",
     "window_sums",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

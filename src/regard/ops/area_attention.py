@@ -15,14 +15,16 @@ import math
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
-from regard.ops import reference
-from regard.ops.area import AreaWeights, check_modes
-from regard.ops.area_windows import Size, area_extent, check_areas
+from regard.ops import reference, tensor_checks
+from regard.ops.area_windows import AreaSize, area_extent, check_areas
 from regard.ops.kernels import area_cpu, area_op, area_torch, feature_cpu, native
 from regard.ops.masks import check_mask
+from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
+from regard.ops.tensor_checks import check_share
 
 
 def area_attention(
@@ -56,7 +58,7 @@ def area_attention(
         value: (B, H, S, Dv).
         max_area: A, the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
-        mask: bool, broadcastable to (B, H, T, S), True = may be attended.
+        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may be attended. Fewer axes are refused: (B, S) and (T, S) look alike.
         causal: also hide what stands after the query, aligned bottom-right: key s iff s <= t + S - T.
         key_mode: see `regard.ops.area_keys`. "features", Eq. 9, costs one product an area, with W_sigma, instead of three: W_mu is applied
             to items, W_d to queries.
@@ -89,6 +91,11 @@ def area_attention(
     check_areas(max_area, grid)
     if key_mode == "features":
         _check_weights(key, key_weights)
+    check_share("area_attention", "dropout", dropout)
+    if not temperature > 0:
+        raise ConfigError(f"area_attention: temperature must be above 0, found {temperature}")
+    if not query.shape[-1]:  # all scores are 0, as those of a feature that is 0 are
+        query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
     plain = not need_weights and top_k is None and not dropout
     path, _ = area_path(query, key, value, max_area=max_area, grid=grid, modes=(key_mode, value_mode), plain=plain)
@@ -164,7 +171,10 @@ def area_path(
     key_mode, value_mode = modes
     made = key_mode not in ("mean", "features") or value_mode == "max"
     reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if made else ""}
-    reasons["cpu"] = reasons["triton"] = reasons["torch"] or ("" if plain else "kernels give no weights and know no top_k or dropout")
+    lacking = "" if plain else "kernels give no weights and know no top_k or dropout"
+    if not (tensor_checks.is_plain(query, key, value) or tensor_checks.is_tracing(query, key, value)):
+        lacking = "kernels take plain tensors, none that torch.vmap wraps, no subclasses and no negative views"
+    reasons["cpu"] = reasons["triton"] = reasons["torch"] or lacking
     if not reasons["cpu"] and forced != "torch":
         reasons["cpu"] = _native_lacks(query, key, key_mode, max_area, grid)
         reasons["triton"] = _triton_lacks((query, key, value), modes, max_area, grid)
@@ -191,12 +201,12 @@ def native_takes_items(query: Tensor, key: Tensor) -> bool:
         >>> native_takes_items(torch.zeros(1, 1, 2, 4).half(), torch.zeros(1, 1, 3, 4).half())
         False
     """
-    if torch.compiler.is_compiling() or native.forced_path() not in (None, "cpu"):
+    if not tensor_checks.is_plain(query, key) or native.forced_path() not in (None, "cpu"):
         return False
     return not _native_lacks(query, key, "mean", 1, None)
 
 
-def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: Size, grid: tuple[int, int] | None) -> str:
+def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: AreaSize, grid: tuple[int, int] | None) -> str:
     if key_mode == "features":
         return feature_cpu.unsupported(query, max_area) or ""
     # Sizes are clipped to the memory only where it matters: a comparison with the memory's length would tie a traced program to it.
@@ -205,7 +215,7 @@ def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: Size, gri
     return area_cpu.unsupported(query, area_extent(key.shape[-2], max_area, grid)) or ""
 
 
-def _triton_lacks(tensors: tuple[Tensor, Tensor, Tensor], modes: tuple[str, str], max_area: Size, grid: tuple[int, int] | None) -> str:
+def _triton_lacks(tensors: tuple[Tensor, Tensor, Tensor], modes: tuple[str, str], max_area: AreaSize, grid: tuple[int, int] | None) -> str:
     device = tensors[0].device.type
     if device != "cuda" and native.forced_path() != "triton":
         return f"the Triton kernels are for CUDA, the tensors are on {device}"
@@ -229,8 +239,7 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:
     if weights is None:
         raise ConfigError("key_mode: 'features' has learned weights (AreaWeights); regard.attention.Areas holds them")
-    if weights.output.shape[-1] != key.shape[-1]:
-        raise ShapeError(f"area_attention: the feature axis of key {tuple(key.shape)} is not that of W_d {tuple(weights.output.shape)}")
+    check_area_weights(weights, key, "features")
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
@@ -245,6 +254,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
         wrong = "the length S of key and value differs"
     elif not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
         wrong = f"one floating dtype is wanted, found {query.dtype}, {key.dtype} and {value.dtype}"
+    elif not (query.device == key.device == value.device == (query if mask is None else mask).device):
+        wrong = f"the tensors are on different devices: {', '.join(str(x.device) for x in (query, key, value, mask) if x is not None)}"
     if wrong:
         found = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
         raise ShapeError(f"area_attention: {wrong}: {found}")

@@ -6,7 +6,7 @@ by start. An area that does not fit in the memory does not exist.
 
 Differs from the paper: sums over areas are built up size by size, each from the one before and one more item, instead of by differences
 of a summed area table. A difference of large numbers loses the small ones, and a table carries whatever a masked item holds (NaN, 1e30)
-into every later area; here an area depends on its own items only. The tables are in `regard.ops.area_table`.
+into every later area; here an area depends on its own items only. The tables are in `regard.ops.summed_areas`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 
-Size = int | tuple[int, int]
+AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
-State = tuple[Tensor, ...]
+WindowState = tuple[Tensor, ...]
 
 
-def check_areas(max_area: Size, grid: tuple[int, int] | None = None) -> None:
+def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> None:
     """Refuse sizes that mean nothing: an int for a sequence, (height, width) for a grid, each at least 1.
 
     Args:
@@ -44,7 +44,7 @@ def check_areas(max_area: Size, grid: tuple[int, int] | None = None) -> None:
         raise ConfigError(f"max_area: areas hold at least 1 item on each of their sides, found {max_area!r}")
 
 
-def area_extent(size: int, max_area: Size, grid: tuple[int, int] | None = None) -> Extent:
+def area_extent(size: int, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Extent:
     """Return the memory as rows and columns, and the largest area that fits into it.
 
     Args:
@@ -71,7 +71,7 @@ def area_extent(size: int, max_area: Size, grid: tuple[int, int] | None = None) 
     return (rows, columns), (min(height, rows), min(width, columns))
 
 
-def area_count(size: Size, max_area: Size) -> int:
+def area_count(size: AreaSize, max_area: AreaSize) -> int:
     """Count the areas.
 
         sequence: sum over s = 1 .. A of max(0, S - s + 1)
@@ -94,7 +94,7 @@ def area_count(size: Size, max_area: Size) -> int:
     return sum(area_counts(_extent_of(size, max_area)))
 
 
-def _extent_of(size: Size, max_area: Size) -> Extent:
+def _extent_of(size: AreaSize, max_area: AreaSize) -> Extent:
     # Asked this way round, for a size that is traced is no int.
     return area_extent(math.prod(size), max_area, size) if isinstance(size, tuple | list) else area_extent(size, max_area)
 
@@ -119,8 +119,11 @@ def area_counts(extent: Extent, starts: int | None = None) -> list[int]:
 
 
 def sweep(
-    states: State, merge: Callable[[State, State, tuple[int, int]], State], extent: Extent, starts: int | None = None
-) -> list[tuple[int, State]]:
+    states: WindowState,
+    merge: Callable[[WindowState, WindowState, tuple[int, int]], WindowState],
+    extent: Extent,
+    starts: int | None = None,
+) -> list[tuple[int, WindowState]]:
     """Grow areas item by item: columns of items downwards, then areas of each height to the right.
 
     Args:
@@ -144,7 +147,7 @@ def sweep(
         raise ConfigError(f"starts: areas that start in at least 1 column, or None for all; found {starts}")
     grid, (tallest, widest) = extent
     items = tuple(state.unflatten(-2, grid) for state in states)
-    sizes: list[tuple[int, State]] = []
+    sizes: list[tuple[int, WindowState]] = []
     column, columns = items, grid[1]
     most = columns if starts is None else starts
     for height in range(1, tallest + 1):
@@ -161,7 +164,7 @@ def sweep(
     return sizes
 
 
-def joined(pieces: list[Tensor], like: Tensor) -> Tensor:
+def concatenate_areas(pieces: list[Tensor], like: Tensor) -> Tensor:
     """Concatenate the areas of all sizes, in the dtype of the items.
 
     Args:
@@ -172,13 +175,13 @@ def joined(pieces: list[Tensor], like: Tensor) -> Tensor:
         (..., N, D).
 
     Example:
-        >>> joined([torch.ones(3, 1), torch.ones(2, 1)], torch.ones(3, 1)).shape
+        >>> concatenate_areas([torch.ones(3, 1), torch.ones(2, 1)], torch.ones(3, 1)).shape
         torch.Size([5, 1])
     """
     return (torch.cat(pieces, dim=-2) if pieces else like[..., :0, :]).to(like.dtype)
 
 
-def accumulated(x: Tensor) -> Tensor:
+def accumulation_dtype(x: Tensor) -> Tensor:
     """Return `x` in the precision that sums are kept in: float32 for half precision, its own otherwise.
 
     Args:
@@ -188,13 +191,13 @@ def accumulated(x: Tensor) -> Tensor:
         the same shape.
 
     Example:
-        >>> accumulated(torch.ones(1, dtype=torch.bfloat16)).dtype
+        >>> accumulation_dtype(torch.ones(1, dtype=torch.bfloat16)).dtype
         torch.float32
     """
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def area_spans(size: Size, max_area: Size, device: torch.device | str | None = None) -> Tensor:
+def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | None = None) -> Tensor:
     """List the areas: where each starts and how far it reaches.
 
     Args:
@@ -225,7 +228,9 @@ def area_spans(size: Size, max_area: Size, device: torch.device | str | None = N
     return spans[:, 1::2] if isinstance(max_area, int) else spans
 
 
-def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, mean: bool = False, starts: int | None = None) -> Tensor:
+def window_sums(
+    x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, mean: bool = False, starts: int | None = None
+) -> Tensor:
     """Sum (or average) the items of every area, without a summed area table (see the head of this file for why).
 
     Args:
@@ -246,14 +251,14 @@ def window_sums(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, 
         [1.0, 2.0, 4.0, 3.0, 6.0]
     """
 
-    def add(first: State, second: State, _: tuple[int, int]) -> State:
+    def add(first: WindowState, second: WindowState, _: tuple[int, int]) -> WindowState:
         return (first[0] + second[0],)
 
-    sizes = sweep((accumulated(x),), add, area_extent(x.shape[-2], max_area, grid), starts)
-    return joined([total / size if mean else total for size, (total,) in sizes], x)
+    sizes = sweep((accumulation_dtype(x),), add, area_extent(x.shape[-2], max_area, grid), starts)
+    return concatenate_areas([total / size if mean else total for size, (total,) in sizes], x)
 
 
-def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, starts: int | None = None) -> Tensor:
+def window_maxima(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, starts: int | None = None) -> Tensor:
     """Take the largest value of every feature over every area.
 
     Args:
@@ -273,14 +278,14 @@ def window_maxima(x: Tensor, max_area: Size, grid: tuple[int, int] | None = None
         [1.0, 4.0, 2.0, 4.0, 4.0]
     """
 
-    def larger(first: State, second: State, _: tuple[int, int]) -> State:
+    def larger(first: WindowState, second: WindowState, _: tuple[int, int]) -> WindowState:
         return (torch.maximum(first[0], second[0]),)
 
-    return joined([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid), starts)], x)
+    return concatenate_areas([largest for _, (largest,) in sweep((x,), larger, area_extent(x.shape[-2], max_area, grid), starts)], x)
 
 
 def window_moments(
-    x: Tensor, max_area: Size, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6, starts: int | None = None
+    x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, epsilon: float = 1e-6, starts: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of the items of every area (Eq. 3 and 5), without a summed area table.
 
@@ -309,15 +314,46 @@ def window_moments(
         ([1.0, 3.0, 2.0], [0.0, 0.0, 1.0])
     """
 
-    def merge(first: State, second: State, counts: tuple[int, int]) -> State:
+    def merge(first: WindowState, second: WindowState, counts: tuple[int, int]) -> WindowState:
         total = sum(counts)
         step = second[0] - first[0]
         return first[0] + step * (counts[1] / total), first[1] + second[1] + step * step * (counts[0] * counts[1] / total)
 
-    wide = accumulated(x)
+    wide = accumulation_dtype(x)
     sizes = sweep((wide, torch.zeros_like(wide)), merge, area_extent(x.shape[-2], max_area, grid), starts)
     means = [mean for _, (mean, _) in sizes]
-    return joined(means, x), joined([guarded_root(squares / size, epsilon) for size, (_, squares) in sizes], x)
+    return concatenate_areas(means, x), concatenate_areas([guarded_root(squares / size, epsilon) for size, (_, squares) in sizes], x)
+
+
+def safe_deviation(
+    key: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, starts: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the standard deviation of the keys of every area as finite numbers, and where these are not to be used.
+
+    The square of a large key overflows, and infinity in an area that is hidden from everybody would still spoil gradients: 0 * inf is NaN.
+
+    Args:
+        key: (..., S, D).
+        max_area: the largest length, or the largest (height, width).
+        grid: (rows, columns), or None for a sequence.
+        starts: only the areas that start in the first so many columns; None: all.
+
+    Returns:
+        std (..., N, D), and (..., N, 1) bool: the areas of several keys of which one is beyond a sixteenth of the root of the largest
+        number of the type, 1e18 in float32.
+
+    Example:
+        >>> std, overflown = safe_deviation(torch.tensor([[1.0], [3.0], [1e20]]), 2)
+        >>> std.round(decimals=2).flatten().tolist(), overflown.flatten().tolist()
+        ([0.0, 0.0, 0.0, 1.0, 1.5], [False, False, False, False, True])
+    """
+    wide = torch.promote_types(key.dtype, torch.float32)
+    large = (key.detach().abs() > math.sqrt(torch.finfo(wide).max) / 16).any(-1, keepdim=True)
+    _, std = window_moments(key.masked_fill(large, 0.0), max_area, grid, starts=starts)
+    overflown = window_maxima(large.to(key.dtype), max_area, grid, starts=starts) > 0
+    alone = sum(area_counts(area_extent(key.shape[-2], max_area, grid), starts)[:1])
+    overflown[..., :alone, :] = False  # the areas of single keys come first
+    return std, overflown
 
 
 def guarded_root(variance: Tensor, epsilon: float) -> Tensor:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.errors import ShapeError
 from regard.ops.kernels import loss_cpu
-from regard.ops.matmul import _autocast, _product, outer_product
+from regard.ops.linear import _autocast, _product, outer_product
+from regard.ops.tensor_checks import Argument, Signature, check_range, check_share, is_plain
 
+_ARGUMENTS = Signature(
+    "linear_cross_entropy",
+    Argument("hidden", "N D"),
+    Argument("weight", "V D"),
+    Argument("bias", "V", optional=True),
+    Argument("target", "N", dtype="int64"),
+)
 # Rows of logits alive at a time: 512 x 8,000 float32 is 16 MB, about a last-level cache; larger chunks measured slower.
 _CHUNK = 512
 # float16 gradients of rare words underflow; the chunk's products are taken up to this much larger and scaled back in float32.
@@ -79,10 +87,11 @@ def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
 
 def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
     # Of rows of logits, which are overwritten: sums (3,) of smoothed loss, plain loss and hits; and the gradient of the first.
-    if loss_cpu.supports(logits):
+    if loss_cpu.supports(logits, goal):
         nll, uniform, correct = loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train)
         total = nll.sum()
         return torch.stack([(1 - smoothing) * total + smoothing * uniform.sum(), total, correct.sum().to(total.dtype)]), logits
+    check_range("linear_cross_entropy", "target", goal, 0, logits.shape[1] - 1)
     goal = goal.unsqueeze(1)
     best = logits.argmax(1, keepdim=True)
     norm = torch.logsumexp(logits, 1, keepdim=True)
@@ -95,6 +104,18 @@ def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tup
             logits -= smoothing / logits.shape[1]
         logits.scatter_add_(1, goal, torch.full_like(norm, smoothing - 1.0))
     return sums, logits
+
+
+def _plain_operations(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> SequenceLoss:
+    # For what traces, transforms or stands for tensors: all logits at once, and nothing but operations of torch.
+    dtype = _autocast(hidden)
+    logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+    logits = logits if dtype == torch.float64 else logits.float()
+    norm = logits.logsumexp(1)
+    nll = (norm - logits.gather(1, target.unsqueeze(1)).squeeze(1)).sum()
+    loss = nll if not smoothing else (1 - smoothing) * nll + smoothing * (norm - logits.mean(1)).sum()
+    correct = (logits.argmax(1) == target).sum().to(nll.dtype)
+    return SequenceLoss(loss, nll.detach(), torch.full((), target.shape[0], device=hidden.device), correct)
 
 
 def linear_cross_entropy(
@@ -117,18 +138,19 @@ def linear_cross_entropy(
         `SequenceLoss`; zeros for N = 0. Differentiable once, in hidden, weight and bias.
 
     Raises:
-        ShapeError: hidden is not (N, D), or its rows and the targets, or its last axis and the weight's, differ in size.
+        ShapeError: shapes do not fit together, or targets are not int64; the message holds them.
+        RangeError: a target is no class; the message holds it (not on a GPU).
+        ConfigError: a label smoothing outside of 0 <= eps < 1.
 
     Example:
         >>> out = linear_cross_entropy(torch.zeros(3, 2), torch.zeros(5, 2), None, torch.tensor([0, 1, 4]))
         >>> round(out.loss.item() / 3, 4), int(out.tokens)
         (1.6094, 3)
     """
-    if hidden.dim() != 2 or target.shape != hidden.shape[:1] or weight.shape[-1] != hidden.shape[-1]:
-        raise ShapeError(
-            f"linear_cross_entropy: expected hidden (N, D), weight (V, D), target (N,); found {tuple(hidden.shape)}, "
-            f"{tuple(weight.shape)}, {tuple(target.shape)}"
-        )
-    train = torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad)
+    _ARGUMENTS.check(hidden, weight, bias, target)
+    check_share("linear_cross_entropy", "label_smoothing", label_smoothing)
+    if not is_plain(hidden, weight, bias, target):
+        return _plain_operations(hidden, weight, bias, target, label_smoothing)
+    train = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (hidden, weight, bias))
     loss, nll, correct = _LinearCrossEntropy.apply(hidden, weight, bias, target, label_smoothing, train)
     return SequenceLoss(loss, nll, torch.tensor(target.shape[0], device=hidden.device), correct)

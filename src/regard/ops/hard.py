@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.masks import check_boolean
 
 
 def greedy_positions(weights: Tensor) -> Tensor:
@@ -180,6 +181,9 @@ def score_function_loss(
         raise ShapeError(
             f"score_function_loss: expected advantage (B, T) or (B, 1), and log_prob, entropy, sampled, mask (B, T); found {found}"
         )
+    for name, part in (("sampled", sampled), ("mask", mask)):
+        if part is not None:
+            check_boolean(part, f"score_function_loss: {name}")
     advantage = advantage.detach().expand(size)
     if mask is not None:
         advantage, log_prob, entropy = (part.masked_fill(~mask, 0.0) for part in (advantage, log_prob, entropy))

@@ -87,24 +87,88 @@ def block_mask(target_blocks: Tensor, source_blocks: Tensor) -> Tensor:
     return target_blocks.unsqueeze(-1) == source_blocks.unsqueeze(-2)
 
 
-def check_mask(mask: Tensor, shape: Sequence[int], what: str) -> None:
-    """Refuse a mask that is not boolean or does not broadcast to the scores it is for.
+def check_mask(mask: Tensor, shape: Sequence[int], what: str, *, key_mask: bool = False) -> None:
+    """Refuse a mask that is not boolean, does not broadcast to the scores it is for, or can be read in two ways.
+
+    Broadcasting adds the missing axes in front. A mask of two axes for scores (B, T, S) would so be read as (T, S), also where it is the
+    padding of a batch, (B, S), and B = T. Hence a mask of more than one axis has every axis of the scores, each of its true size or 1.
 
     Args:
         mask: what the caller was given.
         shape: of the scores, (..., T, S).
         what: the name to begin the message with.
+        key_mask: the caller takes a `key_mask` for padding, which the message then names.
+
+    Raises:
+        ShapeError: the message holds both shapes and how to write either meaning, or the type that was found.
+
+    Example:
+        >>> check_mask(torch.ones(3, 1, 7, dtype=torch.bool), (3, 5, 7), "attend")
+    """
+    check_axes(mask, shape, what, key_mask=key_mask)
+    found = tuple(mask.shape)
+    if len(found) > len(shape) or any(one not in (1, wanted) for one, wanted in zip(reversed(found), reversed(shape), strict=False)):
+        raise ShapeError(f"{what}: mask {found} does not broadcast to scores {tuple(shape)} (..., T, S)")
+
+
+def check_axes(mask: Tensor, shape: Sequence[int], what: str, *, key_mask: bool = False) -> None:
+    """Refuse a mask that is not boolean or can be read in two ways; arguments and errors are those of `check_mask`.
+
+    Example:
+        >>> check_axes(torch.ones(3, 1, 7, dtype=torch.bool), (3, 5, 7), "attend")
+    """
+    check_boolean(mask, f"{what}: the mask")
+    found, axes = tuple(mask.shape), len(shape)
+    if not 1 < len(found) < axes:
+        return
+    new = ", ".join(["None"] * (axes - len(found)))
+    if len(found) > 2:
+        ways = f"if its first axis is B, write mask[:, {new}]; if it is H, write mask[{new}]"
+    else:
+        ways = f"if its axes are (T, S), one mask per query, write mask[{new}]; if they are (B, S), padding, "
+        ways += "give it as key_mask=" if key_mask else f"write mask[:, {new}]"
+    raise ShapeError(f"{what}: a mask {found} of {len(found)} axes is ambiguous for scores {tuple(shape)} (..., T, S): {ways}")
+
+
+def check_key_mask(key_mask: Tensor, shape: Sequence[int], what: str, name: str = "key_mask") -> None:
+    """Refuse a mask of keys that is not boolean or not (B, S).
+
+    Args:
+        key_mask: what the caller was given.
+        shape: (B, S).
+        what: the name to begin the message with.
+        name: of the argument.
 
     Raises:
         ShapeError: the message holds both shapes, or the type that was found.
 
     Example:
-        >>> check_mask(torch.ones(3, 1, 7, dtype=torch.bool), (3, 5, 7), "attend")
+        >>> check_key_mask(length_mask(torch.tensor([1, 3]), 3), (2, 3), "attend")
     """
+    check_boolean(key_mask, f"{what}: {name}")
+    if key_mask.shape != tuple(shape):
+        more = "; a mask with an axis of queries is given as mask=" if name == "key_mask" and key_mask.dim() > 2 else ""
+        raise ShapeError(f"{what}: {name} must be (B, S) = {tuple(shape)}, found {tuple(key_mask.shape)}{more}")
+
+
+def check_boolean(mask: Tensor, what: str) -> None:
+    """Refuse a mask that is not a boolean tensor: numbers mean opposite things in different libraries.
+
+    Args:
+        mask: what the caller was given.
+        what: the beginning of the message.
+
+    Raises:
+        ShapeError: the message holds the type that was found, and how to convert it.
+
+    Example:
+        >>> check_boolean([True], "mask")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ShapeError: mask must be a boolean tensor (True = may be attended), found list
+    """
+    if not isinstance(mask, Tensor):
+        raise ShapeError(f"{what} must be a boolean tensor (True = may be attended), found {type(mask).__name__}")
     if mask.dtype != torch.bool:
-        raise ShapeError(f"{what}: the mask must be boolean (True = may be attended), found {mask.dtype}")
-    fits = mask.dim() <= len(shape) and all(
-        found in (1, wanted) for found, wanted in zip(reversed(mask.shape), reversed(shape), strict=False)
-    )
-    if not fits:
-        raise ShapeError(f"{what}: mask {tuple(mask.shape)} does not broadcast to scores {tuple(shape)} (..., T, S)")
+        way = "if it is added to scores, give mask > -inf" if mask.is_floating_point() else "if 1 is real, give mask.bool()"
+        raise ShapeError(f"{what} must be boolean (True = may be attended), found {mask.dtype}; {way}")

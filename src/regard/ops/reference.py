@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.area import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
-from regard.ops.area_windows import Size
+from regard.ops.area_windows import AreaSize
 from regard.ops.masks import causal_mask, check_mask
+from regard.ops.materialized_areas import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
+from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.scores import dot_scores, scaled_dot_scores
-from regard.ops.shield import shield
 
 
 class AreaResult(NamedTuple):
@@ -35,7 +35,7 @@ def area_attention(
     key: Tensor,
     value: Tensor,
     *,
-    max_area: Size,
+    max_area: AreaSize,
     grid: tuple[int, int] | None = None,
     mask: Tensor | None = None,
     causal: bool = False,
@@ -63,7 +63,7 @@ def area_attention(
         value: (B, H, S, Dv).
         max_area: the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
-        mask: bool, broadcastable to (B, H, T, S), True = may be attended.
+        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may be attended.
         causal: also hide what stands after the query, aligned bottom-right; for a grid, in raster order.
         key_mode: see `regard.ops.area_keys`.
         value_mode: see `regard.ops.area_values`.
@@ -88,12 +88,12 @@ def area_attention(
         3.200000047683716
     """
     allowed = _allowed(query, key, mask, causal)
-    key, value, tainted = shield(key, value, allowed)
+    key, value, tainted = mask_nonfinite(key, value, allowed)
     keys = area_keys(key, max_area, grid, mode=key_mode, weights=key_weights, training=training)
     values = area_values(value, max_area, grid, mode=value_mode)
     areas = None if allowed is None else area_mask(allowed, max_area, grid)
     # Once more: finite items may add up to an infinite area, which must not reach the queries that it is hidden from.
-    keys, values, overflown = shield(keys, values, areas)
+    keys, values, overflown = mask_nonfinite(keys, values, areas)
     scores = scaled_dot_scores(query, keys) if scale is None else dot_scores(query * scale, keys)
     weights = area_softmax(scores, areas, top_k=top_k, temperature=temperature)
     context = (F.dropout(weights, dropout) if dropout else weights) @ values
@@ -110,9 +110,9 @@ def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> T
         raise ShapeError(f"area_attention: the leading axes (B, H) of query {tuple(query.shape)} and key {tuple(key.shape)} must agree")
     if mask is not None:
         check_mask(mask, (*query.shape[:-1], source), "area_attention")
-        mask = mask if mask.dim() > 1 else mask.reshape(1, -1)
+        mask = mask[(None,) * (query.dim() - mask.dim())]
         mask = mask.expand(*mask.shape[:-1], source)
-    past = causal_mask(target, source, query.device) if causal else None
+    past = causal_mask(target, source, query.device)[(None,) * (query.dim() - 2)] if causal else None
     if mask is None or past is None:
         return mask if past is None else past
     return mask & past

@@ -8,6 +8,15 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import residual_cpu
+from regard.ops.tensor_checks import Argument, Signature, check_share
+
+_ARGUMENTS = Signature(
+    "residual",
+    Argument("x", "... E"),
+    Argument("change", "... E"),
+    Argument("weight", "E", optional=True),
+    Argument("bias", "E", dtype="weight", optional=True),
+)
 
 
 def residual(
@@ -24,7 +33,7 @@ def residual(
         x: (..., E).
         change: (..., E).
         weight: (E,), or None: no norm.
-        bias: (E,), with a weight.
+        bias: (E,) in the weight's dtype, or None: zeros; without a weight there is nothing it is added to.
         dropout: p, 0 <= p < 1: an element of the change becomes 0 with this probability, the others are divided by 1 - p.
         eps: added to the variance.
 
@@ -32,17 +41,20 @@ def residual(
         (..., E).
 
     Raises:
-        ShapeError: x and change differ in shape, or the weight does not fit; the message holds the shapes.
+        ShapeError: x and change differ in shape, weight or bias do not fit, or there is a bias without a weight; the message holds the
+            shapes, or the dtypes.
+        ConfigError: a dropout outside of 0 <= p < 1.
 
     Example:
         >>> residual(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), torch.ones(2), torch.zeros(2)).tolist()
         [-0.9999949932098389, 0.9999949932098389]
     """
-    if x.shape != change.shape or not x.dim() or any(part is not None and part.shape != x.shape[-1:] for part in (weight, bias)):
-        found = ", ".join(str(tuple(part.shape)) for part in (x, change, weight, bias) if part is not None)
-        raise ShapeError(f"residual: x and change (..., E), weight and bias (E,): found {found}")
+    _ARGUMENTS.check(x, change, weight, bias)
+    check_share("residual", "dropout", dropout)
+    if weight is None and bias is not None:
+        raise ShapeError("residual: found a bias without a weight; a norm has both or a weight alone")
     # Without a gradient there is less to save than the call costs.
-    if torch.is_grad_enabled() and residual_cpu.supports(x, change, weight):
+    if torch.is_grad_enabled() and residual_cpu.supports(x, change, weight, bias):
         return residual_cpu.residual(x, change, weight, bias, dropout=dropout, eps=eps)
     y = x + F.dropout(change, dropout)
     return y if weight is None else F.layer_norm(y, x.shape[-1:], weight, bias, eps)
@@ -58,12 +70,16 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     Returns:
         The same shape and type.
 
+    Raises:
+        ConfigError: a probability outside of 0 <= p < 1.
+
     Example:
         >>> dropout(torch.ones(2, 3), 0.0).sum().item()
         6.0
     """
+    check_share("dropout", "probability", probability)
     if not probability:
         return x
-    if x.dtype == torch.float32 and residual_cpu.supports(None, x, None):
+    if x.dtype == torch.float32 and x.dim() and residual_cpu.supports(None, x):
         return residual_cpu.residual(None, x, None, None, dropout=probability, eps=0.0)
     return F.dropout(x, probability)

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import additive_cpu
+from regard.ops.tensor_checks import Argument, Signature
+
+_ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
 
 def _check_last(query: Tensor, key: Tensor, what: str) -> None:
@@ -91,14 +94,13 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
         (..., T, S).
 
     Raises:
-        ShapeError: the last axes differ; the message holds both shapes.
+        ShapeError: the last axes differ, or the vector is not (A,); the message holds the shapes.
 
     Example:
         >>> additive_scores(torch.zeros(2, 4), torch.zeros(3, 4), torch.ones(4)).shape
         torch.Size([2, 3])
     """
-    _check_last(query, key, "additive_scores")
-    _check_last(vector, key, "additive_scores (vector)")
+    _ADDITIVE.check(query, key, vector)
     if additive_cpu.supports(query, key, vector):
         return additive_cpu.additive_scores(query, key, vector)
     return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ vector.to(query.dtype)

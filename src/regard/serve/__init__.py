@@ -3,3 +3,7 @@
 from regard.serve.limits import Limits
 
 __all__ = ["Limits"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

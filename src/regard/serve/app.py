@@ -16,21 +16,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from regard import __version__
-from regard.serve.batching import Batcher, Task
-from regard.serve.body import Held, read_json
-from regard.serve.exchange import Exchange
-from regard.serve.gate import Gate
+from regard.serve.batching import Batcher, BatchKey
+from regard.serve.endpoints import Endpoint, ServedModel, has_attention
+from regard.serve.http_errors import ClientGone, HTTPError
+from regard.serve.json_schema import validate_schema
 from regard.serve.limits import Limits
-from regard.serve.log import Log
 from regard.serve.metrics import TYPE, Metrics
-from regard.serve.openapi import describe
-from regard.serve.operation import Job, Model, attends
-from regard.serve.refusal import ClientGone, Refused
-from regard.serve.routes import jobs, task_of
-from regard.serve.schema import check
+from regard.serve.middleware import RequestMiddleware
+from regard.serve.openapi import describe_api
+from regard.serve.request_body import BodyMemory, read_json
+from regard.serve.request_log import RequestLog, RequestRecord
+from regard.serve.routes import endpoints, served_task
 from regard.viewer import render_page
 
-Answer = Callable[[Request], Awaitable[Response]]
+ResponseBody = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
@@ -39,7 +38,7 @@ class Service:
     Args:
         models: what is served, at least one; all of one task.
         limits: see `Limits`.
-        hosts: names in the Host header that are answered; see `regard.serve.gate.host_names`.
+        hosts: names in the Host header that are answered; see `regard.serve.middleware.host_names`.
         log: where each request leaves a line.
 
     Attributes:
@@ -48,32 +47,32 @@ class Service:
         connections: to be set by a server that knows how many are open.
     """
 
-    def __init__(self, models: Sequence[Model[Any]], limits: Limits, *, hosts: frozenset[str], log: Log) -> None:
+    def __init__(self, models: Sequence[ServedModel[Any]], limits: Limits, *, hosts: frozenset[str], log: RequestLog) -> None:
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
         self.batcher = Batcher(limits, self.metrics)
         self.connections: Callable[[], int] = lambda: 0
         self._models = models
-        self._held = Held(limits.max_held)
-        names, self._task = [model.name for model in models], task_of(models)
+        self._held = BodyMemory(limits.max_body_memory)
+        names, self._task = [model.name for model in models], served_task(models)
         self._page = render_page([], live=True, models=names, task=self._task, largest=limits.max_image).encode("utf-8")
-        work = jobs(models, limits)
+        work = endpoints(models, limits)
         self._paths = [job.path for job in work]
-        self._description = json.dumps(describe(work)).encode("ascii")
+        self._description = json.dumps(describe_api(work)).encode("ascii")
         routes = [Route(path, answer, methods=["GET"]) for path, answer in self._reading().items()]
         routes += [Route(job.path, self._working(job), methods=["POST"]) for job in work]
         paths = frozenset(route.path for route in routes)
-        gate = Middleware(Gate, hosts=hosts, paths=paths, log=log, metrics=self.metrics)  # pyright: ignore[reportArgumentType]
+        gate = Middleware(RequestMiddleware, hosts=hosts, paths=paths, log=log, metrics=self.metrics)  # pyright: ignore[reportArgumentType]
         self.app = Starlette(routes=routes, middleware=[gate], exception_handlers={HTTPException: self._refuse}, lifespan=self._lifespan)
         self.app.router.redirect_slashes = False
 
-    def _reading(self) -> dict[str, Answer]:
+    def _reading(self) -> dict[str, ResponseBody]:
         async def page(request: Request) -> Response:
             return Response(self._page, media_type="text/html")
 
         async def health(request: Request) -> Response:
-            models = [{"name": model.name, "task": self._task, "attends": attends(model)} for model in self._models]
+            models = [{"name": model.name, "task": self._task, "attends": has_attention(model)} for model in self._models]
             stopping = self.batcher.stopping
             values = {"status": "stopping" if stopping else "ok", "version": __version__, "waiting": self.batcher.waiting, "models": models}
             return JSONResponse(values, 503 if stopping else 200)
@@ -90,20 +89,20 @@ class Service:
 
         return {"/": page, "/health": health, "/metrics": metrics, "/openapi.json": description}
 
-    def _working(self, job: Job) -> Answer:
+    def _working(self, job: Endpoint) -> ResponseBody:
         async def answer(request: Request) -> Response:
-            exchange: Exchange = request.state.exchange
+            exchange: RequestRecord = request.state.exchange
             with self._held.hold() as came:
-                settings, lines = job.plan(check(await read_json(request, self.limits, job.max_body, came), job.request))
+                settings, lines = job.plan(validate_schema(await read_json(request, self.limits, job.max_body, came), job.request))
                 exchange.lines = len(lines)
-                found = await self._wait(request, Task(job, settings), lines)
+                found = await self._wait(request, BatchKey(job, settings), lines)
             return Response(f'{{"{job.result}":[{",".join(filter(None, found))}]}}', media_type="application/json")
 
         return answer
 
-    async def _wait(self, request: Request, task: Task, lines: Sequence[Any]) -> list[str]:
+    async def _wait(self, request: Request, task: BatchKey, lines: Sequence[Any]) -> list[str]:
         """Return the model's answers, unless the time is over or the client has left; then what still waits is forgotten."""
-        exchange: Exchange = request.state.exchange
+        exchange: RequestRecord = request.state.exchange
         work = asyncio.ensure_future(self.batcher.submit(task, lines))
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -113,7 +112,7 @@ class Service:
                 return work.result()
             if gone.done():
                 raise ClientGone
-            raise Refused(504, f"no answer within {self.limits.timeout:g} seconds")
+            raise HTTPError(504, f"no answer within {self.limits.timeout:g} seconds")
         finally:
             for waiting in (work, gone):
                 waiting.cancel()
@@ -122,9 +121,9 @@ class Service:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            raise Refused(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
+            raise HTTPError(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
         there = f"a run of the task {self._task} has {' and '.join(self._paths)}; /openapi.json describes them"
-        raise Refused(error.status_code, f"there is nothing under this path: {there}")
+        raise HTTPError(error.status_code, f"there is nothing under this path: {there}")
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Any) -> AsyncIterator[None]:

@@ -13,37 +13,37 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
+from regard.serve.http_errors import HTTPError, ModelFailed
 from regard.serve.limits import Limits
-from regard.serve.log import explain
 from regard.serve.metrics import Metrics
-from regard.serve.refusal import ModelFailed, Refused
+from regard.serve.request_log import describe_error
 
-MOST_RETRY_SECONDS = 60
+MAX_RETRY_SECONDS = 60
 # How much the latest batch says about how long the next line will take.
 NEWS = 0.2
 
 
-class Work(Protocol):
+class BatchWork(Protocol):
     """Something a model does to lines (or images), independently of each other."""
 
     def width(self, item: Any) -> int:
         """Return how much there is to a line, in characters."""
         ...
 
-    def compute(self, settings: Hashable, items: Sequence[Any]) -> list[str | Refused]:
+    def compute(self, settings: Hashable, items: Sequence[Any]) -> list[str | HTTPError]:
         """Return one JSON text a line, or why it is refused; called in the model's thread with lines that go with the same settings."""
         ...
 
 
-class Task(NamedTuple):
+class BatchKey(NamedTuple):
     """What lines must share to be worked on together."""
 
-    work: Work
+    work: BatchWork
     settings: Hashable
 
 
 class _Line(NamedTuple):
-    task: Task
+    task: BatchKey
     item: Any
     answer: asyncio.Future[str]
 
@@ -65,7 +65,7 @@ class Batcher:
         self._answers: set[asyncio.Future[str]] = set()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="regard-model")
-        self._latest: Future[list[str | Refused | ModelFailed]] | None = None
+        self._latest: Future[list[str | HTTPError | ModelFailed]] | None = None
         self._seconds_a_line = 0.0
 
     @property
@@ -78,7 +78,7 @@ class Batcher:
         """Whether the model is at work."""
         return self._latest is not None and not self._latest.done()
 
-    async def submit(self, task: Task, lines: Sequence[Any]) -> list[str]:
+    async def submit(self, task: BatchKey, lines: Sequence[Any]) -> list[str]:
         """Return what the model makes of each line; when cancelled, those still waiting are forgotten.
 
         Raises:
@@ -86,9 +86,9 @@ class Batcher:
             ModelFailed: the model could not do it.
         """
         if self.stopping:
-            raise Refused(503, "the server is stopping", {"Retry-After": "5"})
+            raise HTTPError(503, "the server is stopping", {"Retry-After": "5"})
         if len(self._waiting) + len(lines) > self._limits.queue:
-            raise Refused(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
+            raise HTTPError(429, "too many lines are waiting; try again later", {"Retry-After": str(self._retry_after())})
         loop = asyncio.get_running_loop()
         own = {next(self._numbers): _Line(task, item, loop.create_future()) for item in lines}
         answers = [line.answer for line in own.values()]
@@ -126,7 +126,7 @@ class Batcher:
         self.stopping = True
         for answer in self._answers:
             if not answer.done():
-                answer.set_exception(Refused(503, "the server has stopped", {"Retry-After": "5"}))
+                answer.set_exception(HTTPError(503, "the server has stopped", {"Retry-After": "5"}))
 
     def close(self) -> None:
         """Take no more work; what the thread is at goes on."""
@@ -158,10 +158,10 @@ class Batcher:
         self._seconds_a_line += (latest - self._seconds_a_line) * (NEWS if self._seconds_a_line else 1)
 
     def _retry_after(self) -> int:
-        return min(MOST_RETRY_SECONDS, max(1, math.ceil(len(self._waiting) * self._seconds_a_line)))
+        return min(MAX_RETRY_SECONDS, max(1, math.ceil(len(self._waiting) * self._seconds_a_line)))
 
 
-def compute(task: Task, lines: Sequence[Any]) -> list[str | Refused | ModelFailed]:
+def compute(task: BatchKey, lines: Sequence[Any]) -> list[str | HTTPError | ModelFailed]:
     """Return what the task makes of each line, or why it is refused or failed for that line alone."""
     try:
         found = task.work.compute(task.settings, lines)
@@ -171,6 +171,6 @@ def compute(task: Task, lines: Sequence[Any]) -> list[str | Refused | ModelFaile
     except Exception as error:
         if len(lines) == 1:
             # Only the words are kept: the traceback would hold on to tensors.
-            return [ModelFailed(explain(error))]
+            return [ModelFailed(describe_error(error))]
     # One line must not fail the others, and together they may have been too much for the memory.
     return [result for line in lines for result in compute(task, [line])]

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import http
 import json
 from typing import Any
 
+import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from regard.serve.exchange import Exchange
-from regard.serve.gate import REFUSED
+from regard.serve.http_parser import MAX_HEAD, StrictConnection
 from regard.serve.limits import Limits
-from regard.serve.log import Log
+from regard.serve.lingering_close import MAX_SILENCE, LingeringTransport
+from regard.serve.middleware import REFUSED
+from regard.serve.request_log import RequestLog, RequestRecord
 
 # How often a connection is looked at, as a part of the shortest time it is given.
 PART = 0.25
 # So many times the limit, connections are no longer answered but cut: an answer, too, needs memory.
 CUT = 2
-PHRASES = {400: "Bad Request", 408: "Request Timeout"}
 
 
 class Connection(H11Protocol):
     """A connection that is closed when the head of a request does not come, or an answer is not read, in time.
+
+    What is answered before it was read to its end is the last of its connection.
 
     Args:
         limits: times and number of connections.
@@ -37,16 +41,19 @@ class Connection(H11Protocol):
     def __init__(
         self,
         limits: Limits,
-        log: Log,
+        log: RequestLog,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.conn: StrictConnection = StrictConnection(h11.SERVER)
+        self.transport: LingeringTransport
+        self.app = self._closing_early(self.app)
         self._limits = limits
         self._log = log
-        self._interval = min(1.0, PART * min(limits.header_seconds, limits.write_seconds))
+        self._interval = min(1.0, PART * min(limits.header_timeout, limits.write_timeout))
         self._heard = False
         self._head_since: float | None = None
         self._unread_since: float | None = None
@@ -54,7 +61,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Begin; a connection too many is told so in answer to its request, one far too many is cut."""
-        super().connection_made(transport)
+        super().connection_made(LingeringTransport(transport, self._unread, seconds=self._limits.write_timeout))
         if len(self.connections) > CUT * self._limits.max_connections:
             transport.abort()
             return
@@ -72,7 +79,13 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Read on; while no request is complete, the clock for its head runs."""
         self._heard = True
-        super().data_received(data)
+        # Small portions: the parser looks at what it has not read once a chunk.
+        for start in range(0, len(data), MAX_HEAD):
+            portion = data[start : start + MAX_HEAD]
+            if self.transport.lingering:
+                self.transport.forget(portion)
+            elif not self.transport.is_closing():
+                super().data_received(portion)
         if not self._idle():
             self._head_since = None
         elif self._head_since is None:
@@ -80,7 +93,29 @@ class Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP in the form of every other answer."""
-        self._refuse(400, "this is not HTTP/1.1 as this server reads it")
+        self._refuse(*self.conn.refusal)
+
+    def shutdown(self) -> None:
+        """Close, when the answer that is being made is sent."""
+        if self.transport.lingering:
+            self.transport.end()
+        else:
+            super().shutdown()
+
+    def _unread(self) -> bool:
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
+
+    def _closing_early(self, app: Any) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            async def send_on(message: Any) -> None:
+                if message["type"] == "http.response.start" and self.conn.their_state is h11.SEND_BODY:
+                    others = [(name, value) for name, value in message["headers"] if name != b"connection"]
+                    message["headers"] = [*others, (b"connection", b"close")]
+                await send(message)
+
+            await app(scope, receive, send_on)
+
+        return answer
 
     def _idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
@@ -89,21 +124,21 @@ class Connection(H11Protocol):
         now = self.loop.time()
         unread = self.transport.get_write_buffer_size() > 0
         self._unread_since = (self._unread_since or now) if unread else None
-        if self._unread_since is not None and now - self._unread_since > self._limits.write_seconds:
+        if self._unread_since is not None and now - self._unread_since > self._limits.write_timeout:
             self.transport.abort()
             return
-        if self._head_since is not None and now - self._head_since > self._limits.header_seconds and not self.transport.is_closing():
+        if self._head_since is not None and now - self._head_since > self._limits.header_timeout and not self.transport.is_closing():
             if self._heard and self._idle():
-                self._refuse(408, f"the head of the request did not arrive within {self._limits.header_seconds:g} seconds")
+                self._refuse(408, f"the head of the request did not arrive within {self._limits.header_timeout:g} seconds")
             else:  # opened and never used, as browsers do
                 self.transport.close()
         self._timer = self.loop.call_later(self._interval, self._look)
 
     def _refuse(self, status: int, message: str) -> None:
-        exchange = Exchange.of({"headers": [], "method": "", "path": "", "client": self.client})
+        exchange = RequestRecord.of({"headers": [], "method": "", "path": "", "client": self.client})
         body = json.dumps({"error": message, "request_id": exchange.id}).encode("ascii")
         head = [
-            f"HTTP/1.1 {status} {PHRASES[status]}",
+            f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
             f"X-Request-Id: {exchange.id}",
@@ -113,7 +148,12 @@ class Connection(H11Protocol):
         # In the midst of another answer there is no place for this one.
         if self._idle() or not self.cycle.response_started:
             self.transport.write("\r\n".join((*head, "", "")).encode("ascii") + body)
+        if status == 408:  # one that is too slow gains no time by it
+            self.transport.seconds = MAX_SILENCE
         self.transport.close()
+        if not self._idle():  # its body will not come
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         exchange.status = status
         exchange.error = message
         self._log.write(exchange.to_json())

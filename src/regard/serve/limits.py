@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from regard.config import Frozen
+from regard.errors import ConfigError, shown
+
+MAX_COUNT = 10**9
+MAX_SECONDS = 86_400.0
 
 
-class Limits(Frozen):
+def _limit(default: float, text: str, *, least: float = 1) -> Any:
+    most = MAX_SECONDS if isinstance(default, float) else MAX_COUNT
+    return field(default=default, metadata={"help": text, "least": least, "most": most})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
     """What one request may ask for, what may wait at a time, and how long anything may take.
+
+    Raises:
+        ConfigError: a limit is out of its bounds, or `max_lines` exceeds `queue`.
 
     Example:
         >>> Limits(queue=100).max_lines
         64
     """
 
-    batch_size: int = Field(default=32, ge=1, description="lines the model works on together")
-    batch_characters: int = Field(default=8192, ge=1, description="lines of a batch times the longest of them, in characters")
-    queue: int = Field(default=256, ge=1, description="lines that may wait for the model; one more is answered 429")
-    timeout: float = Field(default=30.0, gt=0, description="seconds from a request to its answer; later is answered 504")
-    stop_seconds: float = Field(default=10.0, ge=0, description="seconds that what is running may go on after a signal to stop")
-    max_body: int = Field(default=262_144, ge=1, description="bytes of a request's body; more is answered 413")
-    max_text: int = Field(default=5_000, ge=1, description="characters of a line; more is answered 422")
-    max_lines: int = Field(default=64, ge=1, description="lines of a request; more is answered 422")
-    max_beam: int = Field(default=10, ge=1, description="the largest beam a request may ask for")
-    max_output: int = Field(default=256, ge=1, description="the largest max_length a request may ask for, in tokens")
-    max_image: int = Field(default=5_242_880, ge=1, description="bytes of an image; a body with a larger one is answered 413")
-    max_pixels: int = Field(default=50_000_000, ge=1, description="pixels of an image; more is answered 422, before any is decoded")
-    max_held: int = Field(default=67_108_864, ge=1, description="bytes of the bodies of all requests at work; more is answered 429")
-    max_connections: int = Field(default=256, ge=1, description="open connections; one more is answered 503")
-    header_seconds: float = Field(default=10.0, gt=0, description="seconds a client may take to send the head of a request")
-    body_seconds: float = Field(default=10.0, gt=0, description="seconds a client may take to send a body; later is answered 408")
-    write_seconds: float = Field(default=30.0, gt=0, description="seconds a client may take to read an answer")
+    batch_size: int = _limit(32, "lines the model works on together")
+    batch_characters: int = _limit(8192, "lines of a batch times the longest of them, in characters")
+    queue: int = _limit(256, "lines that may wait for the model; one more is answered 429")
+    timeout: float = _limit(30.0, "seconds from a request to its answer; later is answered 504", least=0.001)
+    shutdown_timeout: float = _limit(10.0, "seconds that what is running may go on after a signal to stop", least=0)
+    max_body: int = _limit(262_144, "bytes of a request's body; more is answered 413")
+    max_text: int = _limit(5_000, "characters of a line; more is answered 422")
+    max_lines: int = _limit(64, "lines of a request; more is answered 422")
+    max_beam: int = _limit(10, "the largest beam a request may ask for")
+    max_output: int = _limit(256, "the largest max_length a request may ask for, in tokens")
+    max_image: int = _limit(5_242_880, "bytes of an image; a body with a larger one is answered 413")
+    max_pixels: int = _limit(50_000_000, "pixels of an image; more is answered 422, before any is decoded")
+    max_body_memory: int = _limit(67_108_864, "bytes of the bodies of all requests at work; more is answered 429")
+    max_connections: int = _limit(256, "open connections; one more is answered 503")
+    header_timeout: float = _limit(10.0, "seconds a client may take to send the head of a request", least=0.001)
+    body_timeout: float = _limit(10.0, "seconds a client may take to send a body; later is answered 408", least=0.001)
+    write_timeout: float = _limit(30.0, "seconds a client may take to read an answer", least=0.001)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, least, most = getattr(self, each.name), each.metadata["least"], each.metadata["most"]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise ConfigError(f"--{each.name.replace('_', '-')} {shown(value)}: expected a number from {least} to {most}")
+        if self.max_lines > self.queue:
+            raise ConfigError(f"--max-lines {self.max_lines}: must not be more than --queue {self.queue}, it could never be taken")
 
     @property
     def max_image_characters(self) -> int:
@@ -42,9 +63,3 @@ class Limits(Frozen):
     def max_image_body(self) -> int:
         """The bytes of a body with the largest image; some writers of JSON put a backslash before each slash."""
         return self.max_image_characters * 17 // 16 + 4096
-
-    @model_validator(mode="after")
-    def _check(self) -> Limits:
-        if self.max_lines > self.queue:
-            raise ValueError(f"max_lines ({self.max_lines}) must not be more than queue ({self.queue}): it could never be taken")
-        return self

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from regard import __version__
-from regard.serve.operation import Job
+from regard.serve.endpoints import Endpoint
 
 ERROR = {
     "type": "object",
@@ -54,11 +54,11 @@ HEALTH = {
 }
 
 
-def describe(jobs: Sequence[Job]) -> dict[str, Any]:
+def describe_api(jobs: Sequence[Endpoint]) -> dict[str, Any]:
     """Return the description of a server with these jobs.
 
     Example:
-        >>> sorted(describe([])["paths"])
+        >>> sorted(describe_api([])["paths"])
         ['/', '/health', '/metrics', '/openapi.json']
     """
     paths: dict[str, Any] = {}

@@ -8,48 +8,48 @@ from typing import Any, NamedTuple
 
 from regard.config.captioning import FeaturesConfig
 from regard.errors import ConfigError
+from regard.serve.endpoints import Endpoint, ServedModel
+from regard.serve.endpoints_captioning import CaptionAttentionEndpoint, CaptionEndpoint
+from regard.serve.endpoints_classification import ClassifyEndpoint, LabelAttentionEndpoint
+from regard.serve.endpoints_language import LanguageAttentionEndpoint, ScoreEndpoint
+from regard.serve.endpoints_translation import TranslateEndpoint, TranslationAttentionEndpoint
 from regard.serve.limits import Limits
-from regard.serve.operation import Job, Model
-from regard.serve.routes_captioning import Caption, CaptionAttention
-from regard.serve.routes_language import LanguageAttention, Score
-from regard.serve.routes_sentences import Classify, LabelAttention
-from regard.serve.routes_translation import Translate, TranslationAttention
 from regard.tasks import Translator
-from regard.tasks.caption import Captioner
+from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier
 from regard.tasks.entailment import Entailer
-from regard.tasks.language_use import LanguageModel
+from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.run_folder import run_task
 
 
-class Served(NamedTuple):
+class ServedTask(NamedTuple):
     """How runs of a task are opened, and the operations on them."""
 
     open: Callable[[Path], Any]
-    jobs: tuple[Callable[[Sequence[Model[Any]], Limits], Job], ...]
+    jobs: tuple[Callable[[Sequence[ServedModel[Any]], Limits], Endpoint], ...]
 
 
 # A new operation is a class as in the modules above and its name here.
 TASKS = {
-    "translation": Served(Translator.open, (Translate, TranslationAttention)),
-    "classification": Served(Classifier.open, (Classify, LabelAttention)),
-    "entailment": Served(Entailer.open, (Classify, LabelAttention)),
-    "captioning": Served(Captioner.open, (Caption, CaptionAttention)),
-    "lm": Served(LanguageModel.open, (Score, LanguageAttention)),
+    "translation": ServedTask(Translator.open, (TranslateEndpoint, TranslationAttentionEndpoint)),
+    "classification": ServedTask(Classifier.open, (ClassifyEndpoint, LabelAttentionEndpoint)),
+    "entailment": ServedTask(Entailer.open, (ClassifyEndpoint, LabelAttentionEndpoint)),
+    "captioning": ServedTask(Captioner.open, (CaptionEndpoint, CaptionAttentionEndpoint)),
+    "lm": ServedTask(LanguageModel.open, (ScoreEndpoint, LanguageAttentionEndpoint)),
 }
 
 
-def task_of(models: Sequence[Model[Any]]) -> str:
+def served_task(models: Sequence[ServedModel[Any]]) -> str:
     """Return the task of the runs that are served: they are of one."""
     return models[0].worker.run.config.task
 
 
-def jobs(models: Sequence[Model[Any]], limits: Limits) -> list[Job]:
+def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
     """Return every operation on these runs."""
-    return [make(models, limits) for make in TASKS[task_of(models)].jobs]
+    return [make(models, limits) for make in TASKS[served_task(models)].jobs]
 
 
-def open_models(folders: Sequence[Path]) -> list[Model[Any]]:
+def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     """Open run folders of one task, named after the folders, or by their paths where these names are the same.
 
     Raises:
@@ -75,4 +75,4 @@ def open_models(folders: Sequence[Path]) -> list[Model[Any]]:
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
-    return [Model(name, worker) for name, worker in zip(names, workers, strict=True)]
+    return [ServedModel(name, worker) for name, worker in zip(names, workers, strict=True)]

@@ -16,12 +16,10 @@ import uvicorn
 from regard.errors import ConfigError
 from regard.serve.app import Service
 from regard.serve.connection import Connection
-from regard.serve.log import Forward
+from regard.serve.request_log import LibraryLogHandler
 
 BACKLOG = 512
 KEEP_ALIVE_SECONDS = 15
-# The largest head of a request, in bytes.
-MAX_HEAD = 16_384
 # After everything has been told to end, before tasks are cancelled.
 SLACK_SECONDS = 5
 
@@ -58,7 +56,7 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def run(service: Service, listening: socket.socket, ready: Callable[[], None]) -> bool:
+def run_server(service: Service, listening: socket.socket, ready: Callable[[], None]) -> bool:
     """Serve until SIGTERM or SIGINT, then finish what is running, within the limit.
 
     Args:
@@ -69,7 +67,7 @@ def run(service: Service, listening: socket.socket, ready: Callable[[], None]) -
     Returns:
         Whether all was finished; False when the model is still at work and must be left.
     """
-    forward = Forward(service.log)
+    forward = LibraryLogHandler(service.log)
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
     for logger in loggers:
         logger.addHandler(forward)
@@ -86,8 +84,7 @@ def run(service: Service, listening: socket.socket, ready: Callable[[], None]) -
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=math.ceil(service.limits.stop_seconds) + SLACK_SECONDS,
-        h11_max_incomplete_event_size=MAX_HEAD,
+        timeout_graceful_shutdown=math.ceil(service.limits.shutdown_timeout) + SLACK_SECONDS,
     )
     server = _Server(config, service, ready)
     service.connections = lambda: len(server.server_state.connections)
@@ -117,7 +114,7 @@ class _Server(uvicorn.Server):
         batcher = self._service.batcher
         batcher.stopping = True
         self._service.log.write({"event": "stopping", "waiting": batcher.waiting})
-        late = asyncio.get_running_loop().call_later(self._service.limits.stop_seconds, batcher.abandon)
+        late = asyncio.get_running_loop().call_later(self._service.limits.shutdown_timeout, batcher.abandon)
         await super().shutdown(sockets)
         late.cancel()
 

@@ -12,11 +12,11 @@ from torch import nn
 from regard.config.base import RunConfig
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.config.models import CrossedConfig, RNNConfig, TransformerConfig
-from regard.config.study import StudyCell, StudyConfig, cell_config, cells
+from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.config.translation import TranslationConfig
 from regard.data.vocabulary import UNK
 from regard.errors import ConfigError
-from regard.models import build_for
+from regard.models import build_for_run
 
 LENGTH = {"character": 150.0}
 """Tokens of a sentence, by the kind of vocabulary, where it is not a `SUBWORDS` one."""
@@ -39,7 +39,7 @@ class Rate(NamedTuple):
     source: str
 
 
-class Work(NamedTuple):
+class TrainingCost(NamedTuple):
     """What a run has to compute.
 
     Attributes:
@@ -68,7 +68,7 @@ RATES = (
 )
 
 
-def work_of(config: RunConfig) -> Work:
+def training_cost(config: RunConfig) -> TrainingCost:
     """Count what an update of a configuration computes.
 
     Products with weights are counted for every position that they are made at, those of attention for sentences of `SUBWORDS` tokens, 150
@@ -78,7 +78,7 @@ def work_of(config: RunConfig) -> Work:
         config: of a run of any task.
 
     Returns:
-        The `Work`; of vocabularies as large as `vocabulary.size` says.
+        The `TrainingCost`; of vocabularies as large as `vocabulary.size` says.
 
     Raises:
         ConfigError: what a network of timm computes is not known.
@@ -86,13 +86,13 @@ def work_of(config: RunConfig) -> Work:
     Example:
         >>> from regard.config import TranslationConfig, validate
         >>> base = {"type": "transformer", "embed_dim": 512, "ff_dim": 2048, "num_heads": 8, "encoder_layers": 6, "decoder_layers": 6}
-        >>> work = work_of(validate({"model": base, "vocabulary": {"size": 37000}, "training": {"batch_tokens": 16384}}, "here"))
+        >>> work = training_cost(validate({"model": base, "vocabulary": {"size": 37000}, "training": {"batch_tokens": 16384}}, "here"))
         >>> work.parameters, round(work.flops / 1e12, 1)
         (63082496, 6.2)
     """
-    size, tokens = config.vocabulary.size, config.training.batch_tokens * config.training.accumulation
+    size, tokens = config.vocabulary.size, config.training.batch_tokens * config.training.gradient_accumulation_steps
     with torch.device("meta"):  # shapes without numbers
-        model = build_for(config, source_size=size, target_size=size, classes=2, unknown=UNK)
+        model = build_for_run(config, source_size=size, target_size=size, classes=2, unknown=UNK)
     positions = _positions(config, tokens)
     products = sum(_products(name, parameter, positions, config) for name, parameter in model.named_parameters())
     output = getattr(model, "output", None)
@@ -100,7 +100,7 @@ def work_of(config: RunConfig) -> Work:
         products += output.weight.numel() * positions["target"]  # tied to an embedding, under whose name it is no product
     attention = 2 * BACKWARD * _attention(config, positions)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Work(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
+    return TrainingCost(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
 
 
 def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
@@ -111,14 +111,14 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         beside: the folder of the study's file.
 
     Raises:
-        ConfigError: see `work_of`, and `regard.config.study.cell_config`.
+        ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
     """
     columns = ["data", "variant", "parameters", "tokens an update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
     rows, first = [], dict[tuple[str, str], StudyCell]()
-    for cell in cells(study):
+    for cell in study_cells(study):
         first.setdefault((cell.data, cell.variant), cell)
     for cell in first.values():
-        work = work_of(cell_config(study, cell, folder=beside))
+        work = training_cost(cell_config(study, cell, folder=beside))
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row.append(f"{work.tokens:,}")
         if work.updates is None:
@@ -134,7 +134,7 @@ def _positions(config: RunConfig, tokens: int) -> dict[str, float]:
     # How many source positions, target positions and sentences an update has.
     if isinstance(config, CaptioningConfig):
         captions = tokens / CAPTION
-        images = captions / config.data.together
+        images = captions / config.data.captions_per_image
         return {"source": images * _cells(config), "target": tokens, "once": images, "length": _cells(config)}
     length = LENGTH.get(config.vocabulary.kind, SUBWORDS)
     return {"source": tokens, "target": tokens, "once": tokens / length, "length": length}
@@ -159,7 +159,7 @@ def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float]
     at_source = ("encoder.", "image_encoder.", "project.")
     if name.startswith(("bridge.", "decoder.first_")):
         place = "once"
-    elif name.startswith(at_source) or (("reader." in name or "score." in name) and (".key." in name or ".value." in name)):
+    elif name.startswith(at_source) or (("cross_attention." in name or "score." in name) and (".key." in name or ".value." in name)):
         place = "source"
     else:
         place = "target"

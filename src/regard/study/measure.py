@@ -13,30 +13,30 @@ import numpy as np
 
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
-from regard.data.features import FeatureFile
+from regard.data.image_features import FeatureFile
 from regard.data.lines import read_lines
 from regard.data.parallel import read_pairs
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf
 from regard.metrics.caption import caption_bleu_counts
 from regard.metrics.significance import item_counts
-from regard.tasks.caption import Captioner
-from regard.tasks.caption_evaluate import evaluate_captioning
-from regard.tasks.evaluate import LinkUnit, evaluate_translation, read_links
-from regard.tasks.label_scores import evaluate_labels
-from regard.tasks.language import open_language_run
-from regard.tasks.language_use import LanguageModel
-from regard.tasks.look import look_at
-from regard.tasks.sentences import open_sentences, read_labelled
-from regard.tasks.translate import Translator
+from regard.tasks.attention_records import attention_records
+from regard.tasks.captioning_evaluation import evaluate_captioning
+from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.classification_evaluation import evaluate_labels
+from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+from regard.tasks.language_prediction import LanguageModel
+from regard.tasks.language_training import open_language_run
+from regard.tasks.translation_evaluation import LinkUnit, evaluate_translation, read_links
+from regard.tasks.translation_prediction import Translator
 from regard.training.checkpoint import list_checkpoints, load_weights
 from regard.viewer import AttentionRecord
 
 # Test examples whose attention is looked at: the mean of a few hundred rows is near that of all.
-LOOKED_AT = 64
+MAX_ATTENTION_EXAMPLES = 64
 
 
-class Measured(NamedTuple):
+class RunMeasures(NamedTuple):
     """What a run reaches.
 
     Attributes:
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
         counts: (N, D) what each test item adds to it.
         seconds: that the outputs took.
         lines: how many those are.
-        by_length: translations only: (words of the source, sentences, BLEU), see `regard.tasks.evaluate.Evaluation`.
+        by_length: translations only: (words of the source, sentences, BLEU), see `regard.tasks.translation_evaluation.Evaluation`.
     """
 
     scores: dict[str, float]
@@ -58,7 +58,7 @@ class Measured(NamedTuple):
     by_length: tuple[tuple[str, int, float], ...] = ()
 
 
-def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> Measured:
+def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | None = None) -> RunMeasures:
     """Measure a run of any task on a test set.
 
     Args:
@@ -76,7 +76,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    measures: dict[str, Callable[[Path, Mapping[str, str], str], Measured]] = {
+    measures: dict[str, Callable[[Path, Mapping[str, str], str], RunMeasures]] = {
         "translation": _translation,
         "captioning": _captioning,
         "classification": _labels,
@@ -86,7 +86,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
     return measures[task](run, test, METRICS[task][0] if metric is None else metric)
 
 
-def _translation(run: Path, test: Mapping[str, str], metric: str) -> Measured:
+def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     translator = Translator.open(run)
     pairs = read_pairs(test["source"], test.get("target"))
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
@@ -99,10 +99,10 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> Measured:
         kind = "bleu" if metric == "BLEU" else "chrf"
         counts = item_counts(kind, found.outputs, references)
     scores = {score.name: score.value for score in found.scores}
-    return Measured(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
+    return RunMeasures(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
 
 
-def _captioning(run: Path, test: Mapping[str, str], metric: str) -> Measured:
+def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     captioner = Captioner.open(run)
     examples = read_captions(test["captions"], test.get("images"), split=test.get("split"))
     features = FeatureFile(test["features"]) if "features" in test else None
@@ -113,34 +113,34 @@ def _captioning(run: Path, test: Mapping[str, str], metric: str) -> Measured:
     else:
         values = np.array(found.items[metric])
         kind, counts = "mean", np.stack([values, np.ones_like(values)], 1)
-    return Measured({score.name: score.value for score in found.scores}, kind, metric, counts, found.seconds, len(examples))
+    return RunMeasures({score.name: score.value for score in found.scores}, kind, metric, counts, found.seconds, len(examples))
 
 
-def _labels(run: Path, test: Mapping[str, str], metric: str) -> Measured:
-    opened = open_sentences(run)
-    file = read_labelled(opened.config, test["examples"])
+def _labels(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
+    opened = open_sentence_run(run)
+    file = read_labelled_file(opened.config, test["examples"])
     start = time.perf_counter()
     found = evaluate_labels(opened, file)
     seconds = time.perf_counter() - start
     counts = _percent([output == example.label for output, example in zip(found.outputs, file.examples, strict=True)])
-    return Measured({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(counts))
+    return RunMeasures({score.name: score.value for score in found.scores}, "mean", metric, counts, seconds, len(counts))
 
 
 def _percent(right: Sequence[bool]) -> np.ndarray:
     return np.stack([100.0 * np.array(right), np.ones(len(right))], 1)
 
 
-def _language(run: Path, test: Mapping[str, str], metric: str) -> Measured:
+def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     model, lines = LanguageModel(open_language_run(run)), list(read_lines(test["text"]))
     start = time.perf_counter()
     scored = model.score(lines)
     seconds = time.perf_counter() - start
     counts = np.array([[-line.total, len(line.log_probs)] for line in scored])
     scores = {"perplexity": math.exp(counts[:, 0].sum() / counts[:, 1].sum())}
-    return Measured(scores, "perplexity", metric, counts, seconds, len(lines))
+    return RunMeasures(scores, "perplexity", metric, counts, seconds, len(lines))
 
 
-class Selection(NamedTuple):
+class CheckpointSelection(NamedTuple):
     """How good on the test set the checkpoint is that validation would choose.
 
     Attributes:
@@ -154,11 +154,11 @@ class Selection(NamedTuple):
     points: list[tuple[int, float, float]]
 
 
-def selection_of(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> Selection:
+def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> CheckpointSelection:
     """Measure every checkpoint that a run of translation has kept. Li et al. 2019, Table 2.
 
     Args:
-        run: its folder; `training.keep` says how many it has.
+        run: its folder; `training.keep_checkpoints` says how many it has.
         test: see `measure_run`.
         metric: see `measure_run`.
 
@@ -167,7 +167,7 @@ def selection_of(run: Path, test: Mapping[str, str], *, metric: str | None = Non
         RegardError: a damaged run, bad data.
 
     Example:
-        >>> selection_of(Path("no-such-run"), {"source": "a", "target": "b"})
+        >>> checkpoint_selection(Path("no-such-run"), {"source": "a", "target": "b"})
         Traceback (most recent call last):
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
@@ -185,21 +185,21 @@ def selection_of(run: Path, test: Mapping[str, str], *, metric: str | None = Non
             for pairs in sets
         ]
         points.append((int(path.name.removeprefix("step-")), *found))
-    return selected(points)
+    return best_checkpoint(points)
 
 
-def selected(points: list[tuple[int, float, float]]) -> Selection:
+def best_checkpoint(points: list[tuple[int, float, float]]) -> CheckpointSelection:
     """Return what validation chooses: the first of the best.
 
     Args:
         points: at least one of (update, score on the validation set, score on the test set), higher is better.
 
     Example:
-        >>> selected([(1, 20.0, 19.0), (2, 22.0, 21.0), (3, 21.0, 23.0)])[:2]
+        >>> best_checkpoint([(1, 20.0, 19.0), (2, 22.0, 21.0), (3, 21.0, 23.0)])[:2]
         (2, 3)
     """
     chosen = max(points, key=lambda point: point[1])
-    return Selection(1 + sum(point[2] > chosen[2] for point in points), len(points), points)
+    return CheckpointSelection(1 + sum(point[2] > chosen[2] for point in points), len(points), points)
 
 
 def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any]:
@@ -211,17 +211,17 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
         if "features" in test:
             return {}
         captioner, examples = Captioner.open(run), read_captions(test["captions"], test.get("images"), split=test.get("split"))
-        return record_figures([captioner.record(example.image) for example in examples[:LOOKED_AT]])
+        return record_figures([captioner.record(example.image) for example in examples[:MAX_ATTENTION_EXAMPLES]])
     match task:
         case "translation":
             seen = [pair[0] for pair in read_pairs(test["source"], test.get("target"))]
         case "lm":
             seen = list(read_lines(test["text"]))
         case _:
-            file = read_labelled(open_sentences(run).config, test["examples"])
+            file = read_labelled_file(open_sentence_run(run).config, test["examples"])
             seen = ["\t".join(example.texts) for example in file.examples]
     try:
-        return record_figures(look_at(run, seen[:LOOKED_AT]))
+        return record_figures(attention_records(run, seen[:MAX_ATTENTION_EXAMPLES]))
     except ConfigError:  # a model without attention
         return {}
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from regard.config.study import HypothesisConfig, StudyConfig, cells
+from regard import progress
+from regard.config.study import StudyConfig, study_cells
 from regard.errors import DataError
-from regard.metrics.significance import Randomisation, approximate_randomisation, holm
-from regard.study.run import failure_file, read_result, result_file
-
-# A difference is more than chance where its corrected p-value is below.
-LEVEL = 0.05
-# Of these scores the lower is the better.
-LOWER = ("perplexity",)
+from regard.metrics.seeds import SeedComparison
+from regard.metrics.significance import holm
+from regard.study.findings import Finding, comparer, find
+from regard.study.grid import failure_file, read_result, result_file
 
 
 class Row(NamedTuple):
@@ -31,7 +26,9 @@ class Row(NamedTuple):
         score: mean of the main score.
         deviation: its standard deviation over the seeds; None for one.
         difference: to the baseline's mean, on the seeds that both have; None for the baseline itself.
-        p_value: of that difference.
+        interval: the 95 % interval of that difference.
+        p_value: of that difference; None where no scores of test items are kept.
+        over: what both are about, see `regard.study.findings.Finding`.
         corrected: the p-value corrected for all comparisons of the study (Holm).
         figures: medians over the runs: parameters, seconds_per_update, tokens_per_second, megabytes, lines_per_second, updates; entropy.
         scores: means of all scores, by name.
@@ -48,7 +45,9 @@ class Row(NamedTuple):
     score: float
     deviation: float | None
     difference: float | None
+    interval: tuple[float, float] | None
     p_value: float | None
+    over: str | None
     corrected: float | None
     figures: dict[str, float | None]
     scores: dict[str, float]
@@ -57,37 +56,6 @@ class Row(NamedTuple):
     by_length: dict[str, float]
     published: float | str | None
     command: str
-
-
-class Finding(NamedTuple):
-    """A hypothesis of a study on one of its data sets.
-
-    Attributes:
-        says: what it says.
-        data: the data set.
-        published: the difference in a paper.
-        runs: how many seeds both of its variants have; 0: it was not tested.
-        gain: by how much the one said to be better is better; below 0 where it is worse.
-        p_value: of that difference; None without runs.
-        corrected: the p-value corrected for all hypotheses of the study (Holm).
-    """
-
-    says: str
-    data: str
-    published: str | None
-    runs: int
-    gain: float | None
-    p_value: float | None
-    corrected: float | None
-
-    @property
-    def verdict(self) -> str:
-        """What came of it: "holds", "the opposite holds", "not shown" (a corrected p-value of 0.05 or more) or "not tested"."""
-        if self.gain is None or self.corrected is None:
-            return "not tested"
-        if self.corrected >= LEVEL:
-            return "not shown"
-        return "holds" if self.gain > 0 else "the opposite holds"
 
 
 class Report(NamedTuple):
@@ -113,16 +81,16 @@ class Report(NamedTuple):
 FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "megabytes", "lines_per_second")
 
 
-def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Report:
+def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) -> Report:
     """Read the results of a study and compare them.
 
-    A difference is between the means over the seeds that both variants have; its p-value comes from approximate randomisation over test
-    items and seeds, and is corrected for how many comparisons the study makes.
+    A difference is between the means over the seeds that both variants have; its interval and p-value are over seeds and test items, see
+    `regard.metrics.seeds.compare_seeds`. The p-value is corrected for how many comparisons the study makes.
 
     Args:
         study: the study.
         folder: of its results.
-        samples: exchanges drawn for each comparison.
+        samples: draws of each comparison.
 
     Raises:
         DataError: there is no result yet.
@@ -139,7 +107,7 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
     """
     found: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
     missing: dict[str, str] = {}
-    for cell in cells(study):
+    for cell in study_cells(study):
         path = result_file(folder, cell)
         if path.exists():
             found.setdefault((cell.data, cell.variant), {})[cell.seed] = read_result(path, study.compared_by)
@@ -150,79 +118,43 @@ def build_report(study: StudyConfig, folder: Path, *, samples: int = 1000) -> Re
         raise DataError(f"{folder}: no run of the study {study.name} is done")
     order = [(data, variant) for data in study.data for variant in study.variants if (data, variant) in found]
 
-    @cache
-    def compared(data: str, variant: str, other: str) -> tuple[Randomisation | None, int]:
-        return _compared(found, data, variant, other, samples)
-
-    p_values: dict[tuple[str, str], tuple[float, float]] = {}
-    for data, variant in order:
-        drawn = compared(data, variant, study.compared_with)[0] if variant != study.compared_with else None
-        if drawn is not None:
-            p_values[data, variant] = drawn.difference, drawn.p_value
-    corrected = dict(zip(p_values, holm([p for _, p in p_values.values()]), strict=True))
-    rows = [_row(study, *key, list(found[key].values()), p_values.get(key), corrected.get(key)) for key in order]
+    compare = comparer(found, samples)
+    against = study.compared_with
+    compared = {
+        key: compare(*key, against)[0] if key[1] != against else None
+        for key in progress.track(order, "Significance test", unit="comparisons")
+    }
+    p_values = {key: each.p_value for key, each in compared.items() if each is not None and each.over != "seeds"}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    rows = [_row(study, *key, list(found[key].values()), _Against(compared[key], p_values.get(key), corrected.get(key))) for key in order]
     runs = [{name: value for name, value in run.items() if name != "counts"} for key in order for run in found[key].values()]
-    return Report(study, study.compared_by, rows, _findings(study, compared, study.compared_by), runs, missing)
+    return Report(study, study.compared_by, rows, find(study, found, compare), runs, missing)
 
 
-Found = Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]
-Compare = Callable[[str, str, str], tuple[Randomisation | None, int]]
+class _Against(NamedTuple):
+    # A variant beside the baseline.
+    compared: SeedComparison | None
+    p_value: float | None
+    corrected: float | None
 
 
-def _compared(found: Found, data: str, variant: str, other: str, samples: int) -> tuple[Randomisation | None, int]:
-    # Two variants on the seeds that both have, and how many these are.
-    ours, theirs = found.get((data, variant), {}), found.get((data, other), {})
-    common = [seed for seed in ours if seed in theirs]
-    if not common:
-        return None, 0
-    counts = ([np.array(runs[seed]["counts"]) for seed in common] for runs in (ours, theirs))
-    return approximate_randomisation(ours[common[0]]["metric"], *counts, samples=samples), len(common)
-
-
-def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str]) -> str | None:
-    # What the hypothesis says of it, or else the difference of the two figures that stand beside ours.
-    one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
-    if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
-        return f"{round(one - other, 6):+g}"
-    return hypothesis.published
-
-
-def _findings(study: StudyConfig, compared: Compare, metric: str) -> list[Finding]:
-    rows = []
-    for hypothesis in study.hypotheses:
-        for data in hypothesis.data or study.data:
-            drawn, runs = compared(data, hypothesis.better, hypothesis.than)
-            gain = None if drawn is None else drawn.difference * (-1 if metric in LOWER else 1)
-            rows.append(
-                Finding(
-                    hypothesis.says, data, _published(hypothesis, study.data[data].published), runs, gain, drawn and drawn.p_value, None
-                )
-            )
-    corrected = iter(holm([row.p_value for row in rows if row.p_value is not None]))
-    return [row if row.p_value is None else row._replace(corrected=next(corrected)) for row in rows]
-
-
-def _row(
-    study: StudyConfig,
-    data: str,
-    variant: str,
-    runs: Sequence[dict[str, Any]],
-    compared: tuple[float, float] | None,
-    corrected: float | None,
-) -> Row:
+def _row(study: StudyConfig, data: str, variant: str, runs: Sequence[dict[str, Any]], against: _Against) -> Row:
     scores = [run["scores"][run["main"]] for run in runs]
     sizes = {size for run in runs for size in run["attention"].get("areas", {})}
     entropies = [run["attention"]["entropy"] for run in runs if "entropy" in run["attention"]]
     figures = {name: _median([run.get(name) for run in runs]) for name in FIGURES}
+    compared = against.compared
     return Row(
         data,
         variant,
         len(runs),
         statistics.mean(scores),
         statistics.stdev(scores) if len(scores) > 1 else None,
-        None if compared is None else compared[0],
-        None if compared is None else compared[1],
-        corrected,
+        None if compared is None else compared.difference,
+        None if compared is None else compared.interval,
+        against.p_value,
+        None if compared is None else compared.over,
+        against.corrected,
         figures | {"entropy": statistics.mean(entropies) if entropies else None},
         {
             name: statistics.mean(run["scores"][name] for run in runs)

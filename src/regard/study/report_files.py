@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.data.lines import write_files
-from regard.study.report import LEVEL, LOWER, Report
+from regard.metrics.seeds import LEVEL, MAX_SEEDS
+from regard.study.findings import LOWER, POWER, SEEDS, p_text
+from regard.study.report import Report
 
 # What a test set with known alignments or regions tells of the attention.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
@@ -39,6 +41,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "runs",
         report.metric,
         f"against {study.compared_with}",
+        "95 % interval",
         "p",
         "p, corrected",
         "published",
@@ -60,8 +63,8 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         spread = "" if row.deviation is None else f" ± {row.deviation:.{decimals}f}"
         areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
         cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
-        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f")]
-        cells_ += [_number(row.p_value, ".3f"), _number(row.corrected, ".3f")]
+        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f"), _interval(row.interval, decimals)]
+        cells_ += [_p_value(value, row.over) for value in (row.p_value, row.corrected)]
         cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
         cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
         cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
@@ -74,6 +77,15 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
+
+
+def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
+    return "" if interval is None else f"{interval[0]:+.{decimals}f} to {interval[1]:+.{decimals}f}"
+
+
+def _p_value(value: float | None, over: str | None) -> str:
+    text = "" if value is None else p_text(value).removeprefix("= ")
+    return f"{text} ({over})" if text and over != "seeds and items" else text
 
 
 def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
@@ -95,13 +107,25 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
     if not report.findings:
         return None
     study = report.study
-    rows, gain = [], f"+.{DECIMALS.get(study.task, 2)}f"
+    rows, decimals = [], DECIMALS.get(study.task, 2)
     for row in report.findings:
-        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, gain)]
-        rows.append([*own, _number(row.p_value, ".3f"), _number(row.corrected, ".3f"), str(row.runs), row.verdict])
-    columns = ["hypothesis", "data", "published", f"here, {report.metric}", "p", "p, corrected", "seeds", "verdict"]
+        needed = "" if row.over != "seeds and items" else f"over {MAX_SEEDS:,}" if row.needed is None else str(row.needed)
+        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, f"+.{decimals}f")]
+        own += [_interval(row.interval, decimals), *(_p_value(value, row.over) for value in (row.p_value, row.corrected))]
+        rows.append([*own, str(row.runs), needed, row.verdict])
+    columns = ["hypothesis", "data", "published", f"gain, {report.metric}", "95 % interval", "p", "p, corrected", "seeds"]
+    columns += [f"seeds for {POWER:.0%} power", "verdict"]
     kept = [number for number, column in enumerate(columns) if column != "published" or any(row[number] for row in rows)]
     return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def conclusions(report: Report) -> list[str]:
+    """Return a sentence for each hypothesis and data set."""
+    study = report.study
+    return [
+        row.sentence(report.metric, data=study.data[row.data].title or row.data, decimals=DECIMALS.get(study.task, 2))
+        for row in report.findings
+    ]
 
 
 def _as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -120,15 +144,18 @@ def markdown(report: Report) -> str:
     if (lengths := by_length(report)) is not None:
         lines += ["BLEU by the words of the source:", "", *_as_markdown(*lengths), ""]
     if (found := findings(report)) is not None:
-        lines += ["What was to be found out:", "", *_as_markdown(*found), "", VERDICTS, ""]
+        lines += ["Hypotheses:", "", *(f"- {line}" for line in conclusions(report)), "", *_as_markdown(*found), "", VERDICTS, ""]
     lines += ["Each row's first run:", "", "```console"]
     lines += [row.command for row in report.rows]
     return "\n".join([*lines, "```", ""])
 
 
 VERDICTS = (
-    "Here: by how much the one said to be better is better. It holds, or the opposite does, where the p-value, corrected for all "
-    f"hypotheses of the study, is below {LEVEL}; that is about other test items, and about other trainings only as far as there are seeds."
+    f"The gain is that of the variant said to be better. With a p-value below {LEVEL}, corrected for all hypotheses of the study, the "
+    f'verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with fewer. From two '
+    "seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another training may "
+    'differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do. "no verdict": the scores of the test '
+    "items are missing, and the interval is over seeds alone."
 )
 
 
@@ -137,7 +164,8 @@ def _notes(report: Report) -> list[str]:
     direction = "lower is better" if report.metric in LOWER else "higher is better"
     notes = [
         f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
-        "means; p: by approximate randomisation over test items and seeds; corrected: for all comparisons of the table (Holm).",
+        "means on the seeds that both have, with its interval and p-value over seeds and test items (a mixed model), or over what is named "
+        "in brackets; corrected: for all comparisons of the table (Holm).",
         "",
         "Medians over the runs: parameters, updates, seconds an update, training tokens a second, largest memory of the training process, "
         "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
@@ -152,8 +180,13 @@ def _notes(report: Report) -> list[str]:
     return notes
 
 
-def write_report(report: Report, folder: Path) -> list[Path]:
+def write_report(report: Report, folder: Path, *, style: str | None = None) -> list[Path]:
     """Write report.md, report.html, report.csv and report.json; return their paths.
+
+    Args:
+        report: of a study.
+        folder: gets the files.
+        style: address of a style sheet that several pages share, see `write_style`; None: the page holds its own, and is one file.
 
     Raises:
         DataError: the folder cannot be written.
@@ -174,18 +207,30 @@ def write_report(report: Report, folder: Path) -> list[Path]:
     whole = {
         "study": report.study.model_dump(mode="json"),
         "rows": [row._asdict() for row in report.rows],
-        "findings": [row._asdict() | {"verdict": row.verdict} for row in report.findings],
+        "findings": [
+            row._asdict() | {"verdict": row.verdict, "sentence": sentence}
+            for row, sentence in zip(report.findings, conclusions(report), strict=True)
+        ],
         "runs": report.runs,
         "missing": report.missing,
     }
     contents = {
         folder / "report.md": markdown(report),
-        folder / "report.html": page(report),
+        folder / "report.html": page(report, style=style),
         folder / "report.csv": text.getvalue(),
         folder / "report.json": json.dumps(whole, indent=1, ensure_ascii=False) + "\n",
     }
     write_files({path: part.encode() for path, part in contents.items()})
     return list(contents)
+
+
+def write_style(path: Path) -> None:
+    """Write the style sheet that pages of several reports may share.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_files({path: f"{STYLE}\n".encode()})
 
 
 STYLE = (
@@ -195,8 +240,8 @@ STYLE = (
 )
 
 
-def page(report: Report) -> str:
-    """Return the report as one page of HTML that needs no network, with the learning curves."""
+def page(report: Report, *, style: str | None = None) -> str:
+    """Return the report as a page of HTML that needs no network, with the learning curves; `style` as for `write_report`."""
     study = report.study
     columns, rows = table(report)
     escape = html.escape
@@ -206,9 +251,11 @@ def page(report: Report) -> str:
     if (lengths := by_length(report)) is not None:
         parts += ["<h2>BLEU by the words of the source</h2>", _as_html(*lengths)]
     if (found := findings(report)) is not None:
-        parts += ["<h2>What was to be found out</h2>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
+        lines = "".join(f"<li>{escape(line)}</li>" for line in conclusions(report))
+        parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
     parts += [curves(report), "<h2>Commands</h2>", f"<pre>{escape(chr(10).join(run['command'] for run in report.runs))}</pre>"]
-    title = f"<title>{escape(study.title or study.name)}</title><style>{STYLE}</style>"
+    title = f"<title>{escape(study.title or study.name)}</title>"
+    title += f"<style>{STYLE}</style>" if style is None else f'<link rel="stylesheet" href="{escape(style)}">'
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8">{title}</head><body>{"".join(parts)}</body></html>\n'
 
 

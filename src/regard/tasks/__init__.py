@@ -1,16 +1,17 @@
 """Wiring: data, model, training, decoding and metrics into tasks."""
 
-from regard.tasks.caption import Captioner
-from regard.tasks.captioning import train_captioning
+from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.captioning_training import train_captioning
 from regard.tasks.classification import Classifier, train_classification
 from regard.tasks.entailment import Entailer, train_entailment
-from regard.tasks.evaluate import Evaluation, evaluate_translation
-from regard.tasks.generate import generate
-from regard.tasks.language import train_language
-from regard.tasks.language_use import LanguageModel
-from regard.tasks.run import Run, open_run
-from regard.tasks.translate import Translation, Translator
-from regard.tasks.translation import train_translation
+from regard.tasks.language_prediction import LanguageModel
+from regard.tasks.language_training import train_language
+from regard.tasks.open import open_any
+from regard.tasks.synthetic_data import generate
+from regard.tasks.translation_evaluation import Evaluation, evaluate_translation
+from regard.tasks.translation_prediction import Translation, Translator
+from regard.tasks.translation_run import TranslationRun, open_translation_run
+from regard.tasks.translation_training import train_translation
 
 __all__ = [
     "Captioner",
@@ -18,15 +19,20 @@ __all__ = [
     "Entailer",
     "Evaluation",
     "LanguageModel",
-    "Run",
     "Translation",
+    "TranslationRun",
     "Translator",
     "evaluate_translation",
     "generate",
-    "open_run",
+    "open_any",
+    "open_translation_run",
     "train_captioning",
     "train_classification",
     "train_entailment",
     "train_language",
     "train_translation",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from regard import progress
 from regard.config import TranslationConfig, validate
 from regard.data.lines import write_files
 from regard.data.parallel import read_pairs
 from regard.errors import TrainingError
-from regard.tasks.evaluate import evaluate_translation, read_links
-from regard.tasks.generate import generate
-from regard.tasks.translate import Translator
-from regard.tasks.translation import train_translation
+from regard.tasks.synthetic_data import generate
+from regard.tasks.translation_evaluation import evaluate_translation, read_links
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_training import train_translation
 from regard.viewer import render_alignment, save_page, save_picture
 
 SHOWN = 12
@@ -25,7 +26,7 @@ def demo_config(folder: Path) -> TranslationConfig:
     """Return the configuration of the demonstration: additive attention over the characters of a written date."""
     return validate(
         {
-            "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "held_out": 500},
+            "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "valid_size": 500},
             "vocabulary": {"kind": "character", "size": 1000, "shared": False},
             "model": {
                 "embed_dim": 48,
@@ -40,11 +41,11 @@ def demo_config(folder: Path) -> TranslationConfig:
                 "batch_tokens": 7000,
                 "learning_rate": 4e-3,
                 "schedule": "cosine",
-                "warmup": 100,
+                "warmup_updates": 100,
                 "metric": "exact_match",
                 "log_every": 100,
             },
-            "decoding": {"beam": 1, "batch_size": 200},
+            "decoding": {"beam_size": 1, "batch_size": 200},
         },
         "demo",
     )
@@ -55,7 +56,7 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
 
     Args:
         folder: everything goes there: data/, run/, alignment.png, alignment.svg, page.html, result.json.
-        say: takes one line at a time.
+        say: takes a line of the results at a time.
         color: use colours in the drawn alignment.
         width: columns of the terminal.
 
@@ -68,10 +69,11 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
     """
     folder = Path(folder)
     started = time.perf_counter()
-    say("generating 30,000 written dates in 24 locales, and 2,000 held-out ones")
-    generate("dates", folder / "data", train=30_000, test=2_000, seed=1)
+    progress.message("generating 30,000 written dates in 24 locales, and 2,000 held-out ones")
+    with progress.stage("Generating dates"):
+        generate("dates", folder / "data", train=30_000, test=2_000, seed=1)
     config = demo_config(folder / "data")
-    result = train_translation(config, folder / "run", say=say)
+    result = train_translation(config, folder / "run")
     if result.interrupted:
         error = TrainingError("interrupted; the same command goes on from here")
         error.exit_code = 128 + result.interrupted
@@ -85,9 +87,10 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
     records = [record for line, item in zip(sources, translations, strict=True) if (record := translator.record(line, item)) is not None]
     say("")
     say(render_alignment(records[0], width=width, color=color))
-    save_picture(records[0], folder / "alignment.png")
-    save_picture(records[0], folder / "alignment.svg")
-    save_page(records, folder / "page.html")
+    with progress.stage("Writing the pictures and the page"):
+        save_picture(records[0], folder / "alignment.png")
+        save_picture(records[0], folder / "alignment.svg")
+        save_page(records, folder / "page.html")
     seconds = time.perf_counter() - started
     exact, error = figures["exact match"], figures["AER"]
     say("")

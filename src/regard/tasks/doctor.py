@@ -9,9 +9,12 @@ import sys
 import torch
 
 import regard
+from regard.config import TrainingConfig
 from regard.ops import area_path, bfloat16_path, matmul_path
 from regard.ops.kernels import native
+from regard.training import ProcessGroup, automatic_micro_batches
 from regard.training.distributed import choose_device
+from regard.training.micro_batch import choose_workers, describe_workers
 
 _PARTS = ("numpy", "tokenizers", "safetensors", "sacrebleu", "pydantic", "typer", "matplotlib", "babel")
 
@@ -33,6 +36,7 @@ def report() -> list[str]:
         f"regard {regard.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         f"device: {device}",
         f"threads: {torch.get_num_threads()} of torch; vector units: {torch.backends.cpu.get_cpu_capability()}",
+        f"training on the CPU, {_workers()}",
         f"float32 products on the CPU: {path} ({reason})",
         f"bfloat16 products on the CPU: {half} ({half_reason})",
         f"native kernels: {'used' if native.status().usable else 'not used'} ({native.status().reason})",
@@ -42,3 +46,8 @@ def report() -> list[str]:
         f"torch {torch.__version__}",
     ]
     return lines + [f"{name} {importlib.metadata.version(name)}" for name in _PARTS]
+
+
+def _workers() -> str:
+    config = TrainingConfig()
+    return describe_workers(*choose_workers(config, automatic_micro_batches(config.batch_tokens), ProcessGroup()))

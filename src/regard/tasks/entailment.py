@@ -6,24 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.config import EntailmentConfig
-from regard.tasks.chunks import in_chunks
-from regard.tasks.labelling import Labelling, label_texts
-from regard.tasks.sentences import SentenceRun, open_sentences, train_sentences
+from regard.tasks.chunking import in_chunks
+from regard.tasks.classification_prediction import LabelPrediction, label_texts
+from regard.tasks.classification_training import SentenceRun, open_sentence_run, train_sentence_classifier
 from regard.training import TrainResult
 
 Pair = tuple[str, str]
 
 
-def train_entailment(
-    config: EntailmentConfig, folder: str | Path, *, say: Callable[[str], None] = print, on_event: Callable[[str], None] | None = None
-) -> TrainResult:
+def train_entailment(config: EntailmentConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
     """Train a model that labels pairs of a premise and a hypothesis, or resume the run in `folder`.
 
     Args:
         config: what to train on what; `data.train` must be set.
         folder: the run folder.
-        say: takes one line of news at a time; called by the first process only.
-        on_event: told what happens, before it does; see `regard.training.Job`.
+        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
 
     Raises:
         RegardError: bad data, settings that do not fit, a damaged run.
@@ -33,15 +30,15 @@ def train_entailment(
         >>> from regard.config import load_config
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "a.tsv").write_text("yes\\ta dog\\tan animal\\nno\\ta dog\\ta cat\\n" * 10)
-        ...     settings = [f"data.train={folder}/a.tsv", "training.max_updates=2", "model.embed_dim=4", "model.encoder.hidden_dim=3"]
+        ...     settings = [f"data.train={folder}/a.tsv", "training.max_updates=2", "model.embed_dim=4", "model.encoder.hidden_size=3"]
         ...     config = load_config(None, settings, kind=EntailmentConfig)
-        ...     result = train_entailment(config, Path(folder, "run"), say=lambda line: None)
+        ...     result = train_entailment(config, Path(folder, "run"))
         ...     len(Entailer.open(Path(folder, "run")).entail([("a dog", "a cat")]))
         1
         >>> result.step, result.reason
         (2, 'max_updates')
     """
-    return train_sentences(config, folder, say=say, on_event=on_event)
+    return train_sentence_classifier(config, folder, on_event=on_event)
 
 
 class Entailer:
@@ -67,11 +64,11 @@ class Entailer:
         """Open a run folder.
 
         Raises:
-            CheckpointError: see `regard.tasks.sentences.open_sentences`.
+            CheckpointError: see `regard.tasks.classification_training.open_sentence_run`.
         """
-        return cls(open_sentences(folder, EntailmentConfig))
+        return cls(open_sentence_run(folder, EntailmentConfig))
 
-    def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[Labelling]:
+    def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[LabelPrediction]:
         """Label pairs of (premise, hypothesis); the result of one does not depend on the others.
 
         Args:
@@ -79,11 +76,11 @@ class Entailer:
             need_weights: what each hop looked at, too.
 
         Returns:
-            One `Labelling` a pair, in order; a pair with an empty or blank side has the label "".
+            One `LabelPrediction` a pair, in order; a pair with an empty or blank side has the label "".
         """
         return label_texts(self.run, pairs, need_weights=need_weights, poll=self._poll)
 
-    def stream(self, pairs: Iterable[Pair]) -> Iterator[Labelling]:
+    def stream(self, pairs: Iterable[Pair]) -> Iterator[LabelPrediction]:
         """Label any number of pairs in constant memory, a chunk at a time; in order, one result a pair."""
         for chunk in in_chunks(pairs, lambda pair: len(pair[0]) + len(pair[1])):
             yield from self.entail(chunk)

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regard import progress
+from regard.tasks.classification_prediction import label_texts
+from regard.tasks.classification_training import open_sentence_run, read_labelled_file
 from regard.tasks.faithfulness import Faithfulness, measure_faithfulness
-from regard.tasks.hops import Looked, Overlap, hop_overlap, label_records, words_by_label
-from regard.tasks.labelling import label_texts
-from regard.tasks.sentences import open_sentences, read_labelled
+from regard.tasks.hop_attention import HopOverlap, HopWords, hop_overlap, label_records, words_by_label
 from regard.viewer import AttentionRecord
 
 
@@ -23,8 +24,8 @@ class Explanation(NamedTuple):
         records: for each label, to look at.
     """
 
-    words: list[Looked]
-    overlap: Overlap | None
+    words: list[HopWords]
+    overlap: HopOverlap | None
     faithfulness: Faithfulness
     records: list[AttentionRecord]
 
@@ -35,18 +36,18 @@ class Explanation(NamedTuple):
         return {"overlap": overlap, "faithfulness": self.faithfulness.to_json(), "words": words}
 
 
-def explain_run(folder: str | Path, examples: str | Path, *, most: int = 5, draws: int = 5, seed: int = 1) -> Explanation:
+def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5, random_draws: int = 5, seed: int = 1) -> Explanation:
     """Look at a run of classification or entailment on the examples of a file.
 
     Args:
         folder: the run.
         examples: the file, as for training.
-        most: words taken away at most.
-        draws: random choices of words for each example.
+        max_words: words taken away at most.
+        random_draws: random choices of words for each example.
         seed: of these.
 
     Raises:
-        RegardError: see `regard.tasks.sentences.open_sentences`, `read_labelled` and `measure_faithfulness`.
+        RegardError: see `regard.tasks.classification_training.open_sentence_run`, `read_labelled_file` and `measure_faithfulness`.
 
     Example:
         >>> explain_run("no-such-run", "test.tsv")
@@ -54,9 +55,10 @@ def explain_run(folder: str | Path, examples: str | Path, *, most: int = 5, draw
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-    run = open_sentences(folder)
-    texts = [example.texts for example in read_labelled(run.config, examples).examples]
-    faithfulness = measure_faithfulness(run, texts, most=most, draws=draws, seed=seed)
+    run = open_sentence_run(folder)
+    texts = [example.texts for example in read_labelled_file(run.config, examples).examples]
+    with progress.stage("Measuring faithfulness"):
+        faithfulness = measure_faithfulness(run, texts, max_words=max_words, random_draws=random_draws, seed=seed)
     labellings = label_texts(run, texts, need_weights=True)
     several = any(item.weights is not None and len(item.weights[0]) > 1 for item in labellings)
     overlap = hop_overlap(labellings) if several else None

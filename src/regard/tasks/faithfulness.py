@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from regard.errors import ConfigError, DataError
-from regard.tasks.labelling import ask, encode_example
-from regard.tasks.sentences import SentenceRun
+from regard.tasks.classification_prediction import encode_example, predict_labels
+from regard.tasks.classification_training import SentenceRun
 
-Place = tuple[int, int]
+WordPosition = tuple[int, int]
 """A token of an example: of which text, and where in it."""
 
 
@@ -48,14 +48,14 @@ class Faithfulness(NamedTuple):
         points: one for each k.
         examples: how many were measured.
         left_out: how many had too few tokens (or an empty text).
-        draws: random choices for each example and k.
+        random_draws: random choices for each example and k.
         seed: of these.
     """
 
     points: list[FaithfulnessPoint]
     examples: int
     left_out: int
-    draws: int
+    random_draws: int
     seed: int
 
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Faithfulness(NamedTuple):
 
 class _Seen(NamedTuple):
     ids: tuple[list[int], ...]
-    order: list[Place]
+    order: list[WordPosition]
     label: int
     probability: float
 
@@ -74,8 +74,8 @@ def measure_faithfulness(
     run: SentenceRun,
     examples: Sequence[Sequence[str]],
     *,
-    most: int = 5,
-    draws: int = 5,
+    max_words: int = 5,
+    random_draws: int = 5,
     seed: int = 1,
     poll: Callable[[], None] | None = None,
 ) -> Faithfulness:
@@ -90,25 +90,25 @@ def measure_faithfulness(
     Args:
         run: whose pooling has weights.
         examples: texts or pairs.
-        most: the largest k; examples with no text of more tokens than that are left out, so that all points tell of the same ones.
-        draws: random choices for each example and k, of which the mean is taken.
+        max_words: the largest k; examples with no text of more tokens than that are left out, so that all points tell of the same ones.
+        random_draws: random choices for each example and k, of which the mean is taken.
         seed: of these.
         poll: called before each batch; may raise to leave.
 
     Raises:
         DataError: no example has enough tokens, or the run has no attention.
-        ConfigError: `most` or `draws` is below 1.
+        ConfigError: `max_words` or `random_draws` is below 1.
     """
-    if most < 1 or draws < 1:
-        raise ConfigError(f"faithfulness: most {most} and draws {draws} must be 1 or more")
-    seen = _look(run, examples, most, poll)
+    if max_words < 1 or random_draws < 1:
+        raise ConfigError(f"faithfulness: most {max_words} and draws {random_draws} must be 1 or more")
+    seen = _look(run, examples, max_words, poll)
     points = []
-    for count in range(1, most + 1):
+    for count in range(1, max_words + 1):
         generator = np.random.default_rng([seed, count])
         top = [set(item.order[:count]) for item in seen]
-        chance = [_drawn(item.order, count, generator) for _ in range(draws) for item in seen]
-        without, without_random = _lost(run, seen, top, poll, keep=False), _lost(run, seen * draws, chance, poll, keep=False)
-        only, only_random = _lost(run, seen, top, poll, keep=True), _lost(run, seen * draws, chance, poll, keep=True)
+        chance = [_drawn(item.order, count, generator) for _ in range(random_draws) for item in seen]
+        without, without_random = _lost(run, seen, top, poll, keep=False), _lost(run, seen * random_draws, chance, poll, keep=False)
+        only, only_random = _lost(run, seen, top, poll, keep=True), _lost(run, seen * random_draws, chance, poll, keep=True)
         points.append(
             FaithfulnessPoint(
                 count,
@@ -124,17 +124,17 @@ def measure_faithfulness(
                 *(float(part[:, 0].mean()) for part in (only, only_random)),
             )
         )
-    return Faithfulness(points, len(seen), len(examples) - len(seen), draws, seed)
+    return Faithfulness(points, len(seen), len(examples) - len(seen), random_draws, seed)
 
 
-def _look(run: SentenceRun, examples: Sequence[Sequence[str]], most: int, poll: Callable[[], None] | None) -> list[_Seen]:
+def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, poll: Callable[[], None] | None) -> list[_Seen]:
     encoded = [encode_example(run, texts)[0] for texts in examples]
     # Every text keeps a token, whatever is taken away.
-    usable = [ids for ids in encoded if min(map(len, ids)) > most]
+    usable = [ids for ids in encoded if min(map(len, ids)) > max_words]
     if not usable:
-        raise DataError(f"faithfulness: no example has more than {most} tokens in each of its texts")
+        raise DataError(f"faithfulness: no example has more than {max_words} tokens in each of its texts")
     seen = []
-    for ids, answer in zip(usable, ask(run, usable, need_weights=True, poll=poll), strict=True):
+    for ids, answer in zip(usable, predict_labels(run, usable, need_weights=True, poll=poll), strict=True):
         if answer.weights is None:
             raise DataError(f"{run.folder}: this model has no attention to be faithful to (model.pooling {run.config.model.pooling})")
         sums = {(side, at): float(w) for side, part in enumerate(answer.weights) for at, w in enumerate(part.sum(0))}
@@ -144,20 +144,20 @@ def _look(run: SentenceRun, examples: Sequence[Sequence[str]], most: int, poll: 
     return seen
 
 
-def _drawn(order: list[Place], count: int, generator: np.random.Generator) -> set[Place]:
+def _drawn(order: list[WordPosition], count: int, generator: np.random.Generator) -> set[WordPosition]:
     places = sorted(order)
     return {places[number] for number in generator.choice(len(places), size=count, replace=False)}
 
 
 def _lost(
-    run: SentenceRun, seen: Sequence[_Seen], chosen: Sequence[set[Place]], poll: Callable[[], None] | None, *, keep: bool
+    run: SentenceRun, seen: Sequence[_Seen], chosen: Sequence[set[WordPosition]], poll: Callable[[], None] | None, *, keep: bool
 ) -> np.ndarray:
     """Return for each example (N, 2) how much probability its label lost, and whether it got another one."""
     changed = [
         tuple([token for at, token in enumerate(ids) if ((side, at) in places) == keep] for side, ids in enumerate(item.ids))
         for item, places in zip(seen, chosen, strict=True)
     ]
-    answers = ask(run, changed, poll=poll)
+    answers = predict_labels(run, changed, poll=poll)
     rows = [
         (item.probability - answer.probabilities[item.label], float(answer.probabilities.argmax() != item.label))
         for item, answer in zip(seen, answers, strict=True)

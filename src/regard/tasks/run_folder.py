@@ -4,6 +4,7 @@ config.yaml               the resolved configuration
 data.json                 which files were read, with their sha256
 checkpoints/  model/      written by `regard.training`
 log.jsonl                 one line an event
+tokens/                   the encoded training text; may be removed, the next start makes it again
 
 and the files of the task, such as vocabularies.
 """
@@ -14,22 +15,31 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from pathlib import Path
+from threading import Thread
 from typing import TypeVar
 
 import torch
 from torch import nn
 
-from regard.config import RunConfig, differences, dump_config, load_config, task_of
+from regard import progress
+from regard.config import RunConfig, describe_changes, dump_config, load_config, task_of
 from regard.data.lines import write_files
 from regard.errors import CheckpointError, ConfigError, DataError
-from regard.training import World
-from regard.training.checkpoint import check_run_files, weights_file
-from regard.training.folder import STATE, verify_folder
+from regard.strict_json import parse_json
+from regard.training import ProcessGroup
+from regard.training.atomic_folder import MANIFEST, STATE, to_disk, verify_folder
+from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
+from regard.training.lock import LOCK
+from regard.training.precision import fastest_precision, is_emulated
 from regard.training.weights import check_fit, read_weights
 
 CONFIG, DATA = "config.yaml", "data.json"
+STAGING, MOVED = ".new", "moved.json"
+"""Folder of a run that is being created, and the list in it of what is moved from there into the run."""
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -76,6 +86,30 @@ def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
         raise CheckpointError(f"damaged run folder: {error}") from error
 
 
+def resolve_precision(config: AnyConfig, folder: Path, device: torch.device) -> AnyConfig:
+    """Replace `training.precision: auto` by what it means here, so that a run's `config.yaml` says how it was trained.
+
+    Args:
+        config: what is asked for.
+        folder: the run folder. If there is a run, its precision is taken: a resumed run goes on as it began, on any processor.
+        device: where the model trains.
+
+    Raises:
+        CheckpointError: the run's configuration is damaged, or of another task.
+    """
+    precision = config.training.precision
+    if is_emulated(precision, device):
+        progress.message(
+            f"training.precision={precision}: this {device.type} has no such instructions and converts each product from and to float32, "
+            "which is slower than training.precision=fp32; auto takes what is fastest here",
+            warning=True,
+        )
+    if precision != "auto":
+        return config
+    begun_in = read_config(folder, type(config)).training.precision if (folder / CONFIG).exists() else fastest_precision(device)
+    return config.model_copy(update={"training": config.training.model_copy(update={"precision": begun_in})})
+
+
 def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], make: Callable[[], Mapping[str, bytes]]) -> bool:
     """Start a run folder, or check that an existing one is of the same configuration and data.
 
@@ -92,41 +126,145 @@ def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], mak
         ConfigError: the folder holds something else, or a run with other settings or data; names the differences.
     """
     if (folder / CONFIG).exists():
+        shutil.rmtree(folder / STAGING, ignore_errors=True)
         _check_same(folder, config, digests)
         return False
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
-    own = make()
+    create_run(
+        folder, lambda: {**make(), DATA: (json.dumps(dict(digests), indent=1) + "\n").encode(), CONFIG: dump_config(config).encode()}
+    )
+    return True
+
+
+def create_run(
+    folder: Path,
+    make: Callable[[], Mapping[str, bytes]],
+    *,
+    complete: Callable[[Path], object] = lambda staging: None,
+    wanted: str = "a run",
+) -> None:
+    """Create a run folder: whole and on disk under a temporary name in it, then moved into place, its configuration last.
+
+    Killed at any moment, it leaves either a run or what the next call recognises by that name, and removes.
+
+    Args:
+        folder: made if it is not there; may hold what a killed call has left, and nothing else.
+        make: gives the contents of the files by name, the configuration among them; called once the folder is known to be fit.
+        complete: called with the folder of the files before it is moved; may add to it.
+        wanted: what the folder was expected to be, for the error.
+
+    Raises:
+        ConfigError: the folder holds something else, or cannot be made.
+        DataError: a file cannot be written.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: exists and is not {wanted}; choose another --out")
+    staging = folder / STAGING
+    if not (folder / CONFIG).exists():
+        _undo(folder)
+    if folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+        raise ConfigError(f"{folder}: exists and is not {wanted}; choose another --out")
+    files = make()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        staging.mkdir(parents=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
-    write_files({folder / name: content for name, content in own.items()})
-    # The configuration goes last: its presence says that the folder is complete.
-    write_files({folder / DATA: (json.dumps(dict(digests), indent=1) + "\n").encode()})
-    write_files({folder / CONFIG: dump_config(config).encode()})
-    return True
+    try:
+        write_files({staging / name: content for name, content in files.items()})
+        complete(staging)
+        names = sorted((path.name for path in staging.iterdir()), key=lambda name: (name == CONFIG, name))
+        to_disk(staging)
+        write_files({staging / MOVED: json.dumps(names).encode()})
+        for name in names:
+            if name == CONFIG:  # its presence says that the folder is complete
+                to_disk(folder)
+            os.replace(staging / name, folder / name)
+        to_disk(folder)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror})") from error
+    finally:
+        if not (folder / CONFIG).exists():
+            _undo(folder)
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _undo(folder: Path) -> None:
+    """Remove what a call of `create_run` that did not end, or of `discard_run`, has left; nothing that it did not write."""
+    staging = folder / STAGING
+    try:
+        names = parse_json((staging / MOVED).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        names = []
+    for name in names if isinstance(names, list) else []:
+        if isinstance(name, str) and Path(name).name == name:
+            _remove(folder / name)
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def discard_run(folder: Path, names: Sequence[str]) -> None:
     """Remove a run that was started and cannot be trained; `names` are its files, and folders of such."""
-    for name in names:
-        if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
-        else:
-            (folder / name).unlink(missing_ok=True)
-    folder.rmdir()
+    # Noted first: killed half-way, the next start removes the rest.
+    (folder / STAGING).mkdir(exist_ok=True)
+    write_files({folder / STAGING / MOVED: json.dumps(list(names)).encode()})
+    (folder / CONFIG).unlink(missing_ok=True)
+    _undo(folder)
+    with suppress(OSError):  # locked, it is removed with its lock
+        folder.rmdir()
+
+
+def on_first_process(world: ProcessGroup, action: Callable[[], int | None]) -> int:
+    """Do something in the first process that may take longer than a collective call may; return its number in all of them.
+
+    Args:
+        world: the processes.
+        action: called by the first one; where there are others, in a thread.
+
+    Raises:
+        TrainingError: in the others, if the first one raises; there, what it raises.
+
+    Example:
+        >>> from regard.training import ProcessGroup
+        >>> on_first_process(ProcessGroup(), lambda: 3)
+        3
+    """
+    if world.size == 1:
+        return action() or 0
+    done: Future[int] = Future()
+
+    def act() -> None:
+        try:
+            done.set_result(action() or 0)
+        except BaseException as error:
+            done.set_exception(error)
+
+    if world.main:
+        Thread(target=copy_context().run, args=(act,), daemon=True).start()
+    # For a moment at a time, so that nobody waits longer than a collective call may.
+    while world.on_main(lambda: len(wait([done], timeout=20).not_done)):
+        pass
+    return world.on_main(done.result)
 
 
 @contextmanager
-def begun(
-    world: World, folder: Path, config: RunConfig, digests: Mapping[str, str], make: Callable[[], Mapping[str, bytes]], names: Sequence[str]
+def start_or_resume(
+    world: ProcessGroup,
+    folder: Path,
+    config: RunConfig,
+    digests: Mapping[str, str],
+    make: Callable[[], Mapping[str, bytes]],
+    names: Sequence[str],
 ) -> Iterator[None]:
     """Start a run, or check the one that is there, in the first process; where its data turns out unfit, take a new one back.
 
     Args:
         world: the processes.
-        folder: see `prepare_run`, and so for the next three.
+        folder: see `prepare_run`, and so for the next three; locked by the caller, see `regard.training.run_lock`.
         config: what is asked for.
         digests: sha256 of each data file.
         make: gives the task's own files.
@@ -135,7 +273,13 @@ def begun(
     Raises:
         ConfigError: see `prepare_run`.
     """
-    started = world.on_main(lambda: int(prepare_run(folder, config, digests, make)))
+    if config.start is not None:
+        from regard.tasks.fine_tuning import inherited_files  # which itself reads runs
+
+        before = Path(config.start.run)
+        started = world.on_main(lambda: int(prepare_run(folder, config, digests, lambda: inherited_files(before, names))))
+    else:
+        started = on_first_process(world, lambda: int(prepare_run(folder, config, digests, make)))
     try:
         yield
     except (DataError, ConfigError):
@@ -145,25 +289,23 @@ def begun(
 
 
 def check_metric(config: RunConfig, offered: Sequence[str]) -> None:
-    """Refuse a `training.metric` that the task has not.
+    """Refuse a `training.metric`, or one of `training.eval_metrics`, that the task has not.
 
     Args:
         config: what is to be trained.
         offered: the metrics of its task.
 
     Raises:
-        ConfigError: the metric is another; names those there are.
+        ConfigError: a metric is another; names those there are.
 
     Example:
         >>> from regard.config import ClassificationConfig
         >>> check_metric(ClassificationConfig(), ["loss", "accuracy"])
     """
-    if config.training.metric not in offered:
-        raise ConfigError(f"training.metric: {config.training.metric}; the task {config.task} has {', '.join(offered)}")
-
-
-def silent(line: str) -> None:
-    """Tell nobody: what processes but the first do with their news."""
+    for setting, names in (("metric", (config.training.metric,)), ("eval_metrics", config.training.eval_metrics)):
+        for name in names:
+            if name not in offered:
+                raise ConfigError(f"training.{setting}: {name}; the task {config.task} has {', '.join(offered)}")
 
 
 def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], *, sizes_first: bool = True) -> tuple[AnyModel, Path]:
@@ -182,6 +324,17 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
     Raises:
         CheckpointError: a file is missing, damaged or does not fit; names it.
     """
+    with progress.stage(f"Loading {folder}"):
+        while True:
+            before = _saved(folder)
+            try:
+                return _load(folder, build, names, sizes_first)
+            except CheckpointError:
+                if _saved(folder) == before:
+                    raise  # else a training has saved meanwhile, and removed what was about to be read
+
+
+def _load(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], sizes_first: bool) -> tuple[AnyModel, Path]:
     # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other results.
     weights = weights_file(folder)
     manifest = verify_folder(weights.parent, only=(weights.name, STATE))
@@ -191,6 +344,15 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
     model = build()
     read_weights(weights, model)
     return model.eval(), weights
+
+
+def _saved(folder: Path) -> list[object]:
+    """Return what tells whether a run has saved anything since."""
+    try:
+        found = (folder / "model" / MANIFEST).stat()
+    except OSError:
+        return [*list_checkpoints(folder)]
+    return [*list_checkpoints(folder), found.st_ino, found.st_mtime_ns]
 
 
 def check_inside(folder: Path) -> None:
@@ -210,24 +372,29 @@ def check_inside(folder: Path) -> None:
         for path in folder.glob(pattern):
             if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(each) for each in homes):
                 raise CheckpointError(f"{path}: leads out of the run folder; put a copy of what it leads to in its place")
-            if not path.is_file() and not path.is_dir():
+            if not path.is_file() and not path.is_dir() and os.path.lexists(path):  # else a training has removed it meanwhile
                 raise CheckpointError(f"{path}: expected a file or a folder, found {'a broken link' if path.is_symlink() else 'neither'}")
 
 
 def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> None:
     old = read_config(folder, type(config))
     try:
-        known = dict(json.loads((folder / DATA).read_text(encoding="utf-8")))
+        known = dict(parse_json((folder / DATA).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder / DATA}: missing or damaged") from error
     files = {**known, **digests}
     # The same data may lie elsewhere; its content is compared by digest.
     moved = tuple(f"data.{name}:" for name in files)
-    # How a search goes, and how many processes make tokens, changes nothing of the training.
-    changed = [item for item in differences(old, config) if not item.startswith(("decoding.", "data.workers:", *moved))]
+    # How a search goes, and how many processes train, changes nothing of the training.
+    free = ("decoding.", "training.workers:", "start.run:", *moved)
+    changed = [item for item in describe_changes(old, config) if not item.startswith(free)]
     changed += [f"the {name} file has other content" for name in files if known.get(name) != digests.get(name)]
     if changed:
-        raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out, or remove it")
+        from regard.tasks.fine_tuning import resume_advice  # which itself reads runs
+
+        command = resume_advice(old, config, folder)
+        going_on = f"; to go on from what it has learned: {command}" if command else ""
+        raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out{going_on}")
 
 
 def device_of(model: nn.Module) -> torch.device:

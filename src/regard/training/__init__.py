@@ -1,29 +1,37 @@
 """Training on plain torch: one loop, exact resume, several processes."""
 
 from regard.training.checkpoint import TrainingState, latest_checkpoint, load_checkpoint, load_weights, save_checkpoint
-from regard.training.distributed import World, processes
-from regard.training.job import Job, PlannedBatch, Progress, TrainResult
+from regard.training.distributed import ProcessGroup, processes
+from regard.training.lock import run_lock
 from regard.training.loop import train
+from regard.training.micro_batch import automatic_micro_batches
 from regard.training.optimizer import build_optimizer, learning_rate
-from regard.training.stop import Stopped, StopSignal
+from regard.training.signals import Stopped, StopSignal
+from regard.training.training_job import BatchIndices, Progress, TrainingJob, TrainResult
 from regard.training.weights import weights_sha256
 
 __all__ = [
-    "Job",
-    "PlannedBatch",
+    "BatchIndices",
+    "ProcessGroup",
     "Progress",
     "StopSignal",
     "Stopped",
     "TrainResult",
+    "TrainingJob",
     "TrainingState",
-    "World",
+    "automatic_micro_batches",
     "build_optimizer",
     "latest_checkpoint",
     "learning_rate",
     "load_checkpoint",
     "load_weights",
     "processes",
+    "run_lock",
     "save_checkpoint",
     "train",
     "weights_sha256",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

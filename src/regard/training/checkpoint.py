@@ -1,4 +1,4 @@
-"""Checkpoints of a run: saved exactly, verified before use, falling back to the one before when damaged.
+"""Checkpoints of a run: save, load, prune, export; verified before use, falling back to the one before when damaged.
 
     RUN/checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  [ema.safetensors]  [carried.safetensors]
                                     state.json  manifest.json
@@ -21,13 +21,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
+from regard.config import TrainingConfig
 from regard.errors import CheckpointError, TrainingError
-from regard.training.carried import gather_lanes, read_lanes
-from regard.training.distributed import World, like
-from regard.training.folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
-from regard.training.job import Progress, no_event
+from regard.training.atomic_folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
+from regard.training.distributed import ProcessGroup, shard_like
 from regard.training.optimizer import STATE_KEYS, MovingAverage
-from regard.training.weights import check_tensor, named_tensors, open_tensors, read_weights, whole_tensors
+from regard.training.stream_state import gather_stream_state, read_stream_state
+from regard.training.training_job import Progress, ignore_event
+from regard.training.weights import average_files, check_tensor, named_tensors, open_tensors, read_weights, whole_tensors
 
 log = logging.getLogger("regard")
 
@@ -127,7 +128,12 @@ def latest_checkpoint(folder: str | Path) -> Path | None:
 
 
 def save_checkpoint(
-    state: TrainingState, folder: Path, *, world: World, run_files: Sequence[str] = (), on_event: Callable[[str], None] = no_event
+    state: TrainingState,
+    folder: Path,
+    *,
+    world: ProcessGroup,
+    run_files: Sequence[str] = (),
+    on_event: Callable[[str], None] = ignore_event,
 ) -> Path:
     """Save all of a training state as `folder/checkpoints/step-...` (collective; process 0 writes).
 
@@ -152,7 +158,7 @@ def save_checkpoint(
         >>> optimizer, scaler = build_optimizer(model, TrainingConfig()), torch.amp.GradScaler("cpu", enabled=False)
         >>> state = TrainingState(model, optimizer, "adamw", scaler, Progress(step=7))
         >>> folder = Path(tempfile.mkdtemp())
-        >>> save_checkpoint(state, folder, world=World()).name
+        >>> save_checkpoint(state, folder, world=ProcessGroup()).name
         'step-00000007'
         >>> load_checkpoint(state, latest_checkpoint(folder))
     """
@@ -165,7 +171,7 @@ def save_checkpoint(
     if state.average is not None:
         files[EMA] = whole_tensors({**named_tensors(state.model), **state.average.tensors}, keep=world.main)
     if state.carried:
-        files[CARRIED] = whole_tensors(gather_lanes(state.carried, world), keep=world.main)
+        files[CARRIED] = whole_tensors(gather_stream_state(state.carried, world), keep=world.main)
 
     def write() -> int:
         tree = _Saved(progress=state.progress, scaler=state.scaler.state_dict()).model_dump(mode="json")
@@ -215,7 +221,7 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
             f"{path}: was saved {'with' if saved.scaler else 'without'} a gradient scaler; training.precision has changed"
         )
     if state.average is not None and EMA not in manifest["files"]:
-        raise CheckpointError(f"{path}: holds no moving average; training.ema has changed")
+        raise CheckpointError(f"{path}: holds no moving average; training.ema_decay has changed")
     if state.carried and CARRIED not in manifest["files"]:
         raise CheckpointError(f"{path}: lacks {CARRIED}, what was read of the text so far")
     if state.average is not None:
@@ -223,9 +229,9 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
         for name, parameter in state.model.named_parameters():
             state.average.tensors[name].copy_(parameter.detach())
     read_weights(path / MODEL, state.model)
-    _read_optimizer(path / OPTIMIZER, state)
+    read_optimizer(path / OPTIMIZER, state)
     if state.carried:
-        read_lanes(path / CARRIED, state.carried)
+        read_stream_state(path / CARRIED, state.carried)
     if saved.scaler:
         state.scaler.load_state_dict(saved.scaler)
     state.progress = saved.progress
@@ -341,7 +347,12 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_optimizer(path: Path, state: TrainingState) -> None:
+def read_optimizer(path: Path, state: TrainingState) -> None:
+    """Read the state of an optimizer into the one of a training state.
+
+    Raises:
+        CheckpointError: names a tensor that does not fit the optimizer or the model.
+    """
     keys = STATE_KEYS[state.kind]
     with open_tensors(path) as file:
         names = set(file.keys())
@@ -359,4 +370,50 @@ def _read_optimizer(path: Path, state: TrainingState) -> None:
         for name, parameter in parameters.items():
             values = {key: file.get_tensor(f"{name}.{key}") for key in keys}
             step = values.pop("step").to(parameter.device)
-            state.optimizer.state[parameter] = {"step": step, **{key: like(value, parameter) for key, value in values.items()}}
+            state.optimizer.state[parameter] = {"step": step, **{key: shard_like(value, parameter) for key, value in values.items()}}
+
+
+def export_model(folder: Path, *, progress: Progress, config: TrainingConfig, run_files: Sequence[str]) -> int:
+    """Write `folder/model`: the mean over the last `average_checkpoints` evaluations if there is more than one, else the best by `metric`.
+
+    With `ema_decay`, of the moving averages at those steps. `state.json` says which. What is there already is left alone if it is the same.
+
+    Returns:
+        0 (see `ProcessGroup.on_main`).
+
+    Raises:
+        CheckpointError: no checkpoint it could be made of is intact.
+        TrainingError: the weights cannot be written.
+    """
+    best = progress.step if progress.best_step is None else progress.best_step
+    name = MODEL if config.ema_decay is None else EMA
+    sources = []
+    for step in progress.recent if config.average_checkpoints > 1 else [best]:
+        path = checkpoint_path(folder, step)
+        try:
+            verify_folder(path, only=[name])
+            sources.append(path / name)
+        except CheckpointError as error:
+            log.warning("%s; the final weights are made without it", error)
+    if not sources:
+        raise CheckpointError(f"{folder / 'model'}: cannot be made, no checkpoint to take it from is intact")
+    state = {
+        "weights": ("mean of " if config.average_checkpoints > 1 else "best by " + config.metric + ", ")
+        + ("moving averages" if config.ema_decay else "weights"),
+        "metric": config.metric,
+        "best_value": progress.best_value,
+        "sources": {path.parent.name: file_sha256(path) for path in sources},
+    }
+    if _is_written(folder / "model", state):
+        return 0
+    sums = {file: file_sha256(folder / file) for file in run_files}
+    write_folder(folder / "model", {MODEL: dict(average_files(sources))}, state=state, run_files=sums, on_event=lambda _: None)
+    return 0
+
+
+def _is_written(path: Path, state: dict[str, object]) -> bool:
+    try:
+        verify_folder(path)
+        return read_state(path) == state
+    except CheckpointError:
+        return False

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, TrainingError
+from regard.errors import ConfigError, TrainingError, shown
 
 TIMEOUT = timedelta(minutes=2)
 """How long a process waits for the others, for example while process 0 writes a checkpoint, before it gives up."""
@@ -29,7 +29,7 @@ need to end (pytorch issue 56297): else a process that lost another now and then
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """The processes of this training run, as one of them sees them.
 
     Attributes:
@@ -38,7 +38,7 @@ class World:
         device: what this process computes on.
 
     Example:
-        >>> World().main
+        >>> ProcessGroup().main
         True
     """
 
@@ -114,7 +114,7 @@ def choose_device(local_rank: int = 0) -> torch.device:
     """
     wanted = os.environ.get("REGARD_DEVICE", "")
     if wanted not in ("", "cpu", "cuda"):
-        raise ConfigError(f"REGARD_DEVICE is {wanted!r}, expected cpu or cuda")
+        raise ConfigError(f"REGARD_DEVICE is {shown(wanted)}, expected cpu or cuda")
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("REGARD_DEVICE is cuda, but torch finds no CUDA device")
     if wanted != "cpu" and torch.cuda.is_available():
@@ -123,7 +123,7 @@ def choose_device(local_rank: int = 0) -> torch.device:
 
 
 @contextmanager
-def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
+def processes(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
     """Join the processes that `torchrun` started; without it, a world of one.
 
     A group that is already there is used and left standing, so a caller may enter this first (to prepare data on
@@ -145,7 +145,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     joined = dist.is_available() and dist.is_initialized()
     if size == 1 and not joined:
-        yield World(device=device)
+        yield ProcessGroup(device=device)
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -160,7 +160,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
             store = dist.PrefixStore(own, store)  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         _GROUP[:] = [dist.group.WORLD]
-        yield World(dist.get_rank(), dist.get_world_size(), device)
+        yield ProcessGroup(dist.get_rank(), dist.get_world_size(), device)
     except RuntimeError as error:
         if not _lost_contact(error):
             raise
@@ -172,7 +172,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def spread(model: nn.Module, world: World, kind: Literal["ddp", "fsdp"]) -> nn.Module:
+def wrap_distributed(model: nn.Module, world: ProcessGroup, kind: Literal["ddp", "fsdp"]) -> nn.Module:
     """Return the module to call in training: the model itself, its DDP wrapper, or itself sharded in place (FSDP2).
 
     FSDP2 keeps parameters, gradients and optimizer state as one sharded group, gathered for each forward pass. The
@@ -195,7 +195,7 @@ def spread(model: nn.Module, world: World, kind: Literal["ddp", "fsdp"]) -> nn.M
     return model
 
 
-def synchronised(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
+def sync_gradients(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
     """Reduce gradients over the processes only in the last backward pass of an update."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
@@ -206,7 +206,7 @@ def synchronised(module: nn.Module, last: bool) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
+def full_parameters(model: nn.Module) -> Iterator[None]:
     """Hold the full parameters of a sharded model, so that any of its methods may be called (decoding, encoding)."""
     sharded: Any = model if hasattr(model, "unshard") else None
     if sharded is not None:
@@ -218,19 +218,19 @@ def gathered(model: nn.Module) -> Iterator[None]:
             sharded.reshard()
 
 
-def full(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the whole of a sharded tensor (collective), or the tensor itself."""
     whole = getattr(tensor, "full_tensor", None)
     return tensor if whole is None else whole()
 
 
-def assign(tensor: Tensor, value: Tensor) -> None:
+def assign_tensor(tensor: Tensor, value: Tensor) -> None:
     """Copy a whole `value`, which every process holds, into a possibly sharded tensor."""
     with torch.no_grad():
-        tensor.copy_(like(value, tensor))
+        tensor.copy_(shard_like(value, tensor))
 
 
-def like(value: Tensor, tensor: Tensor) -> Tensor:
+def shard_like(value: Tensor, tensor: Tensor) -> Tensor:
     """Return a whole `value`, which every process holds, on the device of `tensor` and sharded as it is."""
     value = value.to(tensor.device)
     sharded: Any = tensor

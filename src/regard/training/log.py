@@ -1,24 +1,25 @@
-"""What a run tells: one JSON line an event in `log.jsonl`, and a progress bar or plain lines on standard error."""
+"""What a run tells: one JSON line an event in `log.jsonl`, and a stage with messages to whoever listens (`regard.progress`)."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from regard.errors import MissingExtraError, TrainingError
-from regard.training import job
+from regard import progress as reporting
+from regard.errors import TrainingError, missing_extra
+from regard.strict_json import parse_json
+from regard.training import training_job
 
 FILE = "log.jsonl"
+TIMED = (3, 13)
+"""The updates between which the time of one is measured: before the first of them memory and caches are filled."""
 
 
 class RunLog:
@@ -27,7 +28,7 @@ class RunLog:
     Args:
         folder: the run folder, or None to write nothing.
         progress: where the run resumes: later lines of an earlier try are dropped, so that the log reads as one undisturbed run.
-        total: updates of the whole run, for the progress bar.
+        total: updates of the whole run.
         tensorboard: also write TensorBoard events to `folder/tensorboard`.
 
     Raises:
@@ -35,10 +36,11 @@ class RunLog:
         TrainingError: the log cannot be written; names the file and the cause.
     """
 
-    def __init__(self, folder: Path | None, progress: job.Progress, *, total: int, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path | None, progress: training_job.Progress, *, total: int, tensorboard: bool = False) -> None:
         self._folder, self._start, self._total = folder, progress, total
         self._file: TextIO | None = None
-        self._bar: Progress | None = None
+        self._stage = reporting.stage("Training", total=total, unit="updates", done=progress.step)
+        self._first_step, self._timed_from = progress.step, 0.0  # the loop goes on with the same object
         self._board = _summary_writer(folder / "tensorboard", progress.step) if tensorboard and folder is not None else None
 
     def __enter__(self) -> RunLog:
@@ -46,27 +48,16 @@ class RunLog:
             return self
         path = self._folder / FILE
         try:
-            drop_later(path, self._start)
+            drop_later_events(path, self._start)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise TrainingError(f"{path}: cannot be written ({error.strerror})") from error
-        console = Console(stderr=True)
-        if console.is_terminal:
-            columns = (
-                TextColumn("training"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=console)
-            self._bar.add_task("training", total=self._total, completed=self._start.step, figures="")
-            self._bar.start()
+        self._stage.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._file is not None:
+            self._stage.__exit__(kind, error, trace)
         if self._board is not None:
             self._board.close()
         if self._file is not None:
@@ -103,26 +94,27 @@ class RunLog:
             raise TrainingError(f"{self._file.name}: cannot be written ({error.strerror})") from error
 
     def advance(self, step: int) -> None:
-        """Move the progress bar."""
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=step)
+        """Say that an update is done; after a few of them, how long all will take."""
+        if self._file is None:
+            return
+        self._stage.update(done=step)
+        number, (first, last) = step - self._first_step, TIMED
+        if number == first:
+            self._timed_from = time.perf_counter()
+        elif number == last and step < self._total:
+            each = (time.perf_counter() - self._timed_from) / (last - first)
+            left = reporting.clock(each * (self._total - step))
+            reporting.message(f"expected: {left} for {self._total - step:,} more updates, at {each:.3g} s each, evaluations not counted")
 
     def _tell(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         if event == "train":
-            text = f"loss {figures['loss']:.4f}  lr {figures['learning_rate']:.3g}  {figures['tokens_per_second']:,.0f} tokens/s"
-            if self._bar is not None:
-                self._bar.update(self._bar.task_ids[0], figures=text)
-                return
-            text = f"epoch {figures['epoch']}  {text}  {_clock(figures['remaining'])} left"
+            rates = f"lr {figures['learning_rate']:.3g}, {figures['tokens_per_second']:,.0f} tokens/s"
+            self._stage.update(figures=f"epoch {figures['epoch']}, loss {figures['loss']:.4f}, {rates}")
         else:
-            text = event + "".join(f"  {key} {_short(value)}" for key, value in figures.items())
-        if self._bar is not None:
-            self._bar.console.print(f"step {step}  {text}", markup=False, highlight=False)
-        else:
-            print(f"step {step}  {text}", file=sys.stderr, flush=True)
+            reporting.message(f"step {step}  {event}" + "".join(f"  {key} {_short(value)}" for key, value in figures.items()))
 
 
-def drop_later(path: Path, progress: job.Progress) -> None:
+def drop_later_events(path: Path, progress: training_job.Progress) -> None:
     """Rewrite a log without the lines that the run, resumed at `progress`, will write again (or that never came to be).
 
     Lines that are not JSON (the last one of a killed process) are dropped too.
@@ -138,11 +130,11 @@ def drop_later(path: Path, progress: job.Progress) -> None:
     temporary.rename(path)
 
 
-def _holds(line: bytes, progress: job.Progress) -> bool:
+def _holds(line: bytes, progress: training_job.Progress) -> bool:
     try:
-        entry = json.loads(line)
+        entry = parse_json(line)
         step, event = int(entry["step"]), entry["event"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return False
     if event in ("done", "stop", "error"):
         return False
@@ -155,7 +147,7 @@ def _summary_writer(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:
-        raise MissingExtraError("training.tensorboard needs TensorBoard: pip install 'regard[tensorboard]'") from error
+        raise missing_extra("training.tensorboard needs TensorBoard", "tensorboard") from error
     return SummaryWriter(str(folder), purge_step=step + 1)
 
 
@@ -165,8 +157,3 @@ def _finite(value: Any) -> Any:
 
 def _short(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

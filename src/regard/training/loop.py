@@ -1,39 +1,51 @@
 """The training loop.
 
-Randomness is a function, not a state: before every batch torch is seeded from (seed, epoch, place of the batch in the
-plan). So a batch drops out the same units whether it runs on process 1 of 2 or as the second of two accumulated batches
-of one process, a resumed run needs no generator states (nor as many processes as before), and evaluation, which may
-draw numbers too, cannot disturb training.
+Randomness is a function, not a state: before every micro-batch torch is seeded from (seed, epoch, place of the batch in
+the plan, number of the micro-batch). So it drops out the same units whichever process computes it, on process 1 of 2 under
+`torchrun` or as the second of two accumulated batches of one process, a resumed run needs no generator states (nor as many
+processes as before), and evaluation, which may draw numbers too, cannot disturb training.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from regard import progress as reporting
 from regard.config import TrainingConfig
-from regard.errors import CheckpointError, ConfigError, DataError, RegardError, TrainingError, out_of_memory
-from regard.training.carried import check_lanes
-from regard.training.checkpoint import TrainingState, checkpoint_path, load_checkpoint, prepare_folder, prune_checkpoints, save_checkpoint
-from regard.training.distributed import World, full, gathered, processes, spread, synchronised
-from regard.training.final import write_final
-from regard.training.finite import FiniteWatch, Place
-from regard.training.job import LOWER_IS_BETTER, Job, PlannedBatch, Progress, TrainResult
+from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, out_of_memory
+from regard.ops import SequenceLoss
+from regard.training.checkpoint import (
+    TrainingState,
+    checkpoint_path,
+    export_model,
+    load_checkpoint,
+    prepare_folder,
+    prune_checkpoints,
+    save_checkpoint,
+)
+from regard.training.distributed import ProcessGroup, full_parameters, full_tensor, processes, sync_gradients, wrap_distributed
+from regard.training.lock import run_lock
 from regard.training.log import RunLog
+from regard.training.micro_batch import backward, choose_workers, describe_workers, micro_batches_of, seed_torch
+from regard.training.nan_guard import FigurePosition, NanGuard
 from regard.training.optimizer import MovingAverage, build_optimizer, learning_rate
-from regard.training.stop import Stopped
+from regard.training.precision import fastest_precision
+from regard.training.signals import Stopped
+from regard.training.stream_state import check_stream_groups
+from regard.training.training_job import LOWER_IS_BETTER, BatchIndices, Progress, TrainingJob, TrainResult
 from regard.training.weights import weights_sha256
+from regard.training.workers import MicroBatchSums, UpdateRecord, WorkerLost, Workers
 
 
-def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | Path, run_files: Sequence[str] = ()) -> TrainResult:
+def train(model: nn.Module, job: TrainingJob, *, config: TrainingConfig, folder: str | Path, run_files: Sequence[str] = ()) -> TrainResult:
     """Train a model, from the newest checkpoint in `folder` if there is one, and write the final weights to `folder/model`.
 
     An update takes the next `processes * accumulation` batches of the plan (fewer at an epoch's end) and divides their summed
@@ -42,7 +54,8 @@ def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | P
     Args:
         model: float32 weights; trained in place. Afterwards it holds the weights of the last update, not the final ones.
         job: what to train on and how to measure it.
-        config: every field but batch_tokens and label_smoothing, which are the task's.
+        config: every field but batch_tokens and label_smoothing, which are the task's. A `precision` of "auto" is that of
+            `fastest_precision`.
         folder: the run folder, on one file system all processes see.
         run_files: names of files in it (configuration, vocabularies) that may not change between tries.
 
@@ -51,10 +64,10 @@ def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | P
         exit code 128 + signal.
 
     Raises:
-        ConfigError: the evaluation lacks the figure named by `metric`, or REGARD_DEVICE cannot be had.
+        ConfigError: the evaluation lacks a figure named by `metric` or `eval_metrics`, or REGARD_DEVICE cannot be had.
         CheckpointError: no checkpoint is intact, or they do not fit this model, data or configuration.
         TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good), memory ran
-            out, a checkpoint cannot be saved, compilation failed, or another process was lost.
+            out, a checkpoint cannot be saved, compilation failed, another process was lost, or another training is at work in the folder.
         DataError: an epoch has no batches.
 
     Example:
@@ -67,55 +80,69 @@ def train(model: nn.Module, job: Job, *, config: TrainingConfig, folder: str | P
         >>> data = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
         >>> def evaluate(model):
         ...     return {"loss": loss(model, data).nll.item() / 4}
-        >>> job = Job(plan=lambda epoch: batches, collate=lambda planned: data[planned.indices], loss=loss, evaluate=evaluate)
+        >>> job = TrainingJob(plan=lambda epoch: batches, collate=lambda planned: data[planned.indices], loss=loss, evaluate=evaluate)
         >>> config = TrainingConfig(epochs=100, learning_rate=0.1, evaluate_every=100)
         >>> result = train(nn.Linear(1, 1), job, config=config, folder=tempfile.mkdtemp())
         >>> result.step, result.reason, result.metrics["loss"] < 0.1
         (100, 'epochs', True)
     """
-    with processes() as world, job.stop:
+    with processes() as world, run_lock(folder, world), job.stop:
+        if config.precision == "auto":
+            config = config.model_copy(update={"precision": fastest_precision(world.device)})
         return _Loop(model, job, config, Path(folder), tuple(run_files), world).run()
 
 
 class _Loop:
     """One call of `train`; `run` is the loop, the rest are its steps in the order they come."""
 
-    def __init__(self, model: nn.Module, job: Job, config: TrainingConfig, folder: Path, run_files: tuple[str, ...], world: World) -> None:
+    def __init__(
+        self, model: nn.Module, job: TrainingJob, config: TrainingConfig, folder: Path, run_files: tuple[str, ...], world: ProcessGroup
+    ) -> None:
         self.job, self.config, self.folder, self.run_files, self.world = job, config, folder, run_files, world
         start = world.on_main(lambda: prepare_folder(folder))
         self.model = model.to(world.device)
-        self.wrapped = spread(model, world, config.distributed)
+        self.wrapped = wrap_distributed(model, world, config.distributed)
         # Only training is compiled: evaluation decodes through other methods, and would compile every new length again.
         self.trained: nn.Module = cast(nn.Module, torch.compile(self.wrapped)) if config.compile else self.wrapped
         self.optimizer = build_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
-        self.average = MovingAverage(model, config.ema) if config.ema else None
-        check_lanes(job.carried, world)
+        self.average = MovingAverage(model, config.ema_decay) if config.ema_decay else None
+        check_stream_groups(job.carried, world)
         self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average, job.carried)
         if start:
             load_checkpoint(self.state, checkpoint_path(folder, start), run_files=run_files)
+        else:
+            job.begin(self.state)
         self.progress = self.state.progress
-        self.plan: Sequence[PlannedBatch] = ()
+        self.plan: Sequence[BatchIndices] = ()
         self.planned_epoch = -1
         self._check_plan_is_the_same()
-        self.group_size = world.size * config.accumulation
+        self.group_size = world.size * config.gradient_accumulation_steps
         self.total = min(config.max_updates or math.inf, config.epochs * math.ceil(len(self._plan(0)) / self.group_size))
         self.saved = (self.progress.step, self.progress.evaluated_step)
         # Saved only because a signal came: no run that was never stopped has it.
         self.passing = start if start and not self._save_asked() else None
         self.metrics: dict[str, float] = {}
-        self.watch = FiniteWatch(world)
+        self.watch = NanGuard(world)
         # Sums over this process since the last line of the log: loss, nll, tokens, correct. What a checkpoint knows of them
         # (the sum over processes) goes on in process 0.
         self.sums = torch.tensor(self.progress.window[:4], dtype=torch.float64).to(world.device) * int(world.main)
         self.window_seconds = self.progress.window[4]
         self.mark = time.perf_counter()
+        self.micro_batches = micro_batches_of(job, config, world.device)
+        count, why = choose_workers(config, self.micro_batches, world)
+        self.how = describe_workers(count, why)
+        sizes = {"micro_batches": self.micro_batches, "batches": config.gradient_accumulation_steps, "count": count}
+        self.workers = Workers(model, self._compute, carried=job.carried, **sizes) if count else None
         self.log = RunLog(folder if world.main else None, self.progress, total=int(self.total), tensorboard=config.tensorboard)
 
     def run(self) -> TrainResult:
         """Evaluate if due, save if due, leave if done, update: in this order, so that any of them can be the last thing done."""
         self.model.train()
-        with self.log:
+        with self.workers or nullcontext(), self.log:
+            epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
+            reporting.message(f"{epoch:,} updates an epoch, {self.total:,} in all on {self.world.device}")
+            reporting.message(self.how)
             if self.progress.step:
                 self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
             try:
@@ -127,10 +154,15 @@ class _Loop:
                     if reason := "interrupted" if self.job.stop.agreed else self._done():
                         return self._finish(reason)
                     self._update()
+            except WorkerLost as error:
+                raise self._ended_by(str(error), "start the same command again to resume") from error
             except Exception as error:
                 if not out_of_memory(error):
                     raise
-                raise self._too_large() from error
+                advice = (
+                    "a smaller training.batch_tokens with a larger training.gradient_accumulation_steps, or a smaller model, needs less"
+                )
+                raise self._ended_by("not enough memory", advice) from error
 
     def _done(self) -> str:
         config, progress = self.config, self.progress
@@ -155,8 +187,8 @@ class _Loop:
     def _save_asked(self) -> bool:
         progress, every = self.progress, self.config.save_every
         evaluated = progress.evaluated_step == progress.step
-        # The final weights are made of checkpoints: of the best one, or of the last `average` evaluations.
-        needed = evaluated and (progress.best_step == progress.step or self.config.average > 1)
+        # The final weights are made of checkpoints: of the best one, or of the last `average_checkpoints` evaluations.
+        needed = evaluated and (progress.best_step == progress.step or self.config.average_checkpoints > 1)
         asked = evaluated if every is None else progress.step % every == 0
         return asked or needed or bool(self._done())
 
@@ -166,19 +198,21 @@ class _Loop:
         if self.job.stop.agreed:
             return
         self.job.on_event(f"evaluate {progress.step}")
-        _seed(self.world.device, config.seed, "evaluation", progress.step)
+        seed_torch(self.world.device, config.seed, "evaluation", progress.step)
         self.model.eval()
         try:
             # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
             averaged = self.average.applied(self.model) if self.average else nullcontext()
-            with torch.no_grad(), averaged, gathered(self.model):
+            threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
+            with reporting.stage("Evaluating"), torch.no_grad(), averaged, full_parameters(self.model), threads:
                 metrics = self.job.evaluate(self.model)
         except Stopped:
             return
         finally:
             self.model.train()
-        if missing := {"loss", config.metric} - metrics.keys():
-            raise ConfigError(f"training.metric: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(sorted(missing))}")
+        for setting, names in (("metric", {"loss", config.metric}), ("eval_metrics", set(config.eval_metrics))):
+            if missing := sorted(names - metrics.keys()):
+                raise ConfigError(f"training.{setting}: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(missing)}")
         names = sorted(metrics)
         self.metrics = dict(zip(names, self.world.share([float(metrics[name]) for name in names]), strict=True))
         value, best = self.metrics[config.metric], progress.best_value
@@ -187,7 +221,7 @@ class _Loop:
         else:
             progress.bad_evaluations += 1
         progress.evaluated_step = progress.step
-        progress.recent = [*progress.recent, progress.step][-config.average :]
+        progress.recent = [*progress.recent, progress.step][-config.average_checkpoints :]
         self.log.write("evaluate", progress.step, {**self.metrics, "best": progress.best_step == progress.step})
         self._pause()
         self._agree()
@@ -204,9 +238,9 @@ class _Loop:
         self.saved = (progress.step, progress.evaluated_step)
         if self.world.main:
             best = [] if progress.best_step is None else [progress.best_step]
-            needed = best + (progress.recent if self.config.average > 1 else [])
+            needed = best + (progress.recent if self.config.average_checkpoints > 1 else [])
             passing = self.passing if self.passing != progress.step else None
-            prune_checkpoints(self.folder, keep=self.config.keep, needed=needed, passing=passing)
+            prune_checkpoints(self.folder, keep=self.config.keep_checkpoints, needed=needed, passing=passing)
         self.passing = None
         self.job.on_event(f"saved {progress.step}")
         self._pause()
@@ -222,9 +256,12 @@ class _Loop:
         rate = learning_rate(progress.step, config, total=int(self.total))
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate * parameters["factor"]
-        for start in group[:: self.world.size]:
-            self._backward(epoch, start, group, tokens)
-        norm = self._clip(Place(progress.step, len(group), epoch, first))
+        if self.workers is not None:
+            self._with_workers(self.workers, UpdateRecord(progress.step, epoch, group.start, group.stop, tokens, self.scaler.get_scale()))
+        else:
+            for start in group[:: self.world.size]:
+                self._alone(epoch, start, group, tokens)
+        norm = self._clip(FigurePosition(progress.step, len(group), epoch, first))
         log_due = progress.step % config.log_every == 0
         # On an accelerator looking at a figure would wait for it: once a log line is enough. (Before a save it is done in any case.)
         self._agree(check=log_due or self.world.device.type == "cpu")
@@ -241,7 +278,24 @@ class _Loop:
         self.window_seconds += self._pause()
         self.log.advance(progress.step)
 
-    def _backward(self, epoch: int, start: int, group: range, tokens: int) -> None:
+    def _with_workers(self, workers: Workers, update: UpdateRecord) -> None:
+        """Set the gradients of an update as worker processes compute them."""
+        self.scaler.scale(torch.zeros(()))  # nothing else tells it that it is in use
+        for place, *sums in workers.gradients(update):
+            self.watch.add(FigurePosition(update.step, 0, update.epoch, place), torch.tensor(sums[0]))
+            self.sums += torch.tensor(sums, dtype=torch.float64)
+
+    def _compute(self, update: UpdateRecord, part: int) -> list[MicroBatchSums]:
+        """Add the gradients of the micro-batches with this number, one of each batch of an update; called in any of the workers."""
+        found = []
+        for place in range(update.start, update.stop):
+            pieces = self._divided(update.epoch, place)
+            if part < len(pieces):
+                sums = self._backward(update.epoch, place, (pieces, part), lambda loss: loss * (update.scale / update.tokens))
+                found.append(MicroBatchSums(place, *(value.item() for value in sums)))
+        return found
+
+    def _alone(self, epoch: int, start: int, group: range, tokens: int) -> None:
         """Add the gradient of this process' batch of those from `start` on.
 
         A process with no batch left runs the group's first one with weight 0, to keep step with the others.
@@ -251,27 +305,29 @@ class _Loop:
         index = group.start if idle else index
         weight = 0.0 if idle else self.world.size / tokens  # gradients are averaged over the processes, not summed
         last = start + self.world.size >= group.stop
-        _seed(self.world.device, self.config.seed, epoch, index)
-        batch = self.job.collate(self._plan(epoch)[index])
-        batch = batch.to(self.world.device) if hasattr(batch, "to") else batch
-        dtype = torch.bfloat16 if self.config.precision == "bf16" else torch.float16
-        try:
-            with synchronised(self.wrapped, last):
-                with torch.autocast(self.world.device.type, dtype=dtype, enabled=self.config.precision != "fp32"):
-                    sums = self.job.loss(self.trained, batch)
-                self.scaler.scale(sums.loss * weight).backward()
-        except Exception as error:
-            if explained := _explained(error, self.config, self.world.device):
-                raise explained from error
-            raise
-        if not idle:
-            self.watch.add(Place(self.progress.step, 0, epoch, index), sums.loss)
-            self.sums += torch.stack([value.detach().to(self.sums) for value in (sums.loss, sums.nll, sums.tokens, sums.correct)])
+        pieces = self._divided(epoch, index)
+        for part in range(len(pieces)):
+            with sync_gradients(self.wrapped, last and part == len(pieces) - 1):
+                sums = self._backward(epoch, index, (pieces, part), lambda loss: self.scaler.scale(loss * weight))
+            if not idle:
+                self.watch.add(FigurePosition(self.progress.step, 0, epoch, index), sums.loss)
+                self.sums += torch.stack([value.to(self.sums) for value in sums])
 
-    def _clip(self, place: Place) -> Tensor:
+    def _backward(self, epoch: int, place: int, divided: tuple[Sequence[Any], int], scale: Callable[[Tensor], Tensor]) -> SequenceLoss:
+        pieces, part = divided
+        seed_torch(self.world.device, self.config.seed, epoch, place, *([part] if len(pieces) > 1 else []))
+        batch = self.job.collate(pieces[part])
+        return backward(self.trained, batch, self.job.loss, scale=scale, config=self.config, device=self.world.device)
+
+    def _divided(self, epoch: int, place: int) -> Sequence[Any]:
+        """Return the micro-batches of a batch."""
+        planned = self._plan(epoch)[place]
+        return [planned] if self.micro_batches == 1 or self.job.split is None else self.job.split(planned, self.micro_batches)
+
+    def _clip(self, place: FigurePosition) -> Tensor:
         self.scaler.unscale_(self.optimizer)
         parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
-        norm = full(nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
+        norm = full_tensor(nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
         if self.config.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
         if not self.scaler.is_enabled():  # in fp16 a gradient that overflows is expected, and the scaler leaves that update out
@@ -290,14 +346,13 @@ class _Loop:
         what = f"the {'norm of the gradient' if place.group else 'loss'} is not finite (examples {shown})"
         raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what}; {self._last_saved()}")
 
-    def _too_large(self) -> TrainingError:
-        """Say where memory ran out, and what needs less."""
+    def _ended_by(self, what: str, advice: str) -> TrainingError:
+        """Log what ended the run, and return the error that says where, and what to do."""
         progress = self.progress
         place = {"epoch": progress.epoch + 1, "batch": progress.batch + 1}
-        self.log.write("error", progress.step, {**place, "what": "not enough memory"})
-        advice = "a smaller training.batch_tokens with a larger training.accumulation, or a smaller model, needs less"
+        self.log.write("error", progress.step, {**place, "what": what})
         where = f"step {progress.step}, epoch {place['epoch']}, batch {place['batch']}"
-        return TrainingError(f"{where}: not enough memory; {advice}; {self._last_saved()}")
+        return TrainingError(f"{where}: {what}; {advice}; {self._last_saved()}")
 
     def _last_saved(self) -> str:
         return f"step-{self.saved[0]:08d} is the last checkpoint" if self.saved[0] else "nothing is saved yet"
@@ -327,7 +382,7 @@ class _Loop:
         self.progress.seconds += passed
         return passed
 
-    def _plan(self, epoch: int) -> Sequence[PlannedBatch]:
+    def _plan(self, epoch: int) -> Sequence[BatchIndices]:
         if epoch != self.planned_epoch:
             self.plan, self.planned_epoch = self.job.plan(epoch), epoch
         if not self.plan:
@@ -350,30 +405,7 @@ class _Loop:
         digest = weights_sha256(self.model)
         interrupted = self.job.stop.agreed or None
         if interrupted is None:
-            self.world.on_main(lambda: write_final(self.folder, progress=progress, config=self.config, run_files=self.run_files))
+            self.world.on_main(lambda: export_model(self.folder, progress=progress, config=self.config, run_files=self.run_files))
         self.log.write("stop" if interrupted else "done", progress.step, {"reason": reason, "weights_sha256": digest})
         model = None if interrupted else self.folder / "model"
         return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
-
-
-def _seed(device: torch.device, *parts: int | str) -> None:
-    """Seed torch from what names this moment of a run."""
-    seed = int.from_bytes(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little") >> 1
-    # torch.manual_seed also notes, with a stack trace, the seed of every device that is not in use: half a millisecond a batch.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
-
-
-def _explained(error: Exception, config: TrainingConfig, device: torch.device) -> RegardError | None:
-    """Return what to tell of an error that comes from a choice in the configuration, or None for any other."""
-    if device.type == "cpu" and config.precision != "fp32" and ("primitive" in str(error) or "not implemented for" in str(error)):
-        return ConfigError(f"training.precision: this processor cannot train this model in {config.precision} ({error})")
-    if not config.compile:
-        return None
-    from torch._dynamo.exc import TorchDynamoException
-
-    if not isinstance(error, TorchDynamoException):
-        return None
-    reason = str(error).strip().splitlines()[0]
-    return TrainingError(f"torch.compile failed on this model: {reason}; train with training.compile=false")

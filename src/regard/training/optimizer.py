@@ -58,11 +58,11 @@ def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
         total: updates of the whole run.
 
     Example:
-        >>> config = TrainingConfig(learning_rate=0.5, warmup=4, schedule="inverse_sqrt")
+        >>> config = TrainingConfig(learning_rate=0.5, warmup_updates=4, schedule="inverse_sqrt")
         >>> [learning_rate(step, config, total=64) for step in (1, 4, 16, 64)]
         [0.125, 0.5, 0.25, 0.125]
     """
-    peak, warmup = config.learning_rate, config.warmup
+    peak, warmup = config.learning_rate, config.warmup_updates
     if step < warmup:
         return peak * step / warmup
     if config.schedule == "constant":

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from regard.errors import CheckpointError
-from regard.training.distributed import assign, full
+from regard.training.distributed import assign_tensor, full_tensor
 
 DTYPES = {
     "F64": torch.float64,
@@ -56,7 +56,7 @@ def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[s
     """
     whole = {}
     for name, tensor in tensors.items():
-        gathered = full(tensor)
+        gathered = full_tensor(tensor)
         if keep:
             gathered = gathered.to("cpu").contiguous()
             own = gathered.untyped_storage().nbytes() == gathered.nbytes
@@ -91,7 +91,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
     with open_tensors(path) as file:
         _check_tensors(path, file, expected)
         for name, tensor in expected.items():
-            assign(tensor, file.get_tensor(name))
+            assign_tensor(tensor, file.get_tensor(name))
 
 
 def check_fit(path: Path, build: Callable[[], nn.Module]) -> None:
@@ -158,7 +158,8 @@ def open_tensors(path: Path) -> Any:
         if size > MAX_HEADER:  # some releases of the library take minutes over a header of a hundred thousand tensors
             raise CheckpointError(f"{path}: cannot be read as safetensors (a header of {size:,} bytes, at most {MAX_HEADER:,} are read)")
         return safe_open(path, framework="pt")
-    except (OSError, SafetensorError) as error:
+    # Of a file that a training removes at this moment the library says RuntimeError.
+    except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
 
 

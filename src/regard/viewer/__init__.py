@@ -1,22 +1,22 @@
 """Look at attention: records to the terminal, to a picture, or to one offline page."""
 
 from regard.viewer.items import Grid, Tokens
-from regard.viewer.maps import Areas, AttentionMap
-from regard.viewer.outputs import Hypothesis, Prediction
+from regard.viewer.maps import AreaMap, AttentionMap
+from regard.viewer.notebook import Page, view
+from regard.viewer.outputs import HypothesisRecord, PredictionRecord
 from regard.viewer.page import page_records, render_page, save_page
 from regard.viewer.picture import save_picture
 from regard.viewer.record import AttentionRecord, read_records, write_records
-from regard.viewer.show import Page, view
 from regard.viewer.terminal import render_alignment
 
 __all__ = [
-    "Areas",
+    "AreaMap",
     "AttentionMap",
     "AttentionRecord",
     "Grid",
-    "Hypothesis",
+    "HypothesisRecord",
     "Page",
-    "Prediction",
+    "PredictionRecord",
     "Tokens",
     "page_records",
     "read_records",
@@ -27,3 +27,7 @@ __all__ = [
     "view",
     "write_records",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regard.errors import DataError
-from regard.viewer.checks import check_count, check_fields, check_text, check_texts
+from regard.errors import DataError, shown
+from regard.viewer.record_checks import check_count, check_fields, check_text, check_texts
 from regard.viewer.text import visible
 
 TOKENS = ("tokens", "text")
 GRID = ("rows", "columns", "image", "size")
+MAX_CELLS = 1_000_000
+"""Of a grid: each has a label, and a page draws them all."""
 # Kinds of pictures a page may show: those a browser draws without running anything in them.
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+={0,2}")
 
@@ -80,8 +82,10 @@ class Grid:
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
             object.__setattr__(self, name, check_count(name, getattr(self, name), 1))
+        if self.rows * self.columns > MAX_CELLS:
+            raise DataError(f"rows, columns: {self.rows} x {self.columns}, expected at most {MAX_CELLS:,} cells")
         if self.image is not None and not IMAGE.fullmatch(check_text("image", self.image)):
-            raise DataError(f"image: expected a data:image/... address in base64, found {self.image[:30]!r}")
+            raise DataError(f"image: expected a data:image/... address in base64, found {shown(self.image[:30])}")
         if self.size is not None:
             if isinstance(self.size, str) or not isinstance(self.size, Sequence) or len(self.size) != 2:
                 raise DataError("size: expected 2 numbers (width, height)")

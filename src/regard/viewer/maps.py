@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.errors import DataError
-from regard.viewer.checks import check_count, check_extents, check_fields, check_shape, check_text, check_texts, check_weights, pack
+from regard.errors import DataError, shown
 from regard.viewer.items import Grid, Tokens
+from regard.viewer.record_checks import check_count, check_extents, check_fields, check_shape, check_text, check_texts, check_weights, pack
 
 # In this order a record's maps are looked at: alignments before all else.
 KINDS = ("alignment", "cross", "image", "co-attention", "hops", "self")
@@ -19,7 +19,7 @@ AREA_FIELDS = ("extents", "weights")
 
 
 @dataclass(frozen=True, eq=False)
-class Areas:
+class AreaMap:
     """Groups of neighbouring items, and the weight of each group.
 
     Attributes:
@@ -30,7 +30,7 @@ class Areas:
         DataError: extents of another form, or weights that are no such numbers.
 
     Example:
-        >>> Areas([[0, 1], [0, 2]], [[0.25, 0.75]]).weights.shape
+        >>> AreaMap([[0, 1], [0, 2]], [[0.25, 0.75]]).weights.shape
         (1, 1, 2)
     """
 
@@ -101,7 +101,7 @@ class AttentionMap:
     weights: Any = None
     layer: int | None = None
     heads: Sequence[str] = ()
-    areas: Areas | None = None
+    areas: AreaMap | None = None
 
     def __post_init__(self) -> None:
         for name in ("name", "kind", "query", "key"):
@@ -109,13 +109,13 @@ class AttentionMap:
         if not self.name:
             raise DataError("name: expected text, found none")
         if self.kind not in KINDS:
-            raise DataError(f"kind {self.kind!r}: expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+            raise DataError(f"kind {shown(self.kind)}: expected {', '.join(KINDS[:-1])} or {KINDS[-1]}")
         if self.layer is not None:
             object.__setattr__(self, "layer", check_count("layer", self.layer))
         object.__setattr__(self, "heads", check_texts("heads", self.heads, "names"))
         if isinstance(self.areas, Mapping):
-            object.__setattr__(self, "areas", Areas(**check_fields("areas", self.areas, AREA_FIELDS, AREA_FIELDS)))
-        if self.areas is not None and not isinstance(self.areas, Areas):
+            object.__setattr__(self, "areas", AreaMap(**check_fields("areas", self.areas, AREA_FIELDS, AREA_FIELDS)))
+        if self.areas is not None and not isinstance(self.areas, AreaMap):
             raise DataError(f"areas: expected areas (an object), found {type(self.areas).__name__}")
         if self.weights is not None:
             object.__setattr__(self, "weights", _by_head("weights", self.weights, "expected numbers (heads x queries x keys)"))
@@ -131,7 +131,7 @@ class AttentionMap:
         for side in ("query", "key"):
             if getattr(self, side) not in items:
                 known = ", ".join(items) or "none"
-                raise DataError(f"{side} {getattr(self, side)!r}: no such items; known ones: {known}")
+                raise DataError(f"{side} {shown(getattr(self, side))}: no such items; known ones: {known}")
         rows, columns = len(items[self.query]), len(items[self.key])
         areas, weights = self.areas, self.weights
         if areas is not None:
@@ -197,7 +197,7 @@ def _depth(values: Any) -> int:
     return depth
 
 
-def _projected(areas: Areas, cells: list[np.ndarray], columns: int) -> np.ndarray:
+def _projected(areas: AreaMap, cells: list[np.ndarray], columns: int) -> np.ndarray:
     weights = np.zeros((*areas.weights.shape[:2], columns), np.float32)
     for number, places in enumerate(cells):
         weights[:, :, places] += areas.weights[:, :, number, None]

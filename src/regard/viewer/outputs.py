@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from regard.errors import DataError
-from regard.viewer.checks import check_fields, check_number, check_numbers, check_shape, check_text, check_texts, check_weights, pack
+from regard.errors import DataError, listed, shown
 from regard.viewer.items import Grid, Tokens
+from regard.viewer.record_checks import check_fields, check_number, check_numbers, check_shape, check_text, check_texts, check_weights, pack
 
 HYPOTHESIS = ("tokens", "score", "text", "log_probs", "key", "weights")
 PREDICTION = ("label", "probabilities")
 
 
 @dataclass(frozen=True, eq=False)
-class Hypothesis:
+class HypothesisRecord:
     """One output of a search. Hypotheses that begin with the same tokens share a path of the tree that is drawn.
 
     Attributes:
@@ -30,7 +30,7 @@ class Hypothesis:
         DataError: names the field, what was found and what was expected.
 
     Example:
-        >>> Hypothesis(["the", "house"], -1.25).log_probs is None
+        >>> HypothesisRecord(["the", "house"], -1.25).log_probs is None
         True
     """
 
@@ -57,7 +57,7 @@ class Hypothesis:
         """The tokens as they can be shown."""
         return Tokens(self.tokens).labels
 
-    def fitted(self, items: Mapping[str, Tokens | Grid]) -> Hypothesis:
+    def fitted(self, items: Mapping[str, Tokens | Grid]) -> HypothesisRecord:
         """Return the hypothesis with weights over these items.
 
         Raises:
@@ -66,7 +66,7 @@ class Hypothesis:
         if self.weights is None:
             return self
         if self.key not in items:
-            raise DataError(f"key {self.key!r}: no such items; known ones: {', '.join(items) or 'none'}")
+            raise DataError(f"key {shown(self.key)}: no such items; known ones: {listed(items) or 'none'}")
         shape = (len(self.tokens), len(items[self.key]))
         wanted = f"expected {shape[0]} x {shape[1]} numbers (tokens x {self.key})"
         return replace(self, weights=check_shape("weights", self.weights, shape, wanted))
@@ -78,7 +78,7 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictionRecord:
     """A label that was chosen.
 
     Attributes:
@@ -89,7 +89,7 @@ class Prediction:
         DataError: a label that is no text, or probabilities that are no finite numbers of 0 or more.
 
     Example:
-        >>> Prediction("entailment", {"entailment": 0.9, "neutral": 0.1}).label
+        >>> PredictionRecord("entailment", {"entailment": 0.9, "neutral": 0.1}).label
         'entailment'
     """
 
@@ -112,23 +112,23 @@ class Prediction:
         return {"label": self.label, "probabilities": dict(self.probabilities)}
 
 
-def read_hypothesis(values: Any) -> Hypothesis:
+def read_hypothesis(values: Any) -> HypothesisRecord:
     """Build a hypothesis from JSON values, or return one.
 
     Raises:
         DataError: an unknown or missing field, or one that does not fit.
     """
-    if isinstance(values, Hypothesis):
+    if isinstance(values, HypothesisRecord):
         return values
-    return Hypothesis(**check_fields("a hypothesis", values, HYPOTHESIS, HYPOTHESIS[:2]))
+    return HypothesisRecord(**check_fields("a hypothesis", values, HYPOTHESIS, HYPOTHESIS[:2]))
 
 
-def read_prediction(values: Any) -> Prediction:
+def read_prediction(values: Any) -> PredictionRecord:
     """Build a prediction from JSON values, or return one.
 
     Raises:
         DataError: an unknown or missing field, or one that does not fit.
     """
-    if isinstance(values, Prediction):
+    if isinstance(values, PredictionRecord):
         return values
-    return Prediction(**check_fields("a prediction", values, PREDICTION, PREDICTION[:1]))
+    return PredictionRecord(**check_fields("a prediction", values, PREDICTION, PREDICTION[:1]))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from regard.viewer.files import write_whole
+from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import AttentionMap
-from regard.viewer.outputs import Hypothesis
+from regard.viewer.outputs import HypothesisRecord
 from regard.viewer.record import AttentionRecord
 
 DATA_MARK = "@@REGARD_DATA@@"
@@ -100,7 +100,7 @@ def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
         Traceback (most recent call last):
         regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
     """
-    write_whole(path, render_page(records).encode("utf-8"))
+    write_atomically(path, render_page(records).encode("utf-8"))
 
 
 def _page_record(record: AttentionRecord) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _page_map(found: AttentionMap) -> dict[str, Any]:
     return values
 
 
-def _page_hypothesis(found: Hypothesis) -> dict[str, Any]:
+def _page_hypothesis(found: HypothesisRecord) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(found, name) for name in ("labels", "score", "text", "key")}
     weights = None if found.weights is None else _packed(found.weights)
     return {**values, "logProbs": found.log_probs, "weights": weights}

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import DataError
-from regard.viewer.files import write_whole
+from regard.viewer.atomic_write import write_atomically
 from regard.viewer.record import AttentionRecord, Matrix
-from regard.viewer.text import display_width, fit, plain
+from regard.viewer.text import display_width, fit_width, plain_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
     if not matrix.key or not matrix.query:
         raise DataError(f"{path}: the record has no {'source' if not matrix.key else 'target'} tokens, so there is nothing to draw")
     named = map is not None or head is not None
-    title = " · ".join(plain(part) for part in (record.title, matrix.name if named else "") if part.strip())
+    title = " · ".join(plain_text(part) for part in (record.title, matrix.name if named else "") if part.strip())
     import matplotlib
 
     # A date or a random id would make each file differ from the last.
@@ -81,7 +81,7 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
             _draw(matrix, title).savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
         finally:
             log.setLevel(level)
-    write_whole(path, picture.getvalue())
+    write_atomically(path, picture.getvalue())
 
 
 def _draw(matrix: Matrix, title: str) -> Figure:
@@ -102,8 +102,8 @@ def _draw(matrix: Matrix, title: str) -> Figure:
     if longest <= 60:  # white lines between cells, until they would be most of what one sees
         mesh.set(edgecolor="white", linewidth=0.8)
     axes.invert_yaxis()
-    source = [fit(token, MAX_LABEL) for token in matrix.key]
-    target = [fit(token, MAX_LABEL) for token in matrix.query]
+    source = [fit_width(token, MAX_LABEL) for token in matrix.key]
+    target = [fit_width(token, MAX_LABEL) for token in matrix.query]
     font: dict[str, Any] = {"fontfamily": _fonts(), "fontsize": min(11.0, max(4.0, cell * 72 * 0.62)), "parse_math": False}
     axes.xaxis.tick_top()
     turned = 90 if any(display_width(token) > 2 for token in source) else 0

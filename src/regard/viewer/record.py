@@ -13,13 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from regard.errors import DataError
-from regard.viewer.checks import check_fields, check_mapping, check_numbers, check_text
-from regard.viewer.files import write_whole
+from regard.errors import DataError, listed, shortened, shown
+from regard.strict_json import parse_json
+from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens, read_items
 from regard.viewer.maps import KINDS, AttentionMap, read_map
-from regard.viewer.outputs import Hypothesis, Prediction, read_hypothesis, read_prediction
-from regard.viewer.text import plain, visible
+from regard.viewer.outputs import HypothesisRecord, PredictionRecord, read_hypothesis, read_prediction
+from regard.viewer.record_checks import check_fields, check_mapping, check_numbers, check_text
+from regard.viewer.text import plain_text, visible
 
 FORMAT = "regard.record"
 VERSION = 2
@@ -70,8 +71,8 @@ class AttentionRecord:
     items: Mapping[str, Any]
     maps: Sequence[AttentionMap] = ()
     scores: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    hypotheses: Sequence[Hypothesis] = ()
-    prediction: Prediction | None = None
+    hypotheses: Sequence[HypothesisRecord] = ()
+    prediction: PredictionRecord | None = None
     model: str = ""
     title: str = ""
     meta: Mapping[str, str] = field(default_factory=dict)
@@ -80,14 +81,14 @@ class AttentionRecord:
         set_ = object.__setattr__
         if not isinstance(self.items, Mapping) or not all(isinstance(name, str) for name in self.items):
             raise DataError("items: expected an object of name to items")
-        set_(self, "items", {name: _within(f"items: {name}", read_items, items) for name, items in self.items.items()})
+        set_(self, "items", {name: _within(f"items: {shortened(name, 40)}", read_items, items) for name, items in self.items.items()})
         for name in ("model", "title"):
             check_text(name, getattr(self, name))
         set_(self, "maps", _parts("maps", self.maps, lambda given: read_map(given).fitted(self.items)))
         names = [found.name for found in self.maps]
         for number, name in enumerate(names):
             if name in names[:number]:
-                raise DataError(f"maps[{number}]: name {name!r}: another map has it, too")
+                raise DataError(f"maps[{number}]: name {shown(name)}: another map has it, too")
         set_(self, "hypotheses", _parts("hypotheses", self.hypotheses, lambda given: read_hypothesis(given).fitted(self.items)))
         if self.prediction is not None:
             set_(self, "prediction", _within("prediction", read_prediction, self.prediction))
@@ -96,8 +97,11 @@ class AttentionRecord:
             raise DataError(f"scores: expected an object of items to numbers, found {type(self.scores).__name__}")
         for name in self.scores:
             if name not in self.items:
-                raise DataError(f"scores: {name}: no such items; known ones: {', '.join(self.items) or 'none'}")
-        scores = {name: check_numbers(f"scores: {name}", given, len(self.items[name]), "item") for name, given in self.scores.items()}
+                raise DataError(f"scores: {shortened(name, 40)}: no such items; known ones: {listed(self.items) or 'none'}")
+        scores = {
+            name: check_numbers(f"scores: {shortened(name, 40)}", given, len(self.items[name]), "item")
+            for name, given in self.scores.items()
+        }
         set_(self, "scores", scores)
 
     @classmethod
@@ -156,12 +160,12 @@ class AttentionRecord:
         if found is None and name is None:
             raise DataError("the record holds no attention")
         if found is None:
-            raise DataError(f"map {name!r}: no such map; known ones: {', '.join(item.name for item in self.maps) or 'none'}")
+            raise DataError(f"map {shown(name)}: no such map; known ones: {listed(item.name for item in self.maps) or 'none'}")
         heads = len(found.weights)
         if head is not None and head < 0:
             raise DataError(f"head {head}: expected a number of 0 or more")
         if head is not None and head >= heads:
-            raise DataError(f"head: map {found.name!r} has only {heads}")
+            raise DataError(f"head: map {shown(found.name)} has only {heads}")
         weights = found.weights[0 if heads == 1 else head] if heads == 1 or head is not None else found.weights.mean(0)
         of_head = f", head {found.heads[head] if found.heads else head + 1}" if head is not None else ""
         return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
@@ -170,7 +174,7 @@ class AttentionRecord:
         """Return the items of a list as they can be shown: white space visible, but for names of hops, which are no tokens."""
         items = self.items[name]
         hops = isinstance(items, Tokens) and any(found.kind == "hops" and found.query == name for found in self.maps)
-        return [plain(token) or visible(token) for token in items.tokens] if hops else items.labels
+        return [plain_text(token) or visible(token) for token in items.tokens] if hops else items.labels
 
     @property
     def weights(self) -> np.ndarray:
@@ -241,9 +245,9 @@ class AttentionRecord:
         if not isinstance(values, Mapping):
             raise DataError(f"expected a record (an object), found {type(values).__name__}")
         if values.get("format") != FORMAT:
-            raise DataError(f"format {values.get('format')!r}: expected {FORMAT!r}")
+            raise DataError(f"format {shown(values.get('format'))}: expected {FORMAT!r}")
         if values.get("version") != VERSION or isinstance(values["version"], bool):
-            raise DataError(f"version {values.get('version')!r}: this reader knows version {VERSION}")
+            raise DataError(f"version {shown(values.get('version'))}: this reader knows version {VERSION}")
         fields = {name: value for name, value in values.items() if name not in ("format", "version")}
         return cls(**check_fields("a record", fields, FIELDS, ("items",)))
 
@@ -265,7 +269,7 @@ def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
     """
     # Escaped to ASCII: no line separator can cut a record, and a lone surrogate survives.
     lines = [json.dumps(record.to_json(), allow_nan=False) + "\n" for record in records]
-    write_whole(path, "".join(lines).encode("ascii"))
+    write_atomically(path, "".join(lines).encode("ascii"))
 
 
 def read_records(path: str | Path) -> list[AttentionRecord]:
@@ -294,7 +298,7 @@ def read_records(path: str | Path) -> list[AttentionRecord]:
     records = []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(AttentionRecord.from_json(json.loads(line)))
+            records.append(AttentionRecord.from_json(parse_json(line)))
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
         except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from regard.errors import DataError
 from regard.viewer.record import AttentionRecord, Matrix
-from regard.viewer.text import clusters, display_width, fit, plain
+from regard.viewer.text import clusters, display_width, fit_width, plain_text
 
 SHADES = "·░▒▓█"
 # Where each shade begins, as a part of the largest weight.
@@ -51,12 +51,12 @@ def render_alignment(
     """
     if width < 20 or height < 1:
         raise DataError(f"width {width}, height {height}: expected at least 20 columns and 1 row")
-    title = [fit(plain(record.title), width), ""] if record.title.strip() else []
+    title = [fit_width(plain_text(record.title), width), ""] if record.title.strip() else []
     matrix = record.matrix(map, head)
     source, target = matrix.key, matrix.query[:height]
     if not source or not target:
         side = "source" if not source else "target"
-        return "\n".join([*title, fit(f"(no {side} tokens: nothing to draw)", width)])
+        return "\n".join([*title, fit_width(f"(no {side} tokens: nothing to draw)", width)])
     label = min(max(display_width(token) for token in target), MAX_LABEL, width // 3)
     room = width - label - 1
     cells = _cell_widths(source, room)
@@ -94,7 +94,7 @@ def _header(tokens: list[str], cells: list[int], label: int) -> list[str]:
 
 
 def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, top: float, width: int, color: bool) -> str:
-    text, label = fit(*name), name[1]
+    text, label = fit_width(*name), name[1]
     weights = matrix.weights[row]
     line = " " * (label - display_width(text)) + text + " "
     used = label + 1 + sum(cells)
@@ -105,7 +105,7 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
     number = f" {weights[best]:.2f}"
     room = width - used - 1 - len(number)
     if room >= 3 and weights[best] > 0:
-        line += " " + fit(matrix.key[best], min(room, MAX_LABEL)) + number
+        line += " " + fit_width(matrix.key[best], min(room, MAX_LABEL)) + number
     return line
 
 
@@ -136,4 +136,4 @@ def _legend(top: float, width: int, color: bool) -> list[str]:
 def _cut_note(matrix: Matrix, columns: int, rows: int, width: int) -> list[str]:
     left_out = [(len(matrix.key) - columns, "source"), (len(matrix.query) - rows, "target")]
     parts = [f"{number} {side} token{'s' if number > 1 else ''}" for number, side in left_out if number]
-    return [fit("not shown: " + ", ".join(parts), width)] if parts else []
+    return [fit_width("not shown: " + ", ".join(parts), width)] if parts else []

@@ -30,7 +30,7 @@ def visible(token: str) -> str:
     return f"\u25cc{shown}" if unicodedata.category(shown[0]).startswith("M") or shown[0] in JOINERS else shown
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Return a text for readers, a title or a sentence, as one line of printable text in which spaces stay spaces.
 
     Args:
@@ -40,7 +40,7 @@ def plain(text: str) -> str:
         Text without control characters, as of `visible`; empty for an empty text.
 
     Example:
-        >>> plain("two words\\x1b")
+        >>> plain_text("two words\\x1b")
         'two words␛'
     """
     return " ".join(visible(word) for word in text.split())
@@ -99,7 +99,7 @@ def display_width(text: str) -> int:
     return sum(_width(character) for character in text)
 
 
-def fit(text: str, width: int) -> str:
+def fit_width(text: str, width: int) -> str:
     """Cut text to a number of terminal columns, the last of them an ellipsis where something is cut.
 
     Args:
@@ -110,7 +110,7 @@ def fit(text: str, width: int) -> str:
         Text of at most `width` columns; a wide character is never halved.
 
     Example:
-        >>> fit("international", 5), fit("東京都", 4), fit("is", 5)
+        >>> fit_width("international", 5), fit_width("東京都", 4), fit_width("is", 5)
         ('inte…', '東…', 'is')
     """
     if display_width(text) <= width:

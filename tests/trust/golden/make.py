@@ -36,7 +36,7 @@ Ask = dict[str, Any]
 ASKED: dict[str, list[Ask]] = {
     "translation": [
         {"words": ["translate", RUN, "--json"], "lines": [*LINES, "unbekannt: ÿ"]},
-        {"words": ["translate", RUN, "--beam", "1", "--max-length", "5"], "lines": LINES},
+        {"words": ["translate", RUN, "--beam-size", "1", "--max-length", "5"], "lines": LINES},
     ],
     "captioning": [{"words": ["caption", RUN, *IMAGES, "--n-best", "2"], "lines": []}],
     "classification": [{"words": ["classify", RUN, "--json"], "lines": SENTENCES}],
@@ -106,7 +106,7 @@ def _train(task: str) -> Path:
         case "captioning":
             return tiny_captions.trained(folder, training={**training, "batch_tokens": 60})
         case "lm":
-            tiny_language.run(folder, model={"embed_dim": 6, "hidden_dim": 8, "layers": 1}, training=training)
+            tiny_language.run(folder, model={"embed_dim": 6, "hidden_size": 8, "num_layers": 1}, training=training)
         case _:
             tiny_sentences.train(tiny_sentences.configuration(folder, task=task, training=training), folder / "run")
     return folder / "run"
@@ -123,7 +123,7 @@ def make(task: str, target: Path) -> None:
     asked, answers = ASKED[task], []
     run = _train(task)
     shutil.rmtree(run / "checkpoints")
-    for name in ("log.jsonl", "images"):
+    for name in ("log.jsonl", "images", "tokens"):
         if (run / name).is_dir():
             shutil.rmtree(run / name)
         (run / name).unlink(missing_ok=True)

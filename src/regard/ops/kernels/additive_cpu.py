@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any
 
@@ -10,17 +9,29 @@ import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel, solid
+from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.kernels.structures import AdditiveCall
+from regard.ops.tensor_checks import Argument, is_tracing
 
-
-class _Call(ctypes.Structure):
-    # Mirrors AdditiveCall of csrc/additive.h.
-    _fields_ = [(name, ctypes.c_void_p) for name in ("query", "key", "vector", "scores", "query_grad", "key_grad", "vector_grad")] + [
-        (name, ctypes.c_int64) for name in ("batch", "targets", "sources", "width", "threads")
-    ]
+_KERNELS = {
+    name: Kernel(
+        name,
+        AdditiveCall,
+        Argument("query", "batch targets width", "float32"),
+        Argument("key", "batch sources width", "float32"),
+        Argument("vector", "width", "float32"),
+        Argument("scores", "batch targets sources", "float32"),
+        Argument("query_grad", "batch targets width", "float32", optional=True),
+        Argument("key_grad", "batch sources width", "float32", optional=True),
+        Argument("vector_grad", "batch width", "float32", optional=True),
+    )
+    for name in ("additive_forward", "additive_backward")
+}
 
 
 def supports(query: Tensor, key: Tensor, vector: Tensor) -> bool:
-    """Tell whether the native library computes these scores: float32 on a CPU, leading axes alike, the library there.
+    """Tell whether the native library computes these scores: plain or traced tensors in float32 on a CPU, leading axes alike.
 
     Args:
         query: (..., T, A).
@@ -32,9 +43,9 @@ def supports(query: Tensor, key: Tensor, vector: Tensor) -> bool:
         False
     """
     parts = (query, key, vector)
-    if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in parts):
+    if any(part.dtype != torch.float32 for part in parts) or query.shape[:-2] != key.shape[:-2]:
         return False
-    return query.shape[:-2] == key.shape[:-2] and native.library() is not None
+    return native.takes(*parts) or (native.library() is not None and query.device.type == "cpu" and is_tracing(*parts))
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
@@ -50,21 +61,21 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     leading = query.shape[:-2]
     query, key = (part.reshape(math.prod(leading), *part.shape[-2:]) for part in (query, key))
     # The registered operator is for the compiler only: its first call imports a second and a half of torch.
-    scores = _traced(query, key, vector) if torch.compiler.is_compiling() else _Scores.apply(query, key, vector)
+    scores = _traced(query, key, vector) if is_tracing(query, key, vector) else _Scores.apply(query, key, vector)
     return scores.reshape(*leading, *scores.shape[1:])
 
 
 def _forward(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     query, key, vector = query.contiguous(), key.contiguous(), vector.contiguous()
     scores = query.new_empty(query.shape[0], query.shape[1], key.shape[1])
-    _run("regard_additive_forward", query, key, vector, scores)
+    _run("additive_forward", query, key, vector, scores, None, None, None)
     return scores
 
 
 def _backward(grad: Tensor, query: Tensor, key: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    grad, query, key, vector = grad.contiguous(), query.contiguous(), key.contiguous(), vector.contiguous()
+    grad, query, key, vector = solid(grad), query.contiguous(), key.contiguous(), vector.contiguous()
     grads = torch.empty_like(query), torch.empty_like(key), query.new_empty(query.shape[0], query.shape[2])
-    _run("regard_additive_backward", query, key, vector, grad, *grads)
+    _run("additive_backward", query, key, vector, grad, *grads)
     # Summed here, in a fixed order, so that the result does not depend on which thread took which sentence.
     return grads[0], grads[1], grads[2].sum(0)
 
@@ -76,14 +87,14 @@ class _Scores(torch.autograd.Function):
         return _forward(query, key, vector)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, vector = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            return _backward(grad, query, key, vector)
-        # A gradient of the gradient is asked for: in plain operations, which autograd can follow once more.
-        tanh = torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3))
-        inner = grad.unsqueeze(-1) * vector * (1 - tanh * tanh)
-        return inner.sum(-2), inner.sum(-3), (grad.unsqueeze(-1) * tanh).flatten(0, -2).sum(0)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            return differentiable_gradients(_plain, ctx.saved_tensors, ctx.needs_input_grad, grad)
+        return _backward(grad, *ctx.saved_tensors)
+
+
+def _plain(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+    return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ vector
 
 
 _traced = torch.library.custom_op("regard::additive_scores", _forward, mutates_args=(), device_types="cpu")
@@ -107,11 +118,5 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> No
 _traced.register_autograd(lambda ctx, grad: _traced_backward(grad, *ctx.saved_tensors), setup_context=_keep)
 
 
-def _run(name: str, query: Tensor, key: Tensor, vector: Tensor, scores: Tensor, *grads: Tensor) -> None:
-    library = native.library()
-    assert library is not None
-    pointers = [part.data_ptr() for part in (query, key, vector, scores, *grads)]
-    sizes = query.shape[0], query.shape[1], key.shape[1], query.shape[2], torch.get_num_threads()
-    call = _Call(*pointers, *(None for _ in range(7 - len(pointers))), *sizes)
-    if getattr(library, name)(ctypes.byref(call)):
-        raise MemoryError(f"{name}: no memory for the threads")
+def _run(name: str, *tensors: Tensor | None) -> None:
+    _KERNELS[name].run(_KERNELS[name].make(*tensors))

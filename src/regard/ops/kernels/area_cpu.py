@@ -1,4 +1,4 @@
-"""Area attention by the native library, see `csrc/area_body.h`: shapes and strides in, nothing computed here."""
+"""Area attention by the native library, see `csrc/area.h`: shapes and strides in, nothing computed here."""
 
 from __future__ import annotations
 
@@ -11,41 +11,20 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.ops.area_windows import Extent
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import address, solid
+from regard.ops.kernels.structures import AreaCall, AreaMask, AreaView
+from regard.ops.masks import check_mask
+from regard.ops.tensor_checks import Argument, Signature
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-TILE = 32  # AREA_TILE of csrc/area.h
-LONGEST, TALLEST = 16, 4  # area of a sequence; height and width of an area of a grid: MOST_LENGTH and MOST_SIDE of csrc/area_sweep.h
-
-
-class _View(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "row"))]
-
-
-class _Mask(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), *((name, ctypes.c_int64) for name in ("batch", "head", "key", "query"))]
-
-
-class _Features(ctypes.Structure):
-    # Mirrors AreaFeatures of csrc/feature.h.
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("mean", "mean_turned", "deviation", "deviation_turned", "output", "shape")),
-        *((name, ctypes.c_void_p) for name in ("grad_mean", "grad_deviation", "grad_output", "grad_shape")),
-        ("epsilon", ctypes.c_double),
-    ]
-
-
-class _Call(ctypes.Structure):
-    # Mirrors AreaCall of csrc/area.h.
-    _fields_ = [
-        *((name, _View) for name in ("query", "key", "value", "output", "grad_output", "grad_query", "grad_key", "grad_value")),
-        ("mask", _Mask),
-        ("sums", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("batch", "heads", "queries", "keys", "key_size", "value_size")),
-        *((name, ctypes.c_int64) for name in ("grid_height", "grid_width", "area_height", "area_width")),
-        ("scale", ctypes.c_double),
-        *((name, ctypes.c_int32) for name in ("causal", "mean_values", "storage", "threads", "target")),
-        ("features", ctypes.POINTER(_Features)),
-    ]
+TILE = 32  # AREA_TILE of csrc/calls.h
+_TENSORS = Signature(
+    "area_attention",
+    Argument("query", "B H T D"),
+    Argument("key", "B H S D", dtype="query"),
+    Argument("value", "B H S Dv", dtype="query"),
+)
+LONGEST, TALLEST = 16, 4  # area of a sequence; height and width of an area of a grid: MAX_LENGTH and MAX_SIDE of csrc/area_sweep.h
 
 
 def unsupported(query: Tensor, extent: Extent) -> str | None:
@@ -124,7 +103,7 @@ def backward(
         ...     grads = backward((x, x, x), None, ((1, 3), (1, 2)), (x, results[1]), **options)
     """
     query, key, value = tensors = tuple(_rows(x) for x in tensors)
-    grad, sums = _rows(results[0]), results[1].contiguous()
+    grad, sums = solid(results[0]), results[1].contiguous()
     grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
     if 0 in (grad.numel(), key.shape[2], query.shape[3]):
         return grads[0].zero_(), grads[1].zero_(), grads[2].zero_()
@@ -152,25 +131,28 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _view(x: Tensor) -> _View:
-    return _View(x.data_ptr(), *x.stride()[:3])
+def _view(x: Tensor) -> AreaView:
+    return AreaView(address(x, "area_attention", "a tensor"), *x.stride()[:3])
 
 
-def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> _Call:
+def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> AreaCall:
     query, key, value = tensors
+    _TENSORS.check(query, key, value)
+    if mask is not None:
+        check_mask(mask, (*query.shape[:3], key.shape[2]), "area_attention")
     (rows, columns), (height, width) = extent
     if columns == 1:  # a column is a sequence, too
         rows, columns, height, width = columns, rows, width, height
     batch, heads, queries, key_size = query.shape
-    call = _Call(query=_view(query), key=_view(key), value=_view(value))
+    call = AreaCall(query=_view(query), key=_view(key), value=_view(value))
     call.batch, call.heads, call.queries, call.keys = batch, heads, queries, value.shape[2]
     call.key_size, call.value_size = key_size, value.shape[3]
     call.grid_height, call.grid_width, call.area_height, call.area_width = rows, columns, height, width
-    call.storage, call.threads, call.target = STORAGE[query.dtype], torch.get_num_threads(), -1
+    call.storage, call.threads = STORAGE[query.dtype], torch.get_num_threads()
     if mask is not None:
         call.kept = mask = _by_key(mask, queries)  # a reference, so that the memory stays
         strides = (stride if size > 1 else 0 for stride, size in zip(mask.stride(), mask.shape, strict=True))
-        call.mask = _Mask(mask.data_ptr(), *strides)
+        call.mask = AreaMask(mask.data_ptr(), *strides)
     return call
 
 
@@ -188,7 +170,7 @@ def _by_key(mask: Tensor, queries: int) -> Tensor:
     return padded
 
 
-def _run(name: str, call: _Call) -> None:
+def _run(name: str, call: AreaCall) -> None:
     library = native.library()
     if library is None:
         raise ConfigError(f"area_attention: {native.status().reason}")

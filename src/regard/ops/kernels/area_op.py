@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.ops.area_windows import Size, area_extent
+from regard.ops.area_windows import AreaSize, area_extent
 from regard.ops.kernels import area_cpu, area_torch, native
+from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.tensor_checks import is_plain
 
 
 class Settings(NamedTuple):
@@ -26,7 +28,7 @@ class Settings(NamedTuple):
     scale: float
 
     @property
-    def size(self) -> Size:
+    def size(self) -> AreaSize:
         """The largest area, as `regard.ops.area_attention` takes it."""
         return (int(self.max_area[0]), int(self.max_area[1])) if self.grid else int(self.max_area[0])
 
@@ -74,8 +76,9 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        way = _twice if torch.is_grad_enabled() else _backward
-        return *way(grad, ctx.saved_tensors, ctx.settings), None, None
+        if torch.is_grad_enabled():
+            return *_twice(grad, ctx.saved_tensors, ctx.settings, ctx.needs_input_grad), None, None
+        return *_backward(grad, ctx.saved_tensors, ctx.settings), None, None
 
 
 def area_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, settings: Settings) -> Tensor:
@@ -97,8 +100,7 @@ def area_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
         >>> if unsupported(x, ((1, 3), (1, 2))) is None:
         ...     context = area_attention(x, x, x, None, Settings([2], [], False, False, 1.0))
     """
-    plain = all(type(x) in (Tensor, torch.nn.Parameter) for x in (query, key, value))
-    if plain and not torch.compiler.is_compiling():
+    if is_plain(query, key, value, mask):
         return _Direct.apply(query, key, value, mask, settings)
     return attend(query, key, value, mask, *settings)[0]
 
@@ -194,20 +196,21 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        grads = _twice(grad, ctx.saved_tensors, ctx.settings)
+        grads = _twice(grad, ctx.saved_tensors, ctx.settings, ctx.needs_input_grad)
     else:
         query, key, value, mask, out, lse = ctx.saved_tensors
         grads = attend_backward(grad, query, key, value, mask, out, lse, *ctx.settings)
     return *grads, *(None for _ in range(1 + len(ctx.settings)))
 
 
-def _twice(grad: Tensor, saved: Sequence[Any], settings: Settings) -> tuple[Tensor, ...]:
-    # A gradient of the gradient is asked for: by plain operations, which autograd can follow once more.
-    mask = saved[3]
-    query, key, value = parts = [x if x.requires_grad else x.detach().requires_grad_() for x in saved[:3]]
+def _twice(grad: Tensor, saved: Sequence[Any], settings: Settings, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
     value_mode = "mean" if settings.mean_values else "sum"
     request = area_torch.Request(settings.size, settings.shape, causal=settings.causal, value_mode=value_mode, scale=settings.scale)
-    return torch.autograd.grad(area_torch.attend(query, key, value, mask, request).context, parts, grad, create_graph=True)
+
+    def plain(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return area_torch.attend(query, key, value, saved[3], request).context
+
+    return differentiable_gradients(plain, saved[:3], needed[:3], grad)
 
 
 attend.register_autograd(_differentiate, setup_context=_keep)

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.area import AreaWeights, area_mask, area_softmax, item_weights, shape_features
-from regard.ops.area_windows import Size, area_counts, area_extent, window_moments, window_sums
+from regard.ops.area_windows import AreaSize, area_counts, area_extent, safe_deviation, window_sums
 from regard.ops.masks import causal_mask
+from regard.ops.materialized_areas import AreaWeights, area_mask, area_softmax, item_weights, shape_features
+from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.reference import AreaResult
-from regard.ops.shield import shield
 
 # C libraries give tensors of 32 MiB and more back to the system at once, and each new one is zeroed again, page by page.
 PIECE = 24 * 2**20
@@ -28,7 +28,7 @@ PIECE = 24 * 2**20
 class Request(NamedTuple):
     """The settings of a call, see `regard.ops.area_attention`; `scale` holds the temperature, too."""
 
-    max_area: Size
+    max_area: AreaSize
     grid: tuple[int, int] | None = None
     causal: bool = False
     value_mode: str = "sum"
@@ -55,7 +55,8 @@ def size_features(weights: AreaWeights, max_area: int) -> Tensor:
         [[1.0, 0.0], [1.0, 0.0]]
     """
     if weights.width.shape[0] < max_area:
-        raise ShapeError(f"area keys: embeddings for areas up to {weights.width.shape[0]} items, but areas reach {max_area}")
+        found = (weights.height.shape[0], weights.width.shape[0])
+        raise ShapeError(f"area keys: embeddings for areas up to {found} (height, width), but areas reach {(1, max_area)}")
     return torch.cat([weights.width[:max_area], weights.height[:1].expand(max_area, -1)], dim=-1)
 
 
@@ -68,7 +69,7 @@ def hidden_features(key: Tensor, request: Request, weights: AreaWeights) -> Tens
         weights: see `regard.ops.AreaWeights`.
 
     Returns:
-        (B, H, N, D).
+        (B, H, N, D), NaN for areas whose deviation is beyond the type, see `regard.ops.area_windows.safe_deviation`.
 
     Example:
         >>> weights = AreaWeights(torch.zeros(1, 1), torch.ones(2, 1), torch.ones(2, 6), torch.ones(2, 2))
@@ -79,8 +80,9 @@ def hidden_features(key: Tensor, request: Request, weights: AreaWeights) -> Tens
     max_area, grid = request.max_area, request.grid
     shape = shape_features(weights, area_extent(key.shape[-2], max_area, grid)).to(key.dtype)
     average = window_sums(F.linear(key, columns[0]), max_area, grid, mean=True)
-    _, sigma = window_moments(key, max_area, grid)
-    return torch.relu(average + F.linear(sigma, columns[1]) + F.linear(shape, columns[2], weights.hidden_bias))
+    sigma, overflown = safe_deviation(key, max_area, grid)
+    hidden = torch.relu(average + F.linear(sigma, columns[1]) + F.linear(shape, columns[2], weights.hidden_bias))
+    return hidden.masked_fill(overflown, torch.nan)
 
 
 def attend(
@@ -110,13 +112,23 @@ def attend(
         3.200000047683716
     """
     allowed = _allowed(query, key, mask, request.causal)
-    key, value, tainted = shield(key, value, allowed)
+    key, value, tainted = mask_nonfinite(key, value, allowed)
     max_area, grid = request.max_area, request.grid
+    seen = None if allowed is None else area_mask(allowed, max_area, grid)
     if key_weights is None:
-        areas = window_sums(_scores(query * request.scale, key).unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
+        scores = _scores(query * request.scale, key)
+        if key.shape[-2]:  # no weight depends on it; near 0, where it matters, sums round off little, and none overflows upwards
+            largest = (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).detach().amax(-1, keepdim=True)
+            scores = scores - largest.masked_fill(largest.isinf(), 0.0)
+        areas = window_sums(scores.unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
     else:
-        areas = _scores((query * request.scale) @ key_weights.output, hidden_features(key, request, key_weights))
-    weights = area_softmax(areas, None if allowed is None else area_mask(allowed, max_area, grid), top_k=request.top_k)
+        keys = hidden_features(key, request, key_weights)
+        # Once more: finite items may have an infinite deviation.
+        keys, _, overflown = mask_nonfinite(keys, keys, seen)
+        if tainted is not None and overflown is not None:
+            tainted = tainted | overflown
+        areas = _scores((query * request.scale) @ key_weights.output, keys)
+    weights = area_softmax(areas, seen, top_k=request.top_k)
     used = F.dropout(weights, request.dropout) if request.dropout else weights
     items = item_weights(used, max_area, grid, value_mode=request.value_mode)
     context = items.to(value.dtype) @ value
@@ -176,9 +188,9 @@ def _scores(query: Tensor, key: Tensor) -> Tensor:
 def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
     target, source = query.shape[-2], key.shape[-2]
     if mask is not None:
-        mask = mask if mask.dim() > 1 else mask.reshape(1, -1)
+        mask = mask[(None,) * (query.dim() - mask.dim())]
         mask = mask.expand(*mask.shape[:-1], source)
     if not causal:
         return mask
-    past = causal_mask(target, source, query.device)
+    past = causal_mask(target, source, query.device)[(None,) * (query.dim() - 2)]
     return past if mask is None else mask & past

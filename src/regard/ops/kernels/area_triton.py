@@ -40,7 +40,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.kernels.area_triton_backward import memory_kernel, query_kernel
 from regard.ops.kernels.area_triton_forward import Plan, encode, forward_kernel
-from regard.ops.shield import finite_rows
+from regard.ops.nonfinite import finite_rows
 
 MAX_ITEMS = 16  # in the largest area: every size of area is written out in the kernel
 MAX_HEAD = 128  # beyond it a tile of queries no longer fits into registers and shared memory

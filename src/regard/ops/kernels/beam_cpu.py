@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from regard.errors import ShapeError
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.structures import BeamCall
+from regard.ops.tensor_checks import Argument, check_range
+
+_KERNEL = Kernel(
+    "beam",
+    BeamCall,
+    Argument("rows", "sentences", "int64"),
+    Argument("max_length", "all", "int64"),
+    Argument("ceiling", "all", "float32"),
+    Argument("totals", "sentences hypotheses", "float32"),
+    Argument("log_probs", "sentences hypotheses width", "float32"),
+    Argument("tokens", "sentences hypotheses width", "int64"),
+    Argument("scores", "sentences best", "float32"),
+    Argument("count", "sentences", "int64"),
+    *(Argument(f"end_{name}", "most", "int64") for name in ("rows", "places", "nodes", "tokens")),
+    *(Argument(f"end_{name}", "most", "float32") for name in ("scores", "log_probs")),
+    Argument("kept", "sentences", "int64"),
+    Argument("kept_scores", "sentences best", "float32"),
+    Argument("kept_count", "sentences", "int64"),
+    *(Argument(f"going_{name}", "sentences going", "float32") for name in ("totals", "log_probs")),
+    *(Argument(f"going_{name}", "sentences going", "int64") for name in ("tokens", "beams", "nodes")),
+)
 
 
-class _Call(ctypes.Structure):
-    # Mirrors BeamCall of csrc/beam.h.
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("rows", "max_length", "ceiling", "totals", "log_probs", "tokens", "scores", "count")),
-        *((f"end_{name}", ctypes.c_void_p) for name in ("rows", "places", "nodes", "tokens", "scores", "log_probs")),
-        *((name, ctypes.c_void_p) for name in ("kept", "kept_scores", "kept_count")),
-        *((f"going_{name}", ctypes.c_void_p) for name in ("totals", "log_probs", "tokens", "beams", "nodes")),
-        *((name, ctypes.c_int64) for name in ("sentences", "hypotheses", "width", "beam", "going", "best", "length", "eos")),
-        ("enough", ctypes.c_double),
-        ("penalty", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("ended", "left", "bad")),
-    ]
-
-
-class Searched(NamedTuple):
+class BeamCandidates(NamedTuple):
     """B sentences still searched, K hypotheses of each, C candidates of each of those.
 
     Attributes:
@@ -49,7 +58,7 @@ class Searched(NamedTuple):
     count: Tensor
 
 
-class Kept(NamedTuple):
+class BeamSelection(NamedTuple):
     """What a step leaves.
 
     Attributes:
@@ -70,17 +79,17 @@ class Kept(NamedTuple):
     bad: int
 
 
-def supports(log_probs: Tensor) -> bool:
-    """Tell whether the native library can do it: on a CPU, with the library there.
+def supports(searched: BeamCandidates) -> bool:
+    """Tell whether the native library can do it: plain tensors on a CPU, log-probabilities in float32.
 
     Example:
-        >>> supports(torch.zeros(1, 2, 3, device="meta"))
+        >>> supports(BeamCandidates(*[torch.zeros(1, 2, 3, device="meta")] * 8))
         False
     """
-    return log_probs.device.type == "cpu" and native.library() is not None
+    return searched.log_probs.dtype == torch.float32 and native.takes(*searched)
 
 
-def keep(searched: Searched, *, beam: int, length: int, eos: int, enough: float, penalty: float) -> Kept:
+def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: float, penalty: float) -> BeamSelection:
     """Decide which candidates of a step end, which go on, and which sentences are done; `regard.decoding` says by which rules.
 
     Only for what `supports` accepts.
@@ -96,27 +105,24 @@ def keep(searched: Searched, *, beam: int, length: int, eos: int, enough: float,
     Example:
         >>> one, log_probs, tokens = torch.ones(1, dtype=torch.long), torch.tensor([[[-1.0, -2.0]]]), torch.tensor([[[7, 3]]])
         >>> best = torch.tensor([[-9.0]])
-        >>> searched = Searched(one - 1, one * 9, torch.ones(1), torch.zeros(1, 1), log_probs, tokens, best, one)
-        >>> keep(searched, beam=1, length=1, eos=3, enough=5.0, penalty=1.0).going[2].tolist() if supports(log_probs) else [[7]]
+        >>> searched = BeamCandidates(one - 1, one * 9, torch.ones(1), torch.zeros(1, 1), log_probs, tokens, best, one)
+        >>> ready = supports(searched)
+        >>> keep(searched, beam=1, length=1, eos=3, enough=5.0, penalty=1.0).going[2].tolist() if ready else [[7]]
         [[7]]
     """
-    library = native.library()
-    assert library is not None
-    given = tuple(part.contiguous() for part in searched)
     batch, hypotheses, width = searched.log_probs.shape
     best, going, most = searched.scores.shape[1], min(beam, hypotheses * width), batch * min(2 * beam, hypotheses * width)
-    ends = (*(_whole(most) for _ in range(4)), torch.empty(most), torch.empty(most))
-    rows, scores, count = _whole(batch), torch.empty(batch, best), _whole(batch)
-    on = (torch.empty(batch, going), torch.empty(batch, going), *(_whole(batch, going) for _ in range(3)))
-    pointers = (part.data_ptr() for part in (*given, *ends, rows, scores, count, *on))
-    call = _Call(*pointers, batch, hypotheses, width, beam, going, best, length, eos, enough, penalty)
-    if library.regard_beam(ctypes.byref(call)):
-        raise MemoryError("regard_beam: no memory")
+    if min(best, going) < 1:
+        raise ShapeError(f"beam search: {beam} hypotheses of {hypotheses} x {width} candidates, {best} of them kept: at least 1 of each")
+    real, whole = searched.log_probs.new_empty, searched.tokens.new_empty
+    ends = (*(whole(most) for _ in range(4)), real(most), real(most))
+    rows, scores, count = whole(batch), real(batch, best), whole(batch)
+    on = (real(batch, going), real(batch, going), *(whole(batch, going) for _ in range(3)))
+    given = (part.contiguous() for part in searched)
+    call = _KERNEL.make(*given, *ends, rows, scores, count, *on, beam=beam, length=length, eos=eos, enough=enough, penalty=penalty)
+    if not _KERNEL.run(call):
+        check_range("beam search", "rows", searched.rows, 0, len(searched.max_length) - 1)
     left = call.left
-    return Kept(
+    return BeamSelection(
         tuple(part[: call.ended] for part in ends), rows[:left], scores[:left], count[:left], tuple(part[:left] for part in on), call.bad
     )
-
-
-def _whole(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.long)

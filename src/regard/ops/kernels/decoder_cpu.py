@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels import native
-from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
+from regard.errors import RangeError, ShapeError
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.panels import Affine, PackedWeights
+from regard.ops.kernels.structures import DecoderCall, DecoderKeys, DecoderLayer, DecoderNorm
+from regard.ops.tensor_checks import Argument, Signature, check_range
 
 
 class AreaKeyWeights(NamedTuple):
@@ -27,7 +29,7 @@ class AreaKeyWeights(NamedTuple):
     shape: Tensor
 
 
-class LayerWeights(NamedTuple):
+class DecoderLayerWeights(NamedTuple):
     """The weights of a decoder's layer.
 
     Attributes:
@@ -53,7 +55,7 @@ class LayerWeights(NamedTuple):
     learned: AreaKeyWeights | None = None
 
 
-class Memory(NamedTuple):
+class DecoderMemory(NamedTuple):
     """What a layer attends to; an item's numbers stand side by side.
 
     Attributes:
@@ -77,38 +79,41 @@ class Memory(NamedTuple):
     lengths: Tensor | None
 
 
-class _Norm(ctypes.Structure):
-    # Mirrors DecoderNorm.
-    _fields_ = [("weight", ctypes.c_void_p), ("bias", ctypes.c_void_p)]
-
-
-class _Keys(ctypes.Structure):
-    # Mirrors DecoderKeys.
-    _fields_ = [("moments", PanelLinear), ("output", PanelLinear), ("shape", ctypes.c_void_p)]
-
-
-class _Layer(ctypes.Structure):
-    # Mirrors DecoderLayer.
-    _fields_ = [
-        *((name, PanelLinear) for name in ("project", "join", "ask", "answer", "hidden", "output")),
-        ("norms", _Norm * 3),
-        *((name, ctypes.c_void_p) for name in ("keys", "values", "area_keys", "area_values", "source_keys", "source_values")),
-        *((name, ctypes.c_void_p) for name in ("source_places", "source_lengths")),
-        *((name, ctypes.c_int64) for name in ("sources", "source_key_row", "source_value_row", "areas", "source_areas")),
-        ("learned", _Keys),
-    ]
-
-
-class _Call(ctypes.Structure):
-    # Mirrors DecoderCall.
-    _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)),
-        ("norm", _Norm),
-        *((name, ctypes.c_void_p) for name in ("x", "out", "weights", "places")),
-        *((name, ctypes.c_int64) for name in ("count", "shown", "rows", "share", "width", "heads", "wide", "steps", "first", "pre")),
-        ("eps", ctypes.c_double),
-        ("threads", ctypes.c_int64),
-    ]
+_STEP = Kernel(
+    "decoder",
+    DecoderCall,
+    Argument("x", "rows width", "float32"),
+    Argument("out", "rows width", "float32"),
+    Argument("weights", "groups share heads sources", "float32"),
+    Argument("places", "rows steps", "int64"),
+)
+# A layer's tensors, checked and pointed to as those of a call are.
+_MEMORY = Kernel(
+    "decoder",
+    DecoderLayer,
+    Argument("keys", "items heads size", "float32"),
+    Argument("values", "items heads size", "float32"),
+    Argument("area_keys", "made heads size", "float32", optional=True),
+    Argument("area_values", "made heads size", "float32", optional=True),
+    Argument("source_keys", "source_items heads size", "float32"),
+    Argument("source_values", "source_items heads size", "float32"),
+    Argument("source_places", "groups sources", "int64"),
+    Argument("source_lengths", "groups", "int64", optional=True),
+    loose=("source_keys", "source_values"),
+)
+_WEIGHTS = Signature(
+    "decoder layer",
+    *(Argument(name, "E E", "float32") for name in ("query", "key", "value", "join", "ask", "answer")),
+    Argument("hidden", "F E", "float32"),
+    Argument("output", "E F", "float32"),
+    *(Argument(name, "E", "float32") for name in ("norm of self-attention", "norm of the source", "norm of the feed-forward")),
+)
+_LEARNED = Signature(
+    "decoder layer, keys of areas",
+    Argument("moments", "D D2", "float32"),
+    Argument("output", "D D", "float32"),
+    Argument("shape", "A D", "float32"),
+)
 
 
 class DecoderPlan:
@@ -129,17 +134,20 @@ class DecoderPlan:
     Example:
         >>> one = lambda *shape: Affine(torch.zeros(shape), torch.zeros(shape[:1]))
         >>> project, norm = (one(2, 2), one(2, 2), one(2, 2)), one(2)
-        >>> layer = LayerWeights(project, one(2, 2), one(2, 2), one(2, 2), one(3, 2), one(2, 3), (norm, norm, norm))
+        >>> layer = DecoderLayerWeights(project, one(2, 2), one(2, 2), one(2, 2), one(3, 2), one(2, 3), (norm, norm, norm))
+        >>> from regard.ops.kernels import native
         >>> native.library() is None or DecoderPlan([layer], None, heads=1, pre=False, eps=1e-5, shown=0).width == 2
         True
     """
 
-    def __init__(self, layers: Sequence[LayerWeights], norm: Affine | None, *, heads: int, pre: bool, eps: float, shown: int) -> None:
-        self._shelf = Shelf()
+    def __init__(
+        self, layers: Sequence[DecoderLayerWeights], norm: Affine | None, *, heads: int, pre: bool, eps: float, shown: int
+    ) -> None:
+        self._shelf = PackedWeights()
         self.width, self._heads = layers[0].join.weight.shape[0], heads
         self._pre, self._eps, self.shown = pre, eps, shown
-        self._norm = _Norm() if norm is None else self._point(norm)
-        self._layers = (_Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        self._norm = DecoderNorm() if norm is None else self._point(norm)
+        self._layers = (DecoderLayer * len(layers))(*(self._layer(layer) for layer in layers))
         self.learned = [0 if layer.learned is None else len(layer.learned.shape) for layer in layers]
 
     @property
@@ -147,7 +155,7 @@ class DecoderPlan:
         """H and D."""
         return self._heads, self.width // self._heads
 
-    def step(self, x: Tensor, memories: Sequence[Memory], places: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, memories: Sequence[DecoderMemory], places: Tensor, first: int) -> tuple[Tensor, Tensor]:
         """Map the newest token of each row through all layers.
 
         Args:
@@ -159,43 +167,79 @@ class DecoderPlan:
         Returns:
             (R, E), and the shown layer's weights (G, R / G, H, S).
         """
-        library = native.library()
-        assert library is not None
         x, places = x.contiguous(), places.contiguous()
         rows, (groups, length) = x.shape[0], memories[self.shown].places.shape
+        if x.shape[1:] != (self.width,) or not groups or rows % groups or any(len(each.places) != groups for each in memories):
+            tables = ", ".join(str(tuple(each.places.shape)) for each in memories)
+            raise ShapeError(f"decoder step: x (R, {self.width}) for tables (G, S) with G dividing R: found {tuple(x.shape)} and {tables}")
         out, weights = torch.empty_like(x), x.new_empty(groups, rows // groups, self._heads, length)
         layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
-        kept = [_point_to(layer, memory) for layer, memory in zip(layers, memories, strict=True)]
-        pointers = (part.data_ptr() for part in (x, out, weights, places))
-        sizes = (len(layers), self.shown, rows, rows // groups, self.width, self._heads, self._shelf.widest, places.shape[1])
-        call = _Call(layers, self._norm, *pointers, *sizes, first, int(self._pre), self._eps, torch.get_num_threads())
-        if library.regard_decoder(ctypes.byref(call)):
-            raise MemoryError("regard_decoder: no memory for the threads")
+        kept = [self._point_to(layer, memory, areas) for layer, memory, areas in zip(layers, memories, self.learned, strict=True)]
+        call = _STEP.make(
+            *(x, out, weights, places),
+            **{"layers": layers, "norm": self._norm, "count": len(layers), "shown": self.shown, "wide": self._shelf.widest},
+            **{"first": first, "pre": self._pre, "eps": self._eps},
+        )
+        if not _STEP.run(call):
+            self._complain(memories, places, (first, rows))
         del kept  # until here
         return out, weights
 
-    def _layer(self, layer: LayerWeights) -> _Layer:
+    def _complain(self, memories: Sequence[DecoderMemory], places: Tensor, newest: tuple[int, int]) -> None:
+        # Says which whole number names nothing.
+        first, rows = newest
+        for memory in memories:
+            room = memory.key.shape[0]
+            if first < 0 or first + rows > room:
+                raise RangeError(f"decoder step: the newest items are to stand at {first} to {first + rows - 1}, in stores of {room}")
+            check_range("decoder step", "places", places, 0, room - 1)
+            check_range("decoder step", "places of the source", memory.places, 0, memory.source_key.shape[0] - 1)
+            if memory.lengths is not None:
+                check_range("decoder step", "lengths of the source", memory.lengths, 0, memory.places.shape[1])
+
+    def _layer(self, layer: DecoderLayerWeights) -> DecoderLayer:
+        parts = (*layer.project, layer.join, layer.ask, layer.answer, layer.hidden, layer.output, *layer.norms)
+        if _WEIGHTS.check(*(part.weight for part in parts))["E"] != self.width or self.width % self._heads:
+            raise ShapeError(f"decoder layer: expected weights of {self.width} features in {self._heads} heads")
         biases = [part.bias for part in layer.project if part.bias is not None]
         project = Affine(torch.cat([part.weight for part in layer.project]), torch.cat(biases) if biases else None)
         products = (project, layer.join, layer.ask, layer.answer, layer.hidden, layer.output)
-        norms = (_Norm * 3)(*map(self._point, layer.norms))
-        made = _Layer(*map(self._shelf.linear, products), norms, areas=layer.areas[0], source_areas=layer.areas[1])
+        norms = (DecoderNorm * 3)(*map(self._point, layer.norms))
+        made = DecoderLayer(*map(self._shelf.linear, products), norms, areas=layer.areas[0], source_areas=layer.areas[1])
         if layer.learned is not None:
             moments, output, shape = layer.learned
-            made.areas, made.learned = len(shape), _Keys(self._shelf.linear(moments), self._shelf.linear(output), self._shelf.keep(shape))
+            sizes = _LEARNED.check(moments.weight, output.weight, shape)
+            if (sizes["D"], sizes["D2"]) != (self.width // self._heads, 2 * sizes["D"]):
+                raise ShapeError(f"decoder layer: keys of areas for heads of {self.width // self._heads} features, found {sizes}")
+            made.areas, made.learned = (
+                len(shape),
+                DecoderKeys(self._shelf.linear(moments), self._shelf.linear(output), self._shelf.keep(shape)),
+            )
         return made
 
-    def _point(self, part: Affine) -> _Norm:
-        assert part.bias is not None
-        return _Norm(self._shelf.keep(part.weight), self._shelf.keep(part.bias))
+    def _point(self, part: Affine) -> DecoderNorm:
+        if part.bias is None or part.bias.shape != part.weight.shape or part.weight.shape != (self.width,):
+            found = tuple(part.weight.shape), None if part.bias is None else tuple(part.bias.shape)
+            raise ShapeError(f"decoder layer: a norm has weight and bias ({self.width},), found {found[0]} and {found[1]}")
+        return DecoderNorm(self._shelf.keep(part.weight), self._shelf.keep(part.bias))
+
+    def _point_to(self, layer: DecoderLayer, memory: DecoderMemory, areas: int) -> tuple[Tensor | None, ...]:
+        # Returns what must live as long as the pointers.
+        kept = (*memory[:6], memory.places.contiguous(), None if memory.lengths is None else memory.lengths.contiguous())
+        found = _MEMORY.make(*kept)
+        made = 0 if memory.area_key is None or memory.area_value is None else len(memory.area_key)
+        if memory.key.shape[1:] != self.heads_and_size or made < areas * len(memory.key):
+            raise ShapeError(
+                f"decoder step: keys (M, {self._heads}, {self.width // self._heads}) and {areas} M of areas, "
+                f"found {tuple(memory.key.shape)} and {made}"
+            )
+        for name in _POINTERS:
+            setattr(layer, name, getattr(found, name))
+        layer.source_key_row, layer.source_value_row = memory.source_key.stride(0), memory.source_value.stride(0)
+        return kept
 
 
-def _point_to(layer: _Layer, memory: Memory) -> tuple[Tensor | None, ...]:
-    # Returns what must live as long as the pointers.
-    kept = (*memory[:6], memory.places.contiguous(), None if memory.lengths is None else memory.lengths.contiguous())
-    names = ("keys", "values", "area_keys", "area_values", "source_keys", "source_values", "source_places", "source_lengths")
-    for name, part in zip(names, kept, strict=True):
-        setattr(layer, name, None if part is None else part.data_ptr())
-    layer.sources = memory.places.shape[1]
-    layer.source_key_row, layer.source_value_row = memory.source_key.stride(0), memory.source_value.stride(0)
-    return kept
+_POINTERS = (
+    *("keys", "values", "area_keys", "area_values", "source_keys", "source_values", "source_places", "source_lengths"),
+    *("items", "source_items", "sources"),
+)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from regard.ops.kernels import native
-from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
+from regard.errors import ShapeError
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.panels import Affine, PackedWeights
+from regard.ops.kernels.structures import EncoderCall
+from regard.ops.tensor_checks import Argument, Signature, check_range
 
-
-class _Call(ctypes.Structure):
-    # Mirrors EncoderCall of csrc/encoder.h.
-    _fields_ = [
-        ("recurrent", PanelLinear),
-        *((name, ctypes.c_void_p) for name in ("bias", "gates", "lengths", "states", "final")),
-        *((name, ctypes.c_int64) for name in ("batch", "sources", "hidden", "state_row", "backward", "threads")),
-    ]
+_KERNEL = Kernel(
+    "encoder",
+    EncoderCall,
+    Argument("gates", "batch sources numbers", "float32"),
+    Argument("lengths", "batch", "int64"),
+    Argument("states", "batch sources hidden", "float32"),
+    Argument("final", "batch parts", "float32"),
+    loose=("states",),
+)
+_CELL = Signature("encoder", Argument("weight", "gates hidden", "float32"), Argument("bias", "hidden", "float32", optional=True))
 
 
 class EncoderPlan:
@@ -28,12 +31,16 @@ class EncoderPlan:
         bias: (H,) of a GRU's new state; None: an LSTM.
 
     Example:
+        >>> from regard.ops.kernels import native
         >>> native.library() is None or EncoderPlan(torch.zeros(6, 2), torch.zeros(2)).hidden == 2
         True
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._shelf = Shelf()
+        sizes = _CELL.check(weight, bias)
+        if sizes["gates"] != sizes["hidden"] * (4 if bias is None else 3):
+            raise ShapeError(f"encoder: a recurrent weight is (3 H, H) with a bias (H,) and (4 H, H) without, found {tuple(weight.shape)}")
+        self._shelf = PackedWeights()
         self._recurrent = self._shelf.linear(Affine(weight, None))
         self._bias = None if bias is None else self._shelf.keep(bias)
         self.hidden = weight.shape[1]
@@ -43,20 +50,25 @@ class EncoderPlan:
 
         Args:
             gates: (B, S, G H), from the input, biases included.
-            lengths: (B,) long.
-            states: (B, S, H), where the hidden states are written, zeros past the lengths.
+            lengths: (B,) long, 0 to S.
+            states: (B, S, H), where the hidden states are written, zeros past the lengths; an item's numbers stand side by side.
             backward: from the last item to the first.
 
         Returns:
             The last state of each sentence: hidden (B, H), and for an LSTM its cell.
+
+        Raises:
+            ShapeError: a tensor is not of these shapes, or not float32.
+            RangeError: a length is none; the message holds it.
         """
-        library = native.library()
-        assert library is not None
         gates, lengths = gates.contiguous(), lengths.to(torch.long).contiguous()
-        batch, sources, _ = gates.shape
-        final = gates.new_empty(batch, self.hidden * (1 if self._bias is not None else 2))
-        pointers = (part.data_ptr() for part in (gates, lengths, states, final))
-        sizes = (batch, sources, self.hidden, states.stride(1), backward, torch.get_num_threads())
-        if library.regard_encoder(ctypes.byref(_Call(self._recurrent, self._bias, *pointers, *sizes))):
-            raise MemoryError("regard_encoder: no memory for the threads")
+        if gates.shape[-1] != self._recurrent.outputs or states.shape[-1] != self.hidden:
+            wanted = f"gates (B, S, {self._recurrent.outputs}) and states (B, S, {self.hidden})"
+            raise ShapeError(f"encoder: expected {wanted}, found {tuple(gates.shape)} and {tuple(states.shape)}")
+        if states.stride(0) != states.shape[1] * states.stride(1) and states.shape[0] > 1:
+            raise ShapeError(f"encoder: the positions of states must follow each other, found strides {states.stride()}")
+        final = gates.new_empty(gates.shape[0], self.hidden * (1 if self._bias is not None else 2))
+        given = {"recurrent": self._recurrent, "bias": self._bias, "state_row": states.stride(1), "backward": backward}
+        if not _KERNEL.run(_KERNEL.make(gates, lengths, states, final, **given)):
+            check_range("encoder", "lengths", lengths, 0, gates.shape[1])
         return final.split(self.hidden, -1)

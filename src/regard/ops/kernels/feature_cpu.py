@@ -1,5 +1,5 @@
-"""Area attention with the learned keys of Eq. 9 by the native library: `csrc/feature_body.h` makes what is left of an area's key,
-`csrc/area_body.h` attends, head by head, so that nothing of the size of all areas leaves the cache.
+"""Area attention with the learned keys of Eq. 9 by the native library: `csrc/area_features.h` makes what is left of an area's key,
+`csrc/area_keyed.h` attends, head by head, so that nothing of the size of all areas leaves the cache.
 
     key of an area   = W_d relu(W_mu mu + W_sigma sigma + W_e e)
     query . key      = (W_d^T query) . relu(mean of (W_mu key) over the area + W_sigma sigma + W_e e)
@@ -16,13 +16,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
-from regard.ops.area import AreaWeights
-from regard.ops.area_windows import Size
+from regard.ops.area_windows import AreaSize
 from regard.ops.kernels import area_cpu, area_torch, native
 from regard.ops.kernels.area_cpu import LONGEST
+from regard.ops.kernels.kernel import solid
+from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.kernels.structures import AreaCall, AreaFeatures
+from regard.ops.materialized_areas import AreaWeights
+from regard.ops.tensor_checks import Argument, Signature
 
-STEP = 16  # FEATURE_STEP of csrc/feature.h
+STEP = 16  # FEATURE_STEP of csrc/calls.h
 EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
 LONE = math.sqrt(EPSILON)  # the deviation of a single item
 
@@ -36,7 +39,15 @@ class Parts(NamedTuple):
     shape: Tensor
 
 
-def unsupported(query: Tensor, max_area: Size) -> str | None:
+_PARTS = Signature(
+    "area_attention, key mode features",
+    Argument("query", "B H T D"),
+    *(Argument(name, "D D", dtype="query") for name in ("W_mu", "W_sigma", "W_d")),
+    Argument("sizes", "A D", dtype="query"),
+)
+
+
+def unsupported(query: Tensor, max_area: AreaSize) -> str | None:
     """Say in words why the native library cannot compute Eq. 9 here; None where it can.
 
     Args:
@@ -158,7 +169,7 @@ def _backward(
     if 0 in (key.numel(), query.numel(), value.numel()):
         return [_room(x).zero_() for x in (query, key, value, mean, deviation, output, shape)]
     tensors = tuple(area_cpu._rows(x) for x in (query, key, value))
-    grad, sums = area_cpu._rows(grad), sums.contiguous()
+    grad, sums = solid(grad), sums.contiguous()
     grads = [_room(x) for x in (query, key, value)]
     weight_grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in parts]
     call = _call(tensors, parts, mask)
@@ -204,9 +215,20 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     *tensors, mask, sums = ctx.saved_tensors
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise ConfigError("area_attention: the kernel of key mode features has no second derivative; REGARD_KERNELS=torch has")
-    grads = _backward(grad, sums, *tensors, mask, ctx.causal, ctx.mean_values, ctx.scale)
+        value_mode = "mean" if ctx.mean_values else "sum"
+        request = area_torch.Request(tensors[6].shape[0], causal=ctx.causal, value_mode=value_mode, scale=ctx.scale)
+        grads = differentiable_gradients(lambda *parts: _plain(parts, mask, request), tensors, ctx.needs_input_grad[: len(tensors)], grad)
+    else:
+        grads = _backward(grad, sums, *tensors, mask, ctx.causal, ctx.mean_values, ctx.scale)
     return *grads, None, None, None, None
+
+
+def _plain(parts: tuple[Tensor, ...], mask: Tensor | None, request: area_torch.Request) -> Tensor:
+    query, key, value, mean, deviation, output, shape = parts
+    # W_e is applied to the embeddings of the sizes already: what is left is taken as it is.
+    whole = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
+    weights = AreaWeights(shape.new_zeros(1, 0), shape, torch.cat([mean, deviation, whole], -1), output)
+    return area_torch.attend(query, key, value, mask, request, weights).context
 
 
 _attend.register_autograd(_differentiate, setup_context=_keep)
@@ -217,7 +239,8 @@ def _room(x: Tensor) -> Tensor:
     return torch.empty_like(area_cpu._rows(x))
 
 
-def _call(tensors: tuple[Tensor, ...], parts: Parts, mask: Tensor | None) -> area_cpu._Call:
+def _call(tensors: tuple[Tensor, ...], parts: Parts, mask: Tensor | None) -> AreaCall:
+    _PARTS.check(tensors[0], *parts)
     # The deviation of a single item is the same for all; it joins what only the size adds.
     shape = parts.shape.clone(memory_format=torch.contiguous_format)
     shape[0] += LONE * parts.deviation.sum(1)
@@ -231,5 +254,5 @@ def _call(tensors: tuple[Tensor, ...], parts: Parts, mask: Tensor | None) -> are
     }
     call = area_cpu._call(tensors, mask, ((1, tensors[1].shape[2]), (1, shape.shape[0])))
     call.given = given  # a reference, so that the memory stays
-    call.features = ctypes.pointer(area_cpu._Features(**{name: x.data_ptr() for name, x in given.items()}, epsilon=EPSILON))
+    call.features = ctypes.pointer(AreaFeatures(**{name: x.data_ptr() for name, x in given.items()}, epsilon=EPSILON))
     return call

@@ -2,75 +2,94 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.structures import IndexedCall
+from regard.ops.tensor_checks import Argument, check_range
+
+_KERNEL = Kernel(
+    "indexed",
+    IndexedCall,
+    Argument("query", "groups share heads size", "float32"),
+    Argument("keys", "items heads size", "float32"),
+    Argument("values", "items heads size", "float32"),
+    Argument("places", "groups length", "int64"),
+    Argument("lengths", "groups", "int64", optional=True),
+    Argument("context", "groups share heads size", "float32"),
+    Argument("weights", "groups share heads length", "float32", optional=True),
+    loose=("keys", "values"),
+)
 
 
-class Table(NamedTuple):
+class SlotTable(NamedTuple):
     """Which items the queries of each group attend to: places (G, L) long, of which the first `lengths` (G,) count, None for all."""
 
     places: Tensor
     lengths: Tensor | None
 
 
-class _Call(ctypes.Structure):
-    # Mirrors IndexedCall of csrc/indexed.h.
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("query", "keys", "values", "places", "lengths", "context", "weights")),
-        ("scale", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("groups", "share", "heads", "size", "length", "areas", "key_row", "value_row", "threads")),
-    ]
+def check_slots(table: SlotTable, items: int) -> None:
+    """Refuse places that are none of `items`, and lengths that are none.
+
+    Raises:
+        RangeError: the message holds the first that is wrong.
+
+    Example:
+        >>> check_slots(SlotTable(torch.tensor([[0, 2]]), torch.tensor([1])), 3)
+    """
+    check_range("cached_attention", "places", table.places, 0, items - 1)
+    if table.lengths is not None:
+        check_range("cached_attention", "lengths", table.lengths, 0, table.places.shape[1])
 
 
-def supports(query: Tensor, keys: Tensor, values: Tensor) -> bool:
-    """Tell whether the native library can do it: float32 on a CPU, no gradient asked, an item's numbers side by side, the library there.
+def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> bool:
+    """Tell whether the native library can do it: plain tensors in float32 on a CPU, no gradient asked, an item's numbers side by side.
 
     Args:
         query: (G, K, H, D).
         keys: (N, H, D).
         values: (N, H, D).
+        table: what is attended to.
 
     Example:
-        >>> supports(torch.ones(1, 1, 1, 2).double(), torch.ones(3, 1, 2), torch.ones(3, 1, 2))
+        >>> items, table = torch.ones(3, 1, 2), SlotTable(torch.zeros(1, 1, dtype=torch.long), None)
+        >>> supports(torch.ones(1, 1, 1, 2).double(), items, items, table)
         False
     """
     parts = (query, keys, values)
-    if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in parts) or torch.compiler.is_compiling():
+    if query.dtype != torch.float32 or (torch.is_grad_enabled() and any(part.requires_grad for part in parts)):
         return False
-    if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-        return False
-    return all(part.stride()[1:] == (part.shape[2], 1) for part in (keys, values)) and native.library() is not None
+    return native.takes(*parts, *table) and all(part[:1].is_contiguous() for part in (keys, values))
 
 
 def attend(
-    query: Tensor, keys: Tensor, values: Tensor, table: Table, *, scale: float, max_area: int, need_weights: bool
+    query: Tensor, keys: Tensor, values: Tensor, table: SlotTable, *, scale: float, max_area: int, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return context (G, K, H, D) and, if asked for, weights (G, K, H, L); see `regard.ops.indexed_attention`.
+    """Return context (G, K, H, D) and, if asked for, weights (G, K, H, L); see `regard.ops.cached_attention`.
 
-    Only for what `supports` accepts; the places must be among the items.
+    Only for what `supports` accepts.
+
+    Raises:
+        RangeError: see `check_slots`.
 
     Example:
-        >>> query, items, places = torch.ones(1, 1, 1, 2), torch.ones(3, 1, 2), torch.tensor([[2, 0]])
-        >>> ready = supports(query, items, items)
-        >>> attend(query, items, items, Table(places, None), scale=1.0, max_area=1, need_weights=False)[0].shape if ready else query.shape
+        >>> query, items, table = torch.ones(1, 1, 1, 2), torch.ones(3, 1, 2), SlotTable(torch.tensor([[2, 0]]), None)
+        >>> ready = supports(query, items, items, table)
+        >>> attend(query, items, items, table, scale=1.0, max_area=1, need_weights=False)[0].shape if ready else query.shape
         torch.Size([1, 1, 1, 2])
     """
-    library = native.library()
-    assert library is not None
     query, places = query.contiguous(), table.places.contiguous()
     lengths = None if table.lengths is None else table.lengths.contiguous()
-    groups, share, heads, size = query.shape
-    length = places.shape[1]
     context = torch.empty_like(query)
-    weights = query.new_empty(groups, share, heads, length) if need_weights else None
-    parts = (query, keys, values, places, lengths, context, weights)
-    sizes = (groups, share, heads, size, length, max_area, keys.stride(0), values.stride(0), torch.get_num_threads())
-    call = _Call(*(None if part is None else part.data_ptr() for part in parts), scale, *sizes)
-    if library.regard_indexed(ctypes.byref(call)):
-        raise MemoryError("regard_indexed: no memory for the threads")
+    weights = query.new_empty(*query.shape[:3], places.shape[1]) if need_weights else None
+    strides = {"key_row": keys.stride(0), "value_row": values.stride(0)}
+    areas = min(max_area, max(1, places.shape[1]))
+    call = _KERNEL.make(query, keys, values, places, lengths, context, weights, scale=scale, areas=areas, **strides)
+    if not _KERNEL.run(call):
+        check_slots(table, keys.shape[0])
     return context, weights

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.structures import LossCall
+from regard.ops.tensor_checks import Argument, check_range
 
-OUTSIDE = 2  # what the library returns for a target that is no class
-
-
-class _Call(ctypes.Structure):
-    # Mirrors LossCall of csrc/loss.h.
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("logits", "target", "nll", "uniform", "correct")),
-        ("smoothing", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("rows", "size", "gradient", "threads")),
-    ]
+_KERNEL = Kernel(
+    "loss",
+    LossCall,
+    Argument("logits", "rows size", "float32"),
+    Argument("target", "rows", "int64"),
+    Argument("nll", "rows", "float32"),
+    Argument("uniform", "rows", "float32"),
+    Argument("correct", "rows", "uint8"),
+)
 
 
 class Losses(NamedTuple):
@@ -30,15 +31,14 @@ class Losses(NamedTuple):
     correct: Tensor
 
 
-def supports(logits: Tensor) -> bool:
-    """Tell whether the native library can do it: contiguous float32 on a CPU, at least one class, the library there.
+def supports(logits: Tensor, target: Tensor) -> bool:
+    """Tell whether the native library can do it: plain tensors on a CPU, contiguous logits in float32, at least one class.
 
     Example:
-        >>> supports(torch.ones(2, 3, dtype=torch.float64))
+        >>> supports(torch.ones(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
         False
     """
-    plain = logits.dtype == torch.float32 and logits.device.type == "cpu" and logits.is_contiguous() and logits.shape[-1] > 0
-    return plain and not torch.compiler.is_compiling() and native.library() is not None
+    return logits.dtype == torch.float32 and logits.is_contiguous() and logits.shape[-1] > 0 and native.takes(logits, target)
 
 
 def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient: bool) -> Losses:
@@ -47,20 +47,16 @@ def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient
     Only for what `supports` accepts; see `regard.ops.linear_cross_entropy`.
 
     Raises:
-        IndexError: a target is no class; the message holds V.
+        RangeError: a target is no class; the message holds V.
 
     Example:
-        >>> logits = torch.zeros(1, 2)
-        >>> cross_entropy_(logits, torch.tensor([1]), smoothing=0.0, gradient=True).nll.shape if supports(logits) else torch.Size([1])
+        >>> logits, target = torch.zeros(1, 2), torch.tensor([1])
+        >>> ready = supports(logits, target)
+        >>> cross_entropy_(logits, target, smoothing=0.0, gradient=True).nll.shape if ready else target.shape
         torch.Size([1])
     """
-    library = native.library()
-    assert library is not None
     rows, size = logits.shape
-    target = target.contiguous()
-    found = Losses(logits.new_empty(rows), logits.new_empty(rows), torch.empty(rows, dtype=torch.uint8))
-    parts = (logits, target, *found)
-    call = _Call(*(part.data_ptr() for part in parts), smoothing, rows, size, gradient, torch.get_num_threads())
-    if library.regard_loss(ctypes.byref(call)) == OUTSIDE:
-        raise IndexError(f"linear_cross_entropy: a target is not within 0 to {size - 1}")
+    found = Losses(logits.new_empty(rows), logits.new_empty(rows), logits.new_empty(rows, dtype=torch.uint8))
+    if not _KERNEL.run(_KERNEL.make(logits, target.contiguous(), *found, smoothing=smoothing, gradient=gradient)):
+        check_range("linear_cross_entropy", "target", target, 0, size - 1)
     return found

@@ -11,11 +11,12 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-import torch  # noqa: F401  (loads the OpenMP runtime that the library then finds)
+from torch import Tensor  # torch also loads the OpenMP runtime that the library then finds
 
 from regard.errors import ConfigError
+from regard.ops.tensor_checks import is_plain
 
-ABI = 9  # REGARD_ABI of csrc/native.h: raised whenever a function or a struct that Python sees changes
+ABI = 11  # REGARD_ABI of csrc/native.h: raised whenever a function or a struct that Python sees changes
 PATHS = ("reference", "torch", "cpu", "triton")
 TARGETS = ("the vector units every such processor has", "AVX2", "AVX-512")
 
@@ -85,6 +86,23 @@ def library() -> ctypes.CDLL | None:
         True
     """
     return None if forced_path() in ("reference", "torch") else _LIBRARY
+
+
+def takes(*tensors: Tensor | None) -> bool:
+    """Tell whether the native library may be given these tensors: plain ones on a CPU, the library there; every `supports` asks this.
+
+    Args:
+        tensors: all that a call takes; None where one is left out.
+
+    Example:
+        >>> import torch
+        >>> takes(torch.ones(1, device="meta"))
+        False
+    """
+    for tensor in tensors:
+        if tensor is not None and not tensor.is_cpu:
+            return False
+    return is_plain(*tensors) and library() is not None
 
 
 def status() -> Status:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels import native
-from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
+from regard.errors import ShapeError
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.panels import Affine, PackedWeights
+from regard.ops.kernels.structures import RecurrentCall, RecurrentLayer
+from regard.ops.tensor_checks import Argument, Signature, check_range
 
-_MOST_WORD_GATES = 1 << 26  # numbers, of all words of a vocabulary
-OUTSIDE = 2  # RECURRENT_OUTSIDE of csrc/recurrent.h
+_MAX_WORD_GATES = 1 << 26  # numbers, of all words of a vocabulary
 
 
 class CellWeights(NamedTuple):
@@ -78,26 +79,56 @@ class Hypotheses(NamedTuple):
     sentences: Tensor
 
 
-class _Layer(ctypes.Structure):
-    # Mirrors RecurrentLayer of csrc/recurrent.h.
-    _fields_ = [("input", PanelLinear), ("recurrent", PanelLinear), ("bias", ctypes.c_void_p)]
+_KERNEL = Kernel(
+    "recurrent",
+    RecurrentCall,
+    Argument("keys", "batch sources attended", "float32"),
+    Argument("values", "batch sources depth", "float32"),
+    Argument("lengths", "batch", "int64"),
+    Argument("past", "states width", "float32"),
+    Argument("tokens", "sentences share", "int64"),
+    Argument("parents", "sentences share", "int64"),
+    Argument("sentences", "sentences", "int64"),
+    Argument("next", "rows width", "float32"),
+    Argument("readout", "rows read", "float32"),
+    Argument("weights", "rows sources", "float32"),
+)
+_WEIGHTS = Signature(
+    "recurrent decoder",
+    Argument("table", "V E", "float32"),
+    Argument("input", "G E", "float32"),
+    Argument("recurrent", "G H", "float32"),
+    Argument("bias", "H", "float32", optional=True),
+    Argument("extra", "G X", "float32", optional=True),
+    Argument("query", "A H", "float32", optional=True),
+    Argument("vector", "A", "float32", optional=True),
+    Argument("state", "O H", "float32"),
+    Argument("word", "O E", "float32", optional=True),
+    Argument("context", "O C", "float32", optional=True),
+)
+_UPPER = Signature(
+    "recurrent decoder",
+    Argument("input", "G H", "float32"),
+    Argument("recurrent", "G H", "float32"),
+    Argument("bias", "H", "float32", optional=True),
+    Argument("bottom", "G H", "float32"),
+)
 
 
-class _Call(ctypes.Structure):
-    # Mirrors RecurrentCall.
-    _fields_ = [
-        ("layers", ctypes.POINTER(_Layer)),
-        *((name, PanelLinear) for name in ("extra", "query", "state", "word", "context")),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("vector", "table", "word_gates", "word_known", "keys", "values", "past", "next", "readout", "weights")
-        ),
-        *((name, ctypes.c_void_p) for name in ("tokens", "parents", "sentences", "lengths")),
-        *((name, ctypes.c_int64) for name in ("count", "hidden", "embedded", "attended", "depth", "read", "vocabulary")),
-        *((name, ctypes.c_int64) for name in ("rows", "share", "sources", "width", "first", "fed", "deep")),
-        *((name, ctypes.c_double) for name in ("embedding_scale", "score_scale")),
-        ("threads", ctypes.c_int64),
-    ]
+def _check(weights: RecurrentWeights) -> dict[str, int]:
+    # Returns the sizes of `_WEIGHTS`.
+    bottom, *upper = weights.layers
+    parts = (bottom.input, bottom.recurrent, weights.extra, weights.query, *weights.readout)
+    of_input, recurrent, extra, query, *readout = (None if part is None else part.weight for part in parts)
+    sizes = _WEIGHTS.check(weights.table, of_input, recurrent, bottom.bias, extra, query, weights.vector, *readout)
+    for layer in upper:
+        _UPPER.check(layer.input.weight, layer.recurrent.weight, layer.bias, bottom.recurrent.weight)
+    read = sizes["O"] // (2 if weights.deep else 1)
+    gates, added = (4 if bottom.bias is None else 3) * sizes["H"], sizes.get("C") if weights.attend_first else read
+    cells = {layer.bias is None for layer in weights.layers}
+    if sizes["G"] != gates or sizes.get("X", added) != added or len(cells) > 1 or sizes["O"] % (2 if weights.deep else 1):
+        raise ShapeError(f"recurrent decoder: weights of these sizes do not fit together: {sizes}")
+    return sizes
 
 
 class RecurrentPlan:
@@ -112,26 +143,37 @@ class RecurrentPlan:
         >>> weights = RecurrentWeights(
         ...     torch.zeros(7, 3), 1.0, [layer], None, None, None, 1.0, (one(5, 2), None, one(5, 2)), attend_first=False, deep=False
         ... )
+        >>> from regard.ops.kernels import native
         >>> native.library() is None or RecurrentPlan(weights).read == 5
         True
     """
 
     def __init__(self, weights: RecurrentWeights) -> None:
-        self._shelf = shelf = Shelf()
+        sizes = _check(weights)
+        self._shelf = shelf = PackedWeights()
         self._weights = weights
-        layers = [_Layer(shelf.linear(one.input), shelf.linear(one.recurrent), _kept(shelf, one.bias)) for one in weights.layers]
-        self._layers = (_Layer * len(layers))(*layers)
-        parts = (weights.extra, weights.query, *weights.readout)
-        self._parts = [PanelLinear() if part is None else shelf.linear(part) for part in parts]
-        self._vector, self._table = _kept(shelf, weights.vector), shelf.keep(weights.table)
-        self._word_gates, self._word_known = self._words(shelf)
-        self.hidden = weights.layers[0].recurrent.weight.shape[1]
-        self.read = weights.readout[0].weight.shape[0] // (2 if weights.deep else 1)
+        layers = [RecurrentLayer(shelf.linear(one.input), shelf.linear(one.recurrent), _kept(shelf, one.bias)) for one in weights.layers]
+        self._layers = (RecurrentLayer * len(layers))(*layers)
+        self.hidden, self.read = sizes["H"], sizes["O"] // (2 if weights.deep else 1)
+        fed = weights.extra is not None and not weights.attend_first
+        # What the keys, the values and the states of a step have.
+        self._attended, self._depth = sizes.get("A", self.hidden), sizes.get("C", sizes["O"])
+        self._width = len(layers) * self.hidden * (2 if weights.layers[0].bias is None else 1) + (self.read if fed else 0)
+        word_gates, word_known = self._words(shelf)
+        parts = zip(("extra", "query", "state", "word", "context"), (weights.extra, weights.query, *weights.readout), strict=True)
+        self._constants: dict[str, Any] = {
+            **{name: shelf.linear(part) for name, part in parts if part is not None},
+            **{"layers": self._layers, "vector": _kept(shelf, weights.vector), "table": shelf.keep(weights.table)},
+            **{"word_gates": word_gates, "word_known": word_known},
+            **{"count": len(layers), "hidden": self.hidden, "embedded": sizes["E"], "read": self.read, "vocabulary": sizes["V"]},
+            **{"first": weights.attend_first, "fed": fed, "deep": weights.deep},
+            **{"embedding_scale": weights.scale, "score_scale": weights.score_scale},
+        }
 
-    def _words(self, shelf: Shelf) -> tuple[int | None, int | None]:
+    def _words(self, shelf: PackedWeights) -> tuple[int | None, int | None]:
         # Room for what the first layer makes of each word, filled by the steps; memory is taken only where one writes.
         vocabulary, gates = self._weights.table.shape[0], shelf.whole(self._layers[0].recurrent.outputs)
-        if self._weights.readout[1] is not None or vocabulary * gates > _MOST_WORD_GATES:
+        if self._weights.readout[1] is not None or vocabulary * gates > _MAX_WORD_GATES:
             return None, None
         return shelf.keep(torch.empty(vocabulary, gates, dtype=torch.float32)), shelf.keep(torch.zeros(vocabulary, dtype=torch.int32))
 
@@ -142,53 +184,25 @@ class RecurrentPlan:
             The readouts (B, K, R), the weights on the source (B, K, S), and the new states (B K, W).
 
         Raises:
-            IndexError: a token is outside the vocabulary.
+            ShapeError: a tensor has not the shape or dtype that the weights ask for.
+            RangeError: a token is outside the vocabulary, or a parent, sentence or length names nothing; the message holds it.
         """
-        library = native.library()
-        assert library is not None
         tokens, past, parents, sentences = (part.contiguous() for part in hypotheses)
-        (batch, beam), (_, length, attended), depth = tokens.shape, sources.keys.shape, sources.values.shape[-1]
-        readout, weights = past.new_empty(batch, beam, self.read), past.new_empty(batch, beam, length)
-        new = past.new_empty(batch * beam, past.shape[1])
-        tensors = (sources.keys, sources.values, past, new, readout, weights, tokens, parents, sentences, sources.lengths)
-        own = self._weights
-        vocabulary, embedded = own.table.shape
-        sizes = (
-            len(self._layers),
-            self.hidden,
-            embedded,
-            attended,
-            depth,
-            self.read,
-            vocabulary,
-            batch * beam,
-            beam,
-            length,
-            past.shape[1],
-        )
-        fed = own.extra is not None and not own.attend_first
-        flags = (own.attend_first, fed, own.deep)
-        call = _Call(
-            self._layers,
-            *self._parts,
-            self._vector,
-            self._table,
-            self._word_gates,
-            self._word_known,
-            *(tensor.data_ptr() for tensor in tensors),
-            *sizes,
-            *flags,
-            own.scale,
-            own.score_scale,
-            torch.get_num_threads(),
-        )
-        result = library.regard_recurrent(ctypes.byref(call))
-        if result == OUTSIDE:
-            raise IndexError(f"a token is outside the vocabulary of {vocabulary}")
-        if result:
-            raise MemoryError("regard_recurrent: no memory for the threads")
-        return readout, weights, new
+        rows, length, (states, _) = tokens.numel(), sources.keys.shape[1], past.shape
+        found = sources.keys.shape[2:], sources.values.shape[2:], past.shape[1:]
+        if found != ((self._attended,), (self._depth,), (self._width,)):
+            wanted = f"keys (N, S, {self._attended}), values (N, S, {self._depth}) and states (N, {self._width})"
+            given = ", ".join(str(tuple(part.shape)) for part in (sources.keys, sources.values, past))
+            raise ShapeError(f"recurrent step: the weights ask for {wanted}, found {given}")
+        new, readout, weights = (past.new_empty(rows, size) for size in (self._width, self.read, length))
+        tensors = (sources.keys, sources.values, sources.lengths, past, tokens, parents, sentences, new, readout, weights)
+        if not _KERNEL.run(_KERNEL.make(*tensors, rows=rows, **self._constants)):
+            check_range("recurrent step", "tokens", tokens, 0, self._constants["vocabulary"] - 1)
+            check_range("recurrent step", "parents", parents, 0, states - 1)
+            check_range("recurrent step", "sentences", sentences, 0, sources.keys.shape[0] - 1)
+            check_range("recurrent step", "lengths", sources.lengths, 0, length)
+        return readout.view(*tokens.shape, self.read), weights.view(*tokens.shape, length), new
 
 
-def _kept(shelf: Shelf, part: Tensor | None) -> int | None:
+def _kept(shelf: PackedWeights, part: Tensor | None) -> int | None:
     return None if part is None else shelf.keep(part)

@@ -2,63 +2,67 @@
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel, solid
+from regard.ops.kernels.structures import ResidualCall
+from regard.ops.tensor_checks import Argument
 
-ROWS = 16  # RESIDUAL_ROWS of csrc/residual.h
+ROWS = 16  # RESIDUAL_ROWS of csrc/calls.h
 
 
-@dataclass
-class _Parts:
-    # The pointers of ResidualCall of csrc/residual.h, in its order.
+_ROWS = Argument("", "... size", "float32", optional=True)
+_KERNELS = {
+    name: Kernel(
+        name,
+        ResidualCall,
+        *(_ROWS._replace(name=each) for each in ("x", "change", "sum", "out", "grad", "sum_grad", "change_grad")),
+        Argument("weight", "size", "float32", optional=True),
+        Argument("bias", "size", "float32", optional=True),
+        Argument("stats", "rows 2", "float32", optional=True),
+        Argument("parts", "tasks 2 size", "float32", optional=True),
+    )
+    for name in ("residual_forward", "residual_backward")
+}
+
+
+class _Parts(NamedTuple):
+    # In the order of the kernels' arguments.
     x: Tensor | None = None
     change: Tensor | None = None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
     sum: Tensor | None = None
     out: Tensor | None = None
-    stats: Tensor | None = None
     grad: Tensor | None = None
     sum_grad: Tensor | None = None
     change_grad: Tensor | None = None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    stats: Tensor | None = None
     parts: Tensor | None = None
 
 
-class _Call(ctypes.Structure):
-    # Mirrors ResidualCall of csrc/residual.h.
-    _fields_ = [
-        *((field.name, ctypes.c_void_p) for field in dataclasses.fields(_Parts)),
-        ("seed", ctypes.c_uint64),
-        ("dropout", ctypes.c_double),
-        ("eps", ctypes.c_double),
-        *((name, ctypes.c_int64) for name in ("rows", "size", "threads")),
-    ]
-
-
-def supports(x: Tensor | None, change: Tensor, weight: Tensor | None) -> bool:
-    """Tell whether the native library can do it: float32 (the change also bfloat16) on a CPU, not compiled, the library there.
+def supports(x: Tensor | None, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
+    """Tell whether the native library can do it: plain tensors in float32 on a CPU, the change also in bfloat16.
 
     Args:
         x: (..., E) or None.
         change: (..., E).
         weight: (E,) or None.
+        bias: (E,) or None.
 
     Example:
-        >>> supports(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3), None)
+        >>> supports(torch.ones(2, 3, dtype=torch.float64), torch.ones(2, 3))
         False
     """
-    wide = all(part is None or part.dtype == torch.float32 for part in (x, weight))
-    if change.device.type != "cpu" or not wide or change.dtype not in (torch.float32, torch.bfloat16) or not change.numel():
+    wide = all(part is None or part.dtype == torch.float32 for part in (x, weight, bias))
+    if not wide or change.dtype not in (torch.float32, torch.bfloat16) or not change.numel():
         return False
-    return not torch.compiler.is_compiling() and native.library() is not None
+    return native.takes(x, change, weight, bias)
 
 
 def residual(x: Tensor | None, change: Tensor, weight: Tensor | None, bias: Tensor | None, *, dropout: float, eps: float) -> Tensor:
@@ -68,10 +72,10 @@ def residual(x: Tensor | None, change: Tensor, weight: Tensor | None, bias: Tens
 
     Example:
         >>> x = torch.ones(2, 3)
-        >>> residual(x, x, None, None, dropout=0.0, eps=1e-5).sum().item() if supports(x, x, None) else 12.0
+        >>> residual(x, x, None, None, dropout=0.0, eps=1e-5).sum().item() if supports(x, x) else 12.0
         12.0
     """
-    seed = int(torch.empty((), dtype=torch.int64).random_()) if dropout else 0
+    seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_()) if dropout else 0
     return _Residual.apply(x, change, weight, bias, (seed, dropout, eps))
 
 
@@ -81,42 +85,37 @@ class _Residual(torch.autograd.Function):
         ctx: Any, x: Tensor | None, change: Tensor, weight: Tensor | None, bias: Tensor | None, settings: tuple[int, float, float]
     ) -> Tensor:
         wide = change.float().contiguous()
-        parts = _Parts(None if x is None else x.contiguous(), wide, sum=torch.empty_like(wide))
+        total, out, stats = torch.empty_like(wide), None, None
         if weight is not None:
-            parts.weight, parts.bias = weight.contiguous(), None if bias is None else bias.contiguous()
-            parts.out, parts.stats = torch.empty_like(wide), wide.new_empty(wide.numel() // wide.shape[-1], 2)
-        _run("regard_residual_forward", parts, settings, wide)
-        ctx.save_for_backward(parts.weight, None if weight is None else parts.sum, parts.stats)
-        ctx.settings, ctx.dtype, ctx.alone = settings, change.dtype, x is None
-        result = parts.sum if weight is None else parts.out
-        assert result is not None
-        return result
+            weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+            out, stats = torch.empty_like(wide), wide.new_empty(wide.numel() // wide.shape[-1], 2)
+        given = None if x is None else x.contiguous()
+        _run("residual_forward", _Parts(given, wide, total, out, weight=weight, bias=bias, stats=stats), settings, wide)
+        ctx.save_for_backward(weight, None if weight is None else total, stats)
+        ctx.settings, ctx.dtype, ctx.alone, ctx.biased = settings, change.dtype, x is None, bias is not None
+        return total if out is None else out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, total, stats = ctx.saved_tensors
-        grad = grad.contiguous()
-        parts = _Parts(weight=weight, sum=total, stats=stats, grad=grad)
-        dropped = ctx.settings[1] > 0
+        grad = solid(grad)
+        sum_grad, sums = grad, None
         if weight is not None:
-            tasks = -(-stats.shape[0] // ROWS)
-            parts.sum_grad, parts.parts = torch.empty_like(grad), grad.new_empty(tasks, 2, grad.shape[-1])
-        if dropped:
-            parts.change_grad = torch.empty_like(grad)
-        if weight is not None or dropped:
-            _run("regard_residual_backward", parts, ctx.settings, grad)
-        sum_grad = grad if parts.sum_grad is None else parts.sum_grad
-        change_grad = (sum_grad if parts.change_grad is None else parts.change_grad).to(ctx.dtype)
+            rows = grad.numel() // grad.shape[-1]
+            sum_grad, sums = torch.empty_like(grad), grad.new_empty(-(-rows // ROWS), 2, grad.shape[-1])
+        change_grad = torch.empty_like(grad) if ctx.settings[1] > 0 else None
+        if weight is not None or change_grad is not None:
+            of_sum = None if weight is None else sum_grad
+            parts = _Parts(sum=total, grad=grad, sum_grad=of_sum, change_grad=change_grad, weight=weight, stats=stats, parts=sums)
+            _run("residual_backward", parts, ctx.settings, grad)
         # Summed here, in a fixed order, so that the result does not depend on which thread took which rows.
-        weight_grad, bias_grad = (None, None) if parts.parts is None else parts.parts.sum(0)
-        return None if ctx.alone else sum_grad, change_grad, weight_grad, bias_grad, None
+        weight_grad, bias_grad = (None, None) if sums is None else sums.sum(0)
+        change_grad = (sum_grad if change_grad is None else change_grad).to(ctx.dtype)
+        return None if ctx.alone else sum_grad, change_grad, weight_grad, bias_grad if ctx.biased else None, None
 
 
 def _run(name: str, parts: _Parts, settings: tuple[int, float, float], like: Tensor) -> None:
-    library = native.library()
-    assert library is not None
-    pointers = (None if part is None else part.data_ptr() for part in vars(parts).values())
-    call = _Call(*pointers, *settings, like.numel() // like.shape[-1], like.shape[-1], torch.get_num_threads())
-    if getattr(library, name)(ctypes.byref(call)):
-        raise MemoryError(f"{name}: no memory for the threads")
+    seed, dropout, eps = settings
+    kernel, rows = _KERNELS[name], like.numel() // like.shape[-1]
+    kernel.run(kernel.make(*parts, seed=seed, dropout=dropout, eps=eps, rows=rows))

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.ops.kernels import native
-from regard.ops.kernels.panels import Affine, PanelLinear, Shelf
+from regard.errors import RangeError, ShapeError
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.panels import Affine, PackedWeights
+from regard.ops.kernels.structures import VocabularyCall
+from regard.ops.tensor_checks import Argument, Signature
+
+_KERNEL = Kernel(
+    "vocabulary",
+    VocabularyCall,
+    Argument("x", "rows width", "float32"),
+    Argument("forbidden", "forbidden_count", "int64"),
+    Argument("log_probs", "rows count", "float32"),
+    Argument("places", "rows count", "int64"),
+    Argument("totals", "sentences share", "float32", optional=True),
+)
+_OUTPUT = Signature("output layer", Argument("weight", "V R", "float32"), Argument("bias", "V", "float32", optional=True))
 
 
-class _Call(ctypes.Structure):
-    # Mirrors VocabularyCall of csrc/vocabulary.h.
-    _fields_ = [
-        ("output", PanelLinear),
-        *((name, ctypes.c_void_p) for name in ("x", "forbidden", "log_probs", "places")),
-        *((name, ctypes.c_int64) for name in ("rows", "width", "count", "forbidden_count", "instead")),
-        ("least", ctypes.c_double),
-        ("totals", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("share", "need", "threads")),
-    ]
-
-
-class Sums(NamedTuple):
+class RunningTotals(NamedTuple):
     """What log-probabilities are added to, (B, K), descending; only the `need` greatest sums over the K of a sentence matter.
 
     Beside them what is as great of the output that may come `instead`: it is not counted.
@@ -43,15 +44,17 @@ class OutputPlan:
     Example:
         >>> output = Affine(torch.eye(3), None)
         >>> hidden, forbidden = torch.ones(2, 3), torch.tensor([0])
+        >>> from regard.ops.kernels import native
         >>> native.library() is None or OutputPlan(output).best(hidden, 1, forbidden, instead=2, least=-9.0)[1].tolist() == [[1], [1]]
         True
     """
 
     def __init__(self, output: Affine) -> None:
-        self._shelf = Shelf()
+        _OUTPUT.check(*output)
+        self._shelf = PackedWeights()
         # The bias as the weight of one input more, which is 1: one pass over the logits less.
         whole = output.weight if output.bias is None else torch.cat([output.weight, output.bias.unsqueeze(1)], 1)
-        self._output = self._shelf.linear(Affine(whole, None))
+        self._output, self._width = self._shelf.linear(Affine(whole, None)), output.weight.shape[1]
 
     @property
     def size(self) -> int:
@@ -59,7 +62,7 @@ class OutputPlan:
         return self._output.outputs
 
     def best(
-        self, hidden: Tensor, count: int, forbidden: Tensor, *, instead: int, least: float, sums: Sums | None = None
+        self, hidden: Tensor, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the greatest log-probabilities of the outputs, and their places.
 
@@ -73,19 +76,23 @@ class OutputPlan:
 
         Returns:
             Log-probabilities (..., C), descending, and places (..., C), equal ones ascending; -inf behind the last.
+
+        Raises:
+            ShapeError: hidden, forbidden or sums do not have these shapes and dtypes.
+            RangeError: a count or `instead` outside of the outputs.
         """
-        library = native.library()
-        assert library is not None
-        assert 1 <= count <= self.size
-        hidden, forbidden = hidden.contiguous(), forbidden.contiguous()
-        log_probs = hidden.new_empty(*hidden.shape[:-1], count)
-        places = torch.empty(log_probs.shape, dtype=torch.long)
-        pointers = (part.data_ptr() for part in (hidden, forbidden, log_probs, places))
-        sizes = (hidden.shape[:-1].numel(), hidden.shape[-1], count, len(forbidden), instead)
+        inputs = self._width
+        if hidden.shape[-1] != inputs:
+            raise ShapeError(f"the output layer takes hidden (..., {inputs}), found {tuple(hidden.shape)}")
+        if not (1 <= count <= self.size and 0 <= instead < self.size):
+            raise RangeError(f"the output layer has {self.size} outputs; the best {count} were asked for, or {instead} instead of none")
+        if sums is not None and (sums.totals.shape != hidden.shape[:-1] or hidden.dim() != 3 or sums.need < 1):
+            found = f"{tuple(sums.totals.shape)} and {tuple(hidden.shape)}, of which {sums.need} matter"
+            raise ShapeError(f"the output layer: expected totals (B, K) for hidden (B, K, R), at least 1 of them matters; found {found}")
+        rows = hidden.reshape(-1, inputs).contiguous()
+        log_probs = rows.new_empty(rows.shape[0], count)
+        places = torch.empty_like(log_probs, dtype=torch.long)
         totals = None if sums is None else sums.totals.contiguous()
-        share, need = (1, 0) if sums is None else (hidden.shape[-2], sums.need)
-        address = None if totals is None else totals.data_ptr()
-        call = _Call(self._output, *pointers, *sizes, least, address, share, need, torch.get_num_threads())
-        if library.regard_vocabulary(ctypes.byref(call)):
-            raise MemoryError("regard_vocabulary: no memory for the threads")
-        return log_probs, places
+        given = {"output": self._output, "instead": instead, "least": least, "share": 1, "need": 0 if sums is None else sums.need}
+        _KERNEL.run(_KERNEL.make(rows, forbidden.contiguous(), log_probs, places, totals, **given))
+        return log_probs.view(*hidden.shape[:-1], count), places.view(*hidden.shape[:-1], count)

@@ -1,6 +1,8 @@
 /* Areas of a sequence with keys of their own (Li et al. 2018, Eq. 9: relu of features of the area, the output matrix moved to the query).
    The score of an area is then a product, not a mean of scores; all else is as before. Scores lie in one buffer for each size, by the
    item at which the area ends. */
+#include "area_memory.h"
+#include "area_sweep.h"
 
 /* W_d is moved to the queries: q . W_d h = (W_d^T q) . h. */
 static void move_queries(const Head *head, Memory *m) {
@@ -37,12 +39,15 @@ static void keyed_scores(const Head *head, Memory *m, int64_t j0, int64_t count)
         int64_t absent = i < plan->call->area_width ? i - j0 : count; /* areas that would begin before the first item, or are too large */
         absent = absent < 0 ? 0 : absent > count ? count : absent;
         for (int64_t k = 0; k < absent * TILE; k++) scores[k] = HIDDEN;
-        compare(&head->key, plan->call->key_size, area_row(plan->call, i) + j0 + absent, count - absent, m->query_columns,
-                scores + absent * TILE);
+        const int64_t row = area_row(plan->call, i) + j0;
+        compare(&head->key, plan->call->key_size, row + absent, count - absent, m->query_columns, scores + absent * TILE);
+        /* Before they are hidden from some; backward, who may attend one has no gradient. */
+        for (int64_t j = absent; head->bad && !plan->backward && j < count; j++)
+            for (int64_t t = 0; head->bad[row + j] && t < TILE; t++) scores[j * TILE + t] = NAN;
     }
 }
 
-/* Hide the areas that hold a hidden item: `hidden` is 0 or HIDDEN for each item. Returns the largest score. */
+/* Overwrite the scores of areas that hold a hidden item: `hidden` is 0 or HIDDEN for each item. Returns the largest score. */
 static vec keyed_hide(const Plan *plan, Strip *s, const real *hidden, real *areas, int64_t count) {
     vec most = splat(HIDDEN);
     const int width = plan->windows.width;
@@ -52,7 +57,7 @@ static vec keyed_hide(const Plan *plan, Strip *s, const real *hidden, real *area
         for (int i = width - 1; i >= 0; i--) {
             real *score = areas + i * buffer + j * TILE;
             s->run[i] = i ? s->run[i - 1] + e : e;
-            const vec seen = load(score) + s->run[i];
+            const vec seen = select_vec(s->run[i] < 0, splat(HIDDEN), load(score));
             store(score, seen);
             most = maximum(seen, most);
         }

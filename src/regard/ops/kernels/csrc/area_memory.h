@@ -1,4 +1,16 @@
-/* Where the numbers of a call lie: the worker's memory, the matrices of one head, rows in and out of any storage. */
+/* Where the numbers of a call lie: the worker's memory, the matrices of one head, rows in and out of any storage, and the products
+   of a tile with keys, values and gradients. */
+#ifndef REGARD_AREA_MEMORY_H
+#define REGARD_AREA_MEMORY_H
+
+#include "area_features.h"
+#include "area_sweep.h"
+#include "calls.h"
+#include "simd.h"
+
+enum { TILE = AREA_TILE, STRIPS = TILE / LANES, CHUNK = 128, BLOCK = 16 };
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* What all tasks of a call share. */
 typedef struct {
@@ -37,6 +49,7 @@ typedef struct {
     Matrix key, value;
     const uint8_t *mask;
     const uint8_t *spoilt; /* keys that hold NaN or infinity in key or value; NULL: none does */
+    const uint8_t *bad;    /* with keys of areas: those whose key is not finite; NULL: none */
 } Head;
 
 static int64_t partial_size(const Plan *plan) {
@@ -70,6 +83,11 @@ static char *divide(const Plan *plan, char *memory, Memory *m) {
     m->grad_value = take(&memory, plan->backward && plan->parts == 1 ? keys * v : 0);
     m->key_copy = take(&memory, plan->key_rows * d);
     m->value_copy = take(&memory, keys * v);
+    if (plan->call->features) {
+        m->features.large = (uint8_t *)take(&memory, keys);
+        m->features.bad = (uint8_t *)take(&memory, plan->key_rows);
+        m->features.calm_copy = take(&memory, keys * d);
+    }
     return memory;
 }
 
@@ -162,6 +180,23 @@ static Matrix open_matrix(const Head *head, const AreaView *view, int64_t rows, 
     return (Matrix){copy, padded};
 }
 
+/* Mark the areas whose key, or deviation, is not finite, and take their keys as zeros: those whom the mask hides them from must not see it.
+   Those who may attend them get NaN. */
+static void mark_bad(Head *head, Memory *m) {
+    const AreaCall *call = head->plan->call;
+    const int64_t size = call->key_size;
+    for (int64_t i = 0; i < call->area_width; i++)
+        for (int64_t j = i; j < call->keys; j++) {
+            const int64_t row = area_row(call, i) + j;
+            const Matrix key = {m->key_copy + row * size, 0};
+            uint8_t *bad = m->features.bad + row;
+            *bad = !is_finite(&key, 1, size);
+            for (int64_t item = j - i; i && item <= j; item++) *bad |= m->features.large[item];
+            if (*bad) memset(m->key_copy + row * size, 0, (size_t)size * sizeof(real));
+        }
+    head->bad = m->features.bad;
+}
+
 /* Make the keys of all areas of a head. An item that nobody may attend is taken as zeros, although finite: what is huge could overflow. */
 static void open_features(Head *head, Memory *m) {
     const AreaCall *call = head->plan->call;
@@ -171,8 +206,10 @@ static void open_features(Head *head, Memory *m) {
         if (head->mask && !memchr(head->mask + j * call->mask.key, 1, call->mask.query ? (size_t)call->queries : 1)) skip[j] = 1;
     }
     load_rows(head, &call->key, 0, call->keys, call->keys, call->key_size, call->key_size, skip, m->features.items);
+    const int any = feature_calm(call, &m->features);
     feature_forward(call, &m->features, m->key_copy);
     head->key = (Matrix){m->key_copy, call->key_size};
+    if (any || !is_finite(&head->key, head->plan->key_rows, call->key_size)) mark_bad(head, m);
 }
 
 /* Find the keys and values of one head. Rows that are not finite are marked and zeroed in a copy: 0 times NaN would reach those whom the
@@ -199,3 +236,32 @@ static Head open_head(const Plan *plan, int64_t index, Memory *m) {
     if (call->features) open_features(&head, m);
     return head;
 }
+
+/* Which items the rows of a chunk's results belong to: `item` first, from row `row` on, `count` of them. A sequence's results come
+   area - 1 items late, so the first rows of the first chunk belong to none and the last chunk has that many more. */
+typedef struct {
+    int64_t item, row, count;
+} Done;
+
+/* result (+)= rows [item, item + count) of a matrix, transposed, times rows of a chunk: size x TILE. */
+static void gather(const Matrix *matrix, int64_t size, Done done, const real *chunk, real *result) {
+    product((product_args){.a = matrix->data + done.item * matrix->row, .a_row = 1, .a_column = matrix->row, .b = chunk + done.row * TILE,
+                           .b_row = TILE, .c = result, .c_row = TILE, .depth = done.count, .add = 1}, size, TILE);
+}
+
+/* chunk = rows [j0, j0 + count) of a matrix times columns of the tile: count x TILE. Summed by BLOCK features: a score's rounding error is
+   what all else follows from. */
+static void compare(const Matrix *matrix, int64_t size, int64_t j0, int64_t count, const real *columns, real *chunk) {
+    for (int64_t k = 0; k < size; k += BLOCK)
+        product((product_args){.a = matrix->data + j0 * matrix->row + k, .a_row = matrix->row, .a_column = 1, .b = columns + k * TILE,
+                               .b_row = TILE, .c = chunk, .c_row = TILE, .depth = size - k < BLOCK ? size - k : BLOCK, .add = k > 0},
+                count, TILE);
+}
+
+/* sums of the items += rows of a chunk times the tile's first rows, `queries` of them: count x size. */
+static void scatter(Matrix sums, int64_t size, Done done, const real *chunk, const real *rows, int64_t queries) {
+    product((product_args){.a = chunk + done.row * TILE, .a_row = TILE, .a_column = 1, .b = rows, .b_row = size,
+                           .c = (real *)sums.data + done.item * sums.row, .c_row = sums.row, .depth = queries, .add = 1}, done.count, size);
+}
+
+#endif

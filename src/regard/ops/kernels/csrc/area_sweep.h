@@ -22,14 +22,14 @@
 #ifndef REGARD_AREA_SWEEP_H
 #define REGARD_AREA_SWEEP_H
 
-#include "area.h"
+#include "calls.h"
 #include "simd.h"
 
 enum { MOST_ITEMS = 16, MOST_LENGTH = 16, MOST_SIDE = 4 }; /* of an area: items; length in a sequence; height and width in a grid */
 
-/* Stands for "not allowed": far below every score, yet sums of MOST_ITEMS of them stay finite. */
-#define HIDDEN ((real)-1e30)
-#define IS_HIDDEN ((real)-1e29)
+/* Stands for "not allowed". No finite score is mistaken for it: what it is added to stays hidden, its 2^x is exactly 0, and a row whose
+   largest score it is has nothing to attend to. Only a finite base may be taken off it. */
+#define HIDDEN (-(real)INFINITY)
 #define LOG2E ((real)1.44269504088896340736)
 
 /* The areas of a call. Loops over sizes are unrolled by the compiler for some largest areas only; others are computed with the next of
@@ -41,7 +41,7 @@ typedef struct {
     real inverse[MOST_ITEMS];     /* 1 / items */
     real slope[MOST_ITEMS];       /* scale / items */
     real share[MOST_ITEMS];       /* what an item gets of its area's weight: 1, or 1 / items for mean values */
-    real penalty[MOST_ITEMS];     /* 0, or huge */
+    real penalty[MOST_ITEMS];     /* 0, or infinity */
 } Windows;
 
 static void windows_start(Windows *w, const AreaCall *call) {
@@ -80,6 +80,27 @@ static void strip_start(Strip *s) {
         s->run[i] = splat(HIDDEN); /* areas that begin before the first item do not exist */
         s->run_grad[i] = s->weight[i] = s->slope[i] = (vec){0};
     }
+}
+
+/* The mean of an area never exceeds its largest item, and each item is an area: the largest score is an item's. */
+static vec largest(const real *scores, int64_t count) {
+    vec most = splat(HIDDEN);
+    for (int64_t j = 0; j < count; j++) most = maximum(load(scores + j * AREA_TILE), most);
+    return most;
+}
+
+/* Move a strip's base up to the largest score so far, and with it what was summed. */
+static void raise_base(Strip *s, vec most, real *sums, int64_t sum_rows) {
+    most = maximum(s->most, most);
+    s->base = select_vec(most == HIDDEN, (vec){0}, most); /* nothing allowed yet: every term must be 0, not 2^0 */
+    const vec change = (s->most - s->base) * LOG2E, shrink = exp2_vec(change);
+    s->most = most;
+    s->sum *= shrink;
+    for (int i = 0; i < MOST_LENGTH; i++) {
+        s->run[i] += change * (real)(i + 1); /* these are sums of scores from which the base is taken off */
+        s->weight[i] *= shrink;
+    }
+    for (int64_t i = 0; i < sum_rows; i++) store(sums + i * AREA_TILE, load(sums + i * AREA_TILE) * shrink);
 }
 
 /* Sweep `count` items of a sequence whose largest area is `area`. scores (count x AREA_TILE) becomes w and grads becomes ds, both of the

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "beam.h"
+#include "calls.h"
 #include "native.h"
 
 /* A hypothesis one token longer: its sum of log-probabilities, and which of its sentence's candidates it is. */
@@ -80,8 +80,9 @@ static int beam_sentence(BeamCall *call, int64_t sentence, const Longer *best, i
 }
 
 EXPORT int regard_beam(BeamCall *call) {
+    if (!within(call->rows, call->sentences, call->all)) return REGARD_OUTSIDE;
     Longer *best = malloc((size_t)(2 * call->beam) * sizeof(Longer));
-    if (!best) return 1;
+    if (!best) return REGARD_NO_MEMORY;
     call->ended = call->left = 0;
     call->bad = -1;
     for (int64_t sentence = 0; sentence < call->sentences && call->bad < 0; sentence++) {

@@ -1,4 +1,7 @@
+/* The exported functions: each kernel's calls the variant of the processor that runs it. */
 #include "native.h"
+
+#include "calls.h"
 
 EXPORT int regard_abi(void) { return REGARD_ABI; }
 
@@ -7,7 +10,7 @@ static int limit = TARGET_AVX512;
 EXPORT void regard_limit(int target) { limit = target; }
 
 static int best_target(void) {
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(REGARD_BASELINE)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
@@ -32,3 +35,48 @@ EXPORT const char *regard_threads(void) {
     return "one thread";
 #endif
 }
+
+#if defined(__x86_64__) && !defined(REGARD_BASELINE)
+#define DECLARE_VARIANTS(name, call) int name##_baseline(const call *), name##_avx2(const call *), name##_avx512(const call *);
+#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512}
+#else
+#define DECLARE_VARIANTS(name, call) int name##_baseline(const call *);
+#define VARIANTS(name) {name##_baseline, 0, 0}
+#endif
+
+/* Defines the function `pick`, which calls the variant of a kernel, name_f32 or name_f64. */
+#define PICK(pick, name, call)                                         \
+    DECLARE_VARIANTS(name, call)                                       \
+    pick(const call *arguments) {                                      \
+        static int (*const variants[3])(const call *) = VARIANTS(name); \
+        return variants[regard_target()](arguments);                   \
+    }
+
+/* regard_name(const call *) for a kernel of floats. */
+#define ENTRY(name, call) PICK(EXPORT int regard_##name, name##_f32, call)
+
+/* The same for one of floats and doubles. */
+#define ENTRY_OF_BOTH(name, call)                                                             \
+    PICK(static int name##_single, name##_f32, call)                                          \
+    PICK(static int name##_double, name##_f64, call)                                          \
+    EXPORT int regard_##name(const call *arguments) {                                         \
+        return (arguments->storage == STORED_DOUBLE ? name##_double : name##_single)(arguments); \
+    }
+
+#ifndef REGARD_WITHOUT_AREA
+ENTRY_OF_BOTH(area_forward, AreaCall)
+ENTRY_OF_BOTH(area_backward, AreaCall)
+#endif
+ENTRY(additive_forward, AdditiveCall)
+ENTRY(additive_backward, AdditiveCall)
+ENTRY(best, BestCall)
+ENTRY(decoder, DecoderCall)
+ENTRY(encoder, EncoderCall)
+ENTRY(indexed, IndexedCall)
+ENTRY(loss, LossCall)
+ENTRY(pack, PackCall)
+ENTRY(panel, PackCall)
+ENTRY(recurrent, RecurrentCall)
+ENTRY(residual_forward, ResidualCall)
+ENTRY(residual_backward, ResidualCall)
+ENTRY(vocabulary, VocabularyCall)

@@ -2,8 +2,10 @@
 #ifndef REGARD_NATIVE_H
 #define REGARD_NATIVE_H
 
+#include <stdint.h>
+
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 9
+#define REGARD_ABI 11
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -11,13 +13,27 @@
 #define EXPORT __attribute__((visibility("default")))
 #endif
 
+/* What every call returns. */
+enum regard_status {
+    REGARD_DONE = 0,
+    REGARD_NO_MEMORY = 1, /* for the threads */
+    REGARD_OUTSIDE = 2    /* a place, length, target or token names nothing; nothing was computed. Python looks which one it was */
+};
+
 enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2 };
 
 /* The best instruction set that this processor has and this library was built for. */
 EXPORT int regard_target(void);
-/* Use none better than `target` from now on, where kernels do not say themselves which; for tests. */
+/* Use none better than `target` from now on; for tests. */
 EXPORT void regard_limit(int target);
 EXPORT int regard_abi(void);
 EXPORT const char *regard_threads(void);
+
+/* Whether `count` numbers all lie in [0, end); no branch a number, so that they are compared side by side. */
+static inline int within(const int64_t *numbers, int64_t count, int64_t end) {
+    int64_t outside = 0;
+    for (int64_t i = 0; i < count; i++) outside |= (numbers[i] < 0) | (numbers[i] >= end);
+    return !outside;
+}
 
 #endif

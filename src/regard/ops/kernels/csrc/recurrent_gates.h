@@ -1,6 +1,8 @@
-/* The element-wise part of recurrent cells, for one instruction set. Included after simd.h. */
+/* The element-wise part of recurrent cells, for one instruction set. */
 #ifndef REGARD_RECURRENT_GATES_H
 #define REGARD_RECURRENT_GATES_H
+
+#include "simd.h"
 
 /* The gates of one row, in torch's order, each `size` numbers. */
 typedef struct {

@@ -11,10 +11,12 @@
 #if REAL_IS_FLOAT
 typedef float real;
 typedef int32_t lane_int;
+typedef uint32_t lane_bits;
 #define REAL_BYTES 4
 #else
 typedef double real;
 typedef int64_t lane_int;
+typedef uint64_t lane_bits;
 #define REAL_BYTES 8
 #endif
 
@@ -24,6 +26,7 @@ typedef int64_t lane_int;
 
 typedef real vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef lane_int ivec __attribute__((vector_size(VECTOR_BYTES)));
+typedef lane_bits uvec __attribute__((vector_size(VECTOR_BYTES))); /* sums and shifts of these may overflow */
 /* The same at any address. */
 typedef real loose_vec __attribute__((vector_size(VECTOR_BYTES), aligned(REAL_BYTES), may_alias));
 typedef int8_t loose_bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
@@ -78,7 +81,7 @@ INLINE vec exp2_vec(vec x) {
     vec p = splat(c[DEGREE]);
     UNROLL
     for (int i = DEGREE - 1; i >= 0; i--) p = p * r + c[i];
-    vec scaled = (vec)((ivec)p + ((ivec)shifted << mantissa));
+    vec scaled = (vec)((uvec)p + ((uvec)shifted << mantissa));
     return select_vec(x < least, (vec){0}, scaled);
 }
 
@@ -258,6 +261,14 @@ static inline void product(product_args p, int64_t rows, int64_t columns) {
     int64_t j = 0;
     for (; j + COLUMNS * LANES <= columns; j += COLUMNS * LANES) product_columns(&p, rows, COLUMNS, 0, p.b + j, p.c + j);
     for (; j < columns; j += LANES) product_columns(&p, rows, 1, 0, p.b + j, p.c + j);
+}
+
+/* Take `count` numbers from a worker's memory. Buffers of whole pages would all begin at the same place of a page, and a processor takes a
+   load for one of what was just stored at that place of another page: it waits. */
+static real *take(char **free_memory, int64_t count) {
+    char *start = *free_memory;
+    *free_memory += ((size_t)count * sizeof(real) + 63) / 64 * 64 + 192;
+    return (real *)start;
 }
 
 #endif

@@ -1,0 +1,180 @@
+"""Measure what a large parallel text costs before the first update: seconds and memory, at the first start and at the second.
+
+    python benchmarks/corpus.py --folder /scratch/corpus --out docs/results/corpus.json
+    python benchmarks/corpus.py --folder /scratch/corpus --pairs 20000 200000 --out small.json
+
+Generates up to 2,000,000 pairs (more are shards that hold the same text again), trains the default model on them for a few updates,
+stops it as Ctrl-C would, and starts it again. Memory is the most that the process held (VmHWM), mapped files included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import regard
+
+SHARD = 2_000_000
+UPDATES = 10
+WORDS = 150_000
+SYLLABLES = {
+    "en": ([*"bcdfghlmnprstw", "st", "tr", "ch", "pl", "th", ""], [*"aeiou", "ea", "oo"], ["", "", "n", "r", "s", "t", "ng", "ck"]),
+    "de": ([*"bdfghklmnrswz", "sch", "st", "pf", "br", ""], [*"aeiouäöü", "ei", "ie"], ["", "n", "r", "s", "t", "ch", "lf", "nd"]),
+}
+
+
+def lexicon(side: str) -> list[str]:
+    """Return the words of a language by falling frequency, all different; the frequent ones are short."""
+    generator = np.random.default_rng([7, len(side), ord(side[0])])
+    heads, cores, tails = SYLLABLES[side]
+    words: dict[str, None] = {}
+    while len(words) < WORDS:
+        count = 1 + (len(words) > 150) + (len(words) > 20_000)
+        drawn = generator.integers(0, [len(heads), len(cores), len(tails)], (count, 3))
+        words.setdefault("".join(heads[a] + cores[b] + tails[c] for a, b, c in drawn))
+    return list(words)
+
+
+def sentences(pairs: int, seed: int) -> Iterator[tuple[str, str]]:
+    """Yield pairs of generated sentences: 3 to 30 words, by Zipf's law; a target is its source, moved about a little."""
+    source, target = (lexicon(side) for side in SYLLABLES)
+    chance = 1.0 / (np.arange(WORDS) + 6.0) ** 1.2
+    bounds = np.cumsum(chance / chance.sum())
+    for start in range(0, pairs, 50_000):
+        generator = np.random.default_rng([seed, start])
+        count = min(50_000, pairs - start)
+        lengths = np.clip(generator.lognormal(2.4, 0.36, count).round(), 3, 30).astype(int)
+        drawn = np.searchsorted(bounds, generator.random(int(lengths.sum()))).clip(max=WORDS - 1)
+        # Each word may come up to two places later in the target, and one in ten is left out there.
+        moved = np.repeat(np.cumsum(lengths) - lengths, lengths) * 1.0
+        places = np.arange(len(drawn)) + generator.integers(0, 3, len(drawn)) * (generator.random(len(drawn)) < 0.3)
+        order = np.lexsort((places, moved))
+        kept = generator.random(len(drawn)) < 0.9
+        ends = np.cumsum(lengths).tolist()
+        one, two = drawn.tolist(), drawn[order].tolist()
+        flags = kept.tolist()
+        begin = 0
+        for end in ends:
+            yield (
+                " ".join([source[word] for word in one[begin:end]]).capitalize() + " .",
+                " ".join([target[word] for word, keep in zip(two[begin:end], flags[begin:end], strict=True) if keep]).capitalize() + " .",
+            )
+            begin = end
+
+
+def write_text(folder: Path, pairs: int) -> tuple[str, str]:
+    """Write the text, unless it is there; return the names of both sides' files, as patterns."""
+    shards = -(-pairs // SHARD)
+    if pairs % SHARD and shards > 1:
+        sys.exit(f"corpus: --pairs {pairs}, expected a multiple of {SHARD}, or less than that")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{min(pairs, SHARD)}.{side}" for side in SYLLABLES]
+    if not all(path.exists() for path in paths):
+        with open(paths[0], "w", encoding="utf-8") as one, open(paths[1], "w", encoding="utf-8") as two:
+            for source, target in sentences(min(pairs, SHARD), seed=1):
+                one.write(source + "\n")
+                two.write(target + "\n")
+    if shards == 1:
+        return str(paths[0]), str(paths[1])
+    for path in paths:
+        for number in range(shards):
+            link = folder / f"{pairs}-{number:02d}{path.suffix}"
+            link.unlink(missing_ok=True)
+            link.hardlink_to(path)
+    return f"{folder}/{pairs}-*{paths[0].suffix}", f"{folder}/{pairs}-*{paths[1].suffix}"
+
+
+def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float, float]:
+    """Train, or go on, until `UPDATES` more are done; return seconds until the first, and the most memory in megabytes."""
+    words = ["train", "translation", "--source", files[0], "--target", files[1], "--out", str(run), "training.log_every=1", *settings]
+    print("$ regard", *words, flush=True)
+    before, first = updates(run), 0.0
+    begun = time.monotonic()
+    with subprocess.Popen([sys.executable, "-m", "regard", *words]) as process:
+        most = 0.0
+        while process.poll() is None:
+            time.sleep(0.02)
+            done = updates(run) - before
+            first = first or (time.monotonic() - begun if done else 0.0)
+            most = max(most, memory(process.pid))
+            if done >= UPDATES:
+                process.send_signal(signal.SIGINT)
+                break
+    if process.returncode != 128 + signal.SIGINT:
+        sys.exit(f"corpus: regard train left with {process.returncode}")
+    return first, most
+
+
+def updates(run: Path) -> int:
+    """Return how many updates a run's log tells of."""
+    log = run / "log.jsonl"
+    return log.read_text(encoding="utf-8").count('"event": "train"') if log.exists() else 0
+
+
+def memory(process: int) -> float:
+    """Return the most megabytes that a process has held so far."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process}/status").read_text(encoding="utf-8"))
+    except OSError:
+        return 0.0
+    return int(found[1]) / 1024 if found else 0.0
+
+
+def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
+    """Write a text, train on it, stop and go on; return what is told of it, by name."""
+    files = write_text(folder, pairs)
+    size = sum(path.stat().st_size for pattern in files for path in Path(pattern).parent.glob(Path(pattern).name))
+    run = folder / f"run-{pairs}"
+    shutil.rmtree(run, ignore_errors=True)
+    first, most = start(run, files, settings)
+    again, most_again = start(run, files, settings)
+    tokens = sum(path.stat().st_size for path in (run / "tokens").iterdir())
+    return {
+        "text, MB": round(size / 1e6),
+        "encoded, on disk, MB": round(tokens / 1e6),
+        "first start: seconds to the first update": round(first, 1),
+        "first start: most memory, MB": round(most),
+        "started again: seconds to the next update": round(again, 1),
+        "started again: most memory, MB": round(most_again),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="for the text and the runs")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000, 20_000_000])
+    parser.add_argument("--out", type=Path, required=True, help="columns of other amounts that it holds stay")
+    parser.add_argument("settings", nargs="*", default=["recipe=none"], help="of the training")
+    arguments = parser.parse_args()
+    columns: dict[str, Any] = {}
+    if arguments.out.exists():
+        table = json.loads(arguments.out.read_text(encoding="utf-8"))
+        columns = {name: {row[0]: row[place] for row in table["rows"]} for place, name in enumerate(table["columns"]) if place}
+    for pairs in arguments.pairs:
+        columns[f"{pairs:,}"] = measure(arguments.folder, pairs, arguments.settings)
+    names = sorted(columns, key=lambda name: int(name.replace(",", "")))
+    rows = [[name, *(columns[column][name] for column in names)] for name in columns[names[0]]]
+    note = (
+        f"`python benchmarks/corpus.py`: `regard train translation` with {' '.join(arguments.settings)}. {os.cpu_count()} cores, "
+        f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, regard {regard.__version__}."
+    )
+    text = json.dumps({"columns": ["pairs", *names], "rows": rows, "note": note}, indent=1, ensure_ascii=False)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

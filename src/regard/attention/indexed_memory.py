@@ -1,0 +1,77 @@
+"""A memory whose items stay where they were written, whoever looks at them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.ops.masks import check_key_mask, length_mask
+
+
+class IndexedMemory(NamedTuple):
+    """Keys and values in one store, and for each group of queries a table of those it may attend to.
+
+    What `HeadMemory` is for whole sequences this is for a search: to reorder or to drop hypotheses moves rows of the table, never an item.
+
+    Attributes:
+        key: (N, H, D).
+        value: (N, H, D).
+        places: (G, L) long, 0 to N - 1.
+        lengths: (G,) long, how many of a group's places count; None: all L.
+        of_areas: what is stored are areas, whose keys and values are made already.
+
+    Example:
+        >>> memory = IndexedMemory(torch.ones(5, 1, 2), torch.ones(5, 1, 2), torch.tensor([[0, 1], [3, 4]]))
+        >>> memory.rows(torch.tensor([1, 1, 0])).places.tolist()
+        [[3, 4], [3, 4], [0, 1]]
+    """
+
+    key: Tensor
+    value: Tensor
+    places: Tensor
+    lengths: Tensor | None = None
+    of_areas: bool = False
+
+    @property
+    def batch(self) -> int:
+        """G, how many groups of queries there are."""
+        return self.places.shape[0]
+
+    def rows(self, index: Tensor) -> IndexedMemory:
+        """Keep only the groups `index` (G',), in that order."""
+        lengths = None if self.lengths is None else self.lengths.index_select(0, index)
+        return self._replace(places=self.places.index_select(0, index), lengths=lengths)
+
+    def gathered(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Copy what each group may attend to: keys and values (G, H, L, D), and which of them count (G, L), None for all."""
+        key, value = (part[self.places].transpose(1, 2) for part in (self.key, self.value))
+        return key, value, None if self.lengths is None else length_mask(self.lengths, self.places.shape[1])
+
+
+def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> IndexedMemory:
+    """Make a store of whole sequences, one group of queries for each.
+
+    Args:
+        key: (B, S, H, D).
+        value: (B, S, H, D).
+        key_mask: (B, S) bool, True = may be attended; None: everything.
+
+    Raises:
+        ShapeError: the key_mask is not boolean or not (B, S).
+
+    Example:
+        >>> memory = index_sources(torch.ones(2, 3, 1, 1), torch.ones(2, 3, 1, 1), torch.tensor([[True, True, True], [False, True, False]]))
+        >>> memory.places.tolist(), memory.lengths.tolist()
+        ([[0, 1, 2], [4, 3, 5]], [3, 1])
+    """
+    batch, size = key.shape[:2]
+    places = torch.arange(batch * size, device=key.device).view(batch, size)
+    lengths = None
+    if key_mask is not None:
+        check_key_mask(key_mask, (batch, size), "index_sources")
+        # Those that may be attended to come first, in their order; for padding at the end that changes nothing.
+        places = places.gather(1, (~key_mask).to(torch.uint8).sort(dim=1, stable=True).indices)
+        lengths = key_mask.sum(1)
+    return IndexedMemory(key.flatten(0, 1), value.flatten(0, 1), places, lengths)

@@ -1,0 +1,443 @@
+"""Multi-head attention: several projections of the same query, key and value attend side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention.areas import Areas, scored_area_length
+from regard.attention.base import AttentionOutput, NeedWeights
+from regard.attention.indexed_memory import IndexedMemory, index_sources
+from regard.attention.recorder import is_recording, record_call
+from regard.attention.scores import LocationScore, ScoreModule
+from regard.attention.torch_adapter import build_from_torch, build_to_torch
+from regard.constructor_checks import Share, Size, checked
+from regard.errors import ConfigError, ShapeError
+from regard.ops.masks import check_key_mask, check_mask
+from regard.ops.nonfinite import finite_rows
+
+
+class HeadMemory(NamedTuple):
+    """Keys and values of a source, projected and split into heads. Passed around as a value; no module keeps one.
+
+    Attributes:
+        key: (B, H, S, D).
+        value: (B, H, S, Dv); zeros where masked, as the keys.
+        mask: (B, S) bool, True = may be attended, or None: everything may.
+        of_areas: the S positions are areas, made by `MultiHeadAttention.areas_of`.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    of_areas: bool = False
+
+    def append(self, other: HeadMemory) -> HeadMemory:
+        """Put the positions of `other` behind these: a decoding step adds its own to the past."""
+        mask = None
+        if self.mask is not None or other.mask is not None:
+            mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
+        return HeadMemory(torch.cat([self.key, other.key], 2), torch.cat([self.value, other.value], 2), mask, self.of_areas)
+
+    @property
+    def batch(self) -> int:
+        """B, how many sentences there are."""
+        return self.key.shape[0]
+
+    def rows(self, index: Tensor) -> HeadMemory:
+        """Keep only the sentences `index` (B',), in that order."""
+        mask = None if self.mask is None else self.mask.index_select(0, index)
+        return HeadMemory(self.key.index_select(0, index), self.value.index_select(0, index), mask, self.of_areas)
+
+
+def _all(memory: HeadMemory) -> Tensor:
+    return torch.ones(memory.key.shape[0], memory.key.shape[2], dtype=torch.bool, device=memory.key.device)
+
+
+class MultiHeadAttention(nn.Module):
+    """Attend with several heads: project, attend in each head, join, project.
+
+        head_h = attention(W_q,h query, W_k,h key, W_v,h value);  context = W_o [head_1; ...; head_H]
+
+    Vaswani et al. 2017, section 3.2.2. With query, key and value the same it is self-attention. Nothing but the context is computed by
+    `F.scaled_dot_product_attention` unless weights, areas or another score are asked for.
+
+    Args:
+        embed_dim: E, size of a query and of the output.
+        num_heads: H.
+        head_dim: D, size of a head; None: E / H, which must be whole.
+        memory_dim: size of keys and values; None: E.
+        value_dim: size of values, where it is another than that of keys; None: memory_dim.
+        dropout: probability with which a weight is dropped in training, 0 to 1.
+        bias: whether the four projections have one.
+        score: None for the scaled dot product of the paper; one score for all heads, or a list of one for each. A score meets queries and
+            keys of size D.
+        areas: attend to runs or rectangles of items (Li et al. 2018), in every head.
+
+    Parameters: `query.weight` (H D, E), `key.weight` (H D, memory_dim), `value.weight` (H D, value_dim), `output.weight` (E, H D), each
+    with `.bias`; `score.*` (of head h in a list: `score.h.*`) and `areas.*`, as these name them. Heads lie one after the other in H D.
+    Weights start uniform as in torch.nn.MultiheadAttention, biases at zero.
+
+    Raises:
+        ConfigError: E is not a multiple of H and no `head_dim` is given; not as many scores as heads; a `LocationScore` with areas.
+
+    Example:
+        >>> attention = MultiHeadAttention(6, 2)
+        >>> source = torch.ones(3, 5, 6)
+        >>> attention(source, source, source, causal=True, need_weights=True).weights[0, 0, 1].tolist()
+        [0.5, 0.5, 0.0, 0.0, 0.0]
+    """
+
+    @checked
+    def __init__(
+        self,
+        embed_dim: Size,
+        num_heads: Size,
+        *,
+        head_dim: Size | None = None,
+        memory_dim: Size | None = None,
+        value_dim: Size | None = None,
+        dropout: Share = 0.0,
+        bias: bool = True,
+        score: ScoreModule | Sequence[ScoreModule] | None = None,
+        areas: Areas | None = None,
+    ) -> None:
+        super().__init__()
+        if head_dim is None and embed_dim % num_heads:
+            raise ConfigError(f"MultiHeadAttention: embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; give head_dim")
+        self.num_heads = num_heads
+        self.head_dim = embed_dim // num_heads if head_dim is None else head_dim
+        self.dropout = dropout
+        self.score: ScoreModule | nn.ModuleList | None = _scores(score, num_heads, areas)
+        self.areas = areas
+        width = self.num_heads * self.head_dim
+        memory_dim = embed_dim if memory_dim is None else memory_dim
+        self.query = ops.Linear(embed_dim, width, bias=bias)
+        self.key = ops.Linear(memory_dim, width, bias=bias)
+        self.value = ops.Linear(memory_dim if value_dim is None else value_dim, width, bias=bias)
+        self.output = ops.Linear(width, embed_dim, bias=bias)
+        for part in (self.query, self.key, self.value, self.output):
+            # torch.nn.MultiheadAttention draws the three of a head as one matrix of three times the height.
+            nn.init.xavier_uniform_(part.weight, gain=1.0 if part is self.output else 1 / math.sqrt(2))
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+    @classmethod
+    def from_torch(cls, theirs: nn.MultiheadAttention, *, areas: Areas | None = None) -> MultiHeadAttention:
+        """Build one with the weights, dropout and sizes of torch's, attending to areas if given. Inputs are (B, length, E), always.
+
+        `regard.integrations.torch` converts torch's layers and stacks, state dicts and masks.
+
+        Raises:
+            ConfigError: `add_bias_kv` or `add_zero_attn`, which cannot be converted.
+
+        Example:
+            >>> theirs, x = nn.MultiheadAttention(6, 2, batch_first=True), torch.ones(1, 3, 6)
+            >>> torch.allclose(MultiHeadAttention.from_torch(theirs)(x, x, x).context, theirs(x, x, x)[0], atol=1e-6)
+            True
+        """
+        return build_from_torch(cls, theirs, areas)
+
+    def to_torch(self, *, batch_first: bool = True) -> nn.MultiheadAttention:
+        """Build torch's module with these weights.
+
+        Raises:
+            ConfigError: areas, a score, or heads that are not E / H wide, which torch's has not.
+
+        Example:
+            >>> MultiHeadAttention(6, 2).to_torch().embed_dim
+            6
+        """
+        return build_to_torch(self, batch_first=batch_first)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        key_mask: Tensor | None = None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        need_weights: NeedWeights = False,
+        finite: bool = False,
+    ) -> AttentionOutput:
+        """Attend with queries (B, T, E) to keys and values (B, S, memory_dim).
+
+        Args:
+            query: (B, T, E).
+            key: (B, S, memory_dim).
+            value: (B, S, memory_dim).
+            key_mask: (B, S) bool, True = may be attended: what hides padding, such as `ops.length_mask` makes of lengths.
+            mask: bool, True = may be attended: (S,), (B, T, S) or one for each head (B, H, T, S), any axis 1 for all; on top of
+                key_mask. Two axes are refused, for (T, S) and (B, S) look alike.
+            causal: hide what stands behind each query, aligned so that the last query sees all; on top of both masks.
+            need_weights: return the weights too, (B, H, T, S), or with "areas" (B, H, T, N).
+            finite: the caller answers for it that what the mask hides is finite, too, and it need not be looked for.
+
+        Returns:
+            `AttentionOutput` with context (B, T, E); a row with nothing to attend to has zeros for weights and what the
+            output projection makes of zeros, its bias, for context.
+
+        Raises:
+            ShapeError: key, value or a mask do not fit; the message holds both shapes, or the type of a mask that is not boolean.
+            ConfigError: area weights are asked for, but there are no areas.
+        """
+        if is_recording():
+            masks = {"key_mask": key_mask, "mask": mask, "causal": causal}
+            record_call(self, self.areas, lambda need: self.forward(query, key, value, **masks, need_weights=need).weights)
+        self._check(query, key, value)
+        allowed = self._allowed(query, key.shape[1], mask, causal)
+        if key_mask is not None:
+            check_key_mask(key_mask, key.shape[:2], "MultiHeadAttention")
+            padding = key_mask[:, None, None]
+            allowed = padding if allowed is None else allowed & padding
+        tainted = None
+        if allowed is not None and not finite:
+            # Before the projections: the gradients of their weights must not see what is masked either. In self-attention a query may be
+            # padding too: as zeros it sends no NaN into the gradients of the others.
+            bad = ~finite_rows(query)
+            shielded = ops.mask_nonfinite(key, value, allowed.any(1))
+            assert shielded.tainted is not None
+            query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), shielded.key, shielded.value, shielded.tainted | bad
+        context, weights = self._heads(
+            *self._project(query, key, value), allowed, causal and mask is None and key_mask is None, need_weights
+        )
+        return self._join(context, weights, tainted)
+
+    def memory(self, key: Tensor, value: Tensor, *, key_mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
+        """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may be attended.
+
+        With `finite` the caller answers for it that there is no NaN or infinity in them, and none is looked for.
+        """
+        self._check(None, key, value)
+        if key_mask is not None:
+            check_key_mask(key_mask, key.shape[:2], "MultiHeadAttention.memory")
+        if key_mask is not None and not finite:
+            key, value = (part.masked_fill(~key_mask.unsqueeze(-1), 0.0) for part in (key, value))
+        if finite or not torch.is_grad_enabled():
+            return HeadMemory(self._split(self.key(key)), self._split(self.value(value)), key_mask)
+        # A bad row is projected as zeros, so that no weight's gradient sees it, and shows up as NaN behind the projection.
+        bad = [~finite_rows(part).unsqueeze(-1) for part in (key, value)]
+        key = self.key(key.masked_fill(bad[0], 0.0)).masked_fill(bad[0], torch.nan)
+        value = self.value(value.masked_fill(bad[1], 0.0)).masked_fill(bad[1], torch.nan)
+        return HeadMemory(self._split(key), self._split(value), key_mask)
+
+    def items(self, states: Tensor, key_mask: Tensor | None = None) -> IndexedMemory:
+        """Project states (B, S, E), keys and values alike, into a store for a search; `key_mask` (B, S) bool, True = may be attended.
+
+        Raises:
+            ConfigError: with scores of its own an attention has no such memory.
+        """
+        if self.score is not None:
+            raise ConfigError("items: only scaled dot products can be looked up in a store")
+        if key_mask is not None:
+            check_key_mask(key_mask, states.shape[:2], "MultiHeadAttention.items")
+            states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
+        key, value = (part.unflatten(-1, (self.num_heads, self.head_dim)) for part in ops.joint_linear(states, (self.key, self.value)))
+        return index_sources(key, value, key_mask)
+
+    def attend_items(self, query: Tensor, memory: IndexedMemory, *, need_weights: bool = False) -> AttentionOutput:
+        """Attend with groups of queries (G, K, E) to a store: context (G, K, E) and, if asked for, weights (G, H, K, L).
+
+        A weight belongs to a place of the group's table, in its order. Where areas need not be made (`scored_area_length`), the store may
+        be one of items: neighbours are those that stand next to each other in the table.
+
+        Raises:
+            ConfigError: an attention with areas that are to be made is given a store of items, or one without areas a store of areas.
+        """
+        areas = self.areas
+        longest = 1 if memory.of_areas else scored_area_length(areas)
+        if longest is None or (memory.of_areas and areas is None):
+            raise ConfigError(f"attend_items: areas are {areas}, and the store is one of {'areas' if memory.of_areas else 'items'}")
+        if is_recording() and not memory.of_areas:
+            whole = HeadMemory(*memory.gathered())
+            record_call(self, areas, lambda need: self.attend(query, whole, need_weights=need).weights)
+        if areas is not None and areas.top_k is not None:
+            return self.attend(query, HeadMemory(*memory.gathered(), True), need_weights="areas" if need_weights else False)
+        scale = None if areas is None else 1 / (math.sqrt(self.head_dim) * areas.temperature)
+        heads = self.query(query).unflatten(-1, (self.num_heads, self.head_dim))
+        settings = {"lengths": memory.lengths, "scale": scale, "max_area": longest, "need_weights": need_weights}
+        context, weights = ops.cached_attention(heads, memory.key, memory.value, memory.places, **settings)
+        return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
+
+    def areas_of(self, memory: HeadMemory) -> HeadMemory:
+        """Make the keys and values of all areas of a memory once, for many steps.
+
+        Without them `attend` makes them anew at each call, except where the areas are `fused` and nothing is ever made. Areas stand in the
+        order of `regard.ops.area_spans`; if others are appended, or some taken, weights can be asked for by "areas" only.
+
+        Returns:
+            A memory whose positions are the N areas. To `attend` to it allows no causal and no other mask than its own.
+
+        Raises:
+            ConfigError: there are no areas, or the memory holds areas already.
+        """
+        if self.areas is None or memory.of_areas:
+            raise ConfigError("areas_of: needs an attention with areas, and a memory of items")
+        mask = None if memory.mask is None else self.areas.mask(memory.mask)
+        return HeadMemory(self.areas.keys(memory.key), self.areas.values(memory.value), mask, True)
+
+    def attend(
+        self,
+        query: Tensor,
+        memory: HeadMemory,
+        *,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        need_weights: NeedWeights = False,
+    ) -> AttentionOutput:
+        """Attend with queries (B, T, E) to a memory; arguments, results and errors are those of `forward`, the memory has the key_mask.
+
+        A cached step appends its own keys to the memory first: with `causal`, the last query sees all of it.
+        """
+        if is_recording():
+            record_call(self, self.areas, lambda need: self.attend(query, memory, mask=mask, causal=causal, need_weights=need).weights)
+        _check_batch(query, memory.key)
+        if memory.of_areas:
+            if mask is not None or causal:
+                raise ConfigError("MultiHeadAttention: a memory of areas is masked as it is made, not as it is attended to")
+            allowed = None if memory.mask is None else memory.mask[:, None, None]
+            heads = self._split(self.query(query)), memory.key, memory.value
+            return self._join(*self._weigh(*heads, allowed, need_weights), None)
+        allowed = self._allowed(query, memory.key.shape[2], mask, causal)
+        key, value, tainted = ops.mask_nonfinite(memory.key, memory.value, allowed)
+        only_causal = causal and mask is None and memory.mask is None
+        if memory.mask is not None:
+            padding = memory.mask[:, None, None]
+            allowed = padding if allowed is None else allowed & padding
+        context, weights = self._heads(self._split(self.query(query)), key, value, allowed, only_causal, need_weights)
+        return self._join(context, weights, None if tainted is None else tainted.any(1))
+
+    def _check(self, query: Tensor | None, key: Tensor, value: Tensor) -> None:
+        for name, part, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
+            if part is not None and (part.dim() != 3 or part.shape[-1] != layer.in_features):
+                raise ShapeError(f"MultiHeadAttention: {name} must be (B, length, {layer.in_features}), found {tuple(part.shape)}")
+        if key.shape[:2] != value.shape[:2]:
+            raise ShapeError(f"MultiHeadAttention: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
+        if query is not None:
+            _check_batch(query, key)
+
+    def _allowed(self, query: Tensor, size: int, mask: Tensor | None, causal: bool) -> Tensor | None:
+        # One mask of four axes, each of its true size or 1, or None where everything is allowed.
+        batch, target = query.shape[:2]
+        if mask is not None:
+            shape = (batch, target, size) if mask.dim() < 4 else (batch, self.num_heads, target, size)
+            check_mask(mask, shape, "MultiHeadAttention", key_mask=True)
+            mask = mask[(None,) * (3 - mask.dim())]
+            mask = mask.unsqueeze(1) if mask.dim() == 3 else mask  # the same for all heads
+        if not causal or target == 1:  # a single query is the last one and sees everything
+            return mask
+        past = ops.causal_mask(target, size, query.device)[None, None]
+        return past if mask is None else mask & past
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        # What has the same input may be one product.
+        if query is key and key is value:
+            found = ops.joint_linear(query, (self.query, self.key, self.value))
+        elif key is value:
+            found = self.query(query), *ops.joint_linear(key, (self.key, self.value))
+        else:
+            found = self.query(query), self.key(key), self.value(value)
+        q, k, v = (self._split(part) for part in found)
+        return q, k, v
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)  # (B, N, H D) -> (B, H, N, D)
+
+    def _join(self, context: Tensor, weights: Tensor | None, tainted: Tensor | None) -> AttentionOutput:
+        context = self.output(context.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, E)
+        if tainted is not None:
+            context = context.masked_fill(tainted.unsqueeze(-1), torch.nan)
+            weights = None if weights is None else weights.masked_fill(tainted[:, None, :, None], torch.nan)
+        return AttentionOutput(context, weights)
+
+    def _heads(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
+    ) -> tuple[Tensor, Tensor | None]:
+        # (B, H, T, D) on (B, H, S, D) twice: the context of every head and, if asked for, its weights.
+        if need_weights == "areas" and self.areas is None:
+            raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
+        dropout = self.dropout if self.training else 0.0
+        areas = self.areas
+        if areas is not None and areas.direct and self.score is None:
+            found = ops.area_attention(
+                query,
+                key,
+                value,
+                max_area=areas.max_area,
+                grid=areas.grid,
+                mask=None if only_causal else allowed,
+                causal=only_causal,
+                key_mode=areas.key_mode,
+                value_mode=areas.value_mode,
+                need_weights=need_weights,
+                top_k=areas.top_k,
+                temperature=areas.temperature,
+                dropout=dropout,
+                key_weights=areas.key_weights,
+            )
+            return found if isinstance(found, tuple) else (found, None)
+        if areas is None and self.score is None and not need_weights and query.numel() and key.numel():
+            if not dropout and ops.native_takes_items(query, key):  # half the time of PyTorch's kernel
+                return cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal)), None
+            return _fused(query, key, value, allowed, only_causal, dropout), None
+        if areas is not None:
+            key, value = areas.keys(key), areas.values(value)
+            allowed = None if allowed is None else areas.mask(allowed)
+        return self._weigh(query, key, value, allowed, need_weights)
+
+    def _weigh(
+        self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, need_weights: NeedWeights
+    ) -> tuple[Tensor, Tensor | None]:
+        # As `_heads`, step by step; with areas, keys and values are those of the areas.
+        areas, dropout = self.areas, self.dropout if self.training else 0.0
+        scores = self._scores(query, key)
+        weights = ops.masked_softmax(scores, allowed) if areas is None else areas.weights(scores, allowed)
+        context = F.dropout(weights, dropout) @ value.to(weights.dtype)
+        if not need_weights:
+            return context, None
+        return context, areas.project(weights) if areas is not None and need_weights != "areas" else weights
+
+    def _scores(self, query: Tensor, key: Tensor) -> Tensor:
+        if self.score is None:
+            return ops.scaled_dot_scores(query, key)
+        if not isinstance(self.score, nn.ModuleList):
+            return self.score(query, self.score.project(key))
+        scores = cast(list[ScoreModule], list(self.score))
+        return torch.stack([score(query[:, h], score.project(key[:, h])) for h, score in enumerate(scores)], 1)
+
+    def extra_repr(self) -> str:
+        """Show the settings."""
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+
+
+def _check_batch(query: Tensor, key: Tensor) -> None:
+    if query.shape[0] != key.shape[0]:
+        raise ShapeError(f"MultiHeadAttention: query {tuple(query.shape)} and key {tuple(key.shape)} must agree in B, the first axis")
+
+
+def _scores(score: ScoreModule | Sequence[ScoreModule] | None, num_heads: int, areas: Areas | None) -> ScoreModule | nn.ModuleList | None:
+    each = list(score) if isinstance(score, Sequence) else [score]
+    if isinstance(score, Sequence) and len(score) != num_heads:
+        raise ConfigError(f"MultiHeadAttention: {len(score)} scores for {num_heads} heads; give one for all, or one for each")
+    if areas is not None and any(isinstance(one, LocationScore) for one in each):
+        raise ConfigError("MultiHeadAttention: LocationScore scores positions without their keys; areas have keys but no positions")
+    return nn.ModuleList(score) if isinstance(score, Sequence) else score
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, dropout: float) -> Tensor:
+    if only_causal and query.shape[2] == key.shape[2]:  # is_causal aligns top-left: right only for equal lengths
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+    if allowed is None or (only_causal and query.shape[2] < key.shape[2]):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
+    # What a row without any allowed key becomes differs between backends: such rows attend to everything, and are zeroed after.
+    empty = ~allowed.any(-1, keepdim=True)
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed | empty, dropout_p=dropout)
+    return context.masked_fill(empty, 0.0)

@@ -1,0 +1,228 @@
+"""The score functions with their learned weights, one class each.
+
+A score projects the keys once (`project`), then meets them with queries as often as it likes (`forward`). Leading axes broadcast: queries
+(B, T, D) meet keys (B, S, D), and with heads (B, H, T, D) meet (B, H, S, D). Parameter names are part of the file format and do not change.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.constructor_checks import Size, checked
+
+
+class AdditiveScore(nn.Module):
+    """Score with a one-layer perceptron: `v . tanh(W q + U k + b)`.
+
+    Bahdanau et al. 2015, A.1.2: q is the decoder's state s_{i-1}, k the annotation h_j, and b, which the paper leaves out, the bias of U.
+    The general attention over items y_i given a context c reads the same in other letters:
+
+        m_i = tanh(W_c c + W_y y_i);  s_i ~ exp <w, m_i>;  z = sum over i of s_i y_i
+
+    with c the query, the y_i both keys and values, W_c = W, W_y = U and w = v: there is one implementation of both. Luong's "concat",
+    `v . tanh(W [q; k])`, is the same function again, with the one matrix [W, U].
+
+    Differs from the paper: torch's default initialisation for W and U, and v drawn with variance 1 / A (the paper: 0.001 and zeros).
+
+    Parameters: query.weight (A, Dq), key.weight (A, Dk), key.bias (A,), vector (A,): W, U, b, v.
+
+    Args:
+        query_dim: Dq, size of a query.
+        key_dim: Dk, size of a key.
+        attention_dim: A, width of the hidden layer.
+
+    Example:
+        >>> score = AdditiveScore(3, 5, 7)
+        >>> score(torch.ones(2, 1, 3), score.project(torch.ones(2, 11, 5))).shape
+        torch.Size([2, 1, 11])
+    """
+
+    @checked
+    def __init__(self, query_dim: Size, key_dim: Size, attention_dim: Size) -> None:
+        super().__init__()
+        self.query = ops.Linear(query_dim, attention_dim, bias=False)
+        self.key = ops.Linear(key_dim, attention_dim, bias=True)
+        self.vector = nn.Parameter(torch.empty(attention_dim))
+        nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (..., S, Dk) to (..., S, A)."""
+        return self.key(key)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
+        return ops.additive_scores(self.query(query), key, self.vector)
+
+
+class ConcatScore(nn.Module):
+    """Score with one matrix over the query and key together: `v . tanh(W [q; k])`.
+
+    Luong et al. 2015, section 3.1 ("concat"). W is kept as one parameter and split where it is used, so keys are still projected only once.
+
+    Parameters: weight (A, Dq + Dk), the query's columns first; vector (A,).
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+        attention_dim: A, width of the hidden layer.
+
+    Example:
+        >>> score = ConcatScore(3, 5, 7)
+        >>> score.weight.shape
+        torch.Size([7, 8])
+    """
+
+    @checked
+    def __init__(self, query_dim: Size, key_dim: Size, attention_dim: Size) -> None:
+        super().__init__()
+        self.query_dim = query_dim
+        self.weight = nn.Parameter(torch.empty(attention_dim, query_dim + key_dim))
+        self.vector = nn.Parameter(torch.empty(attention_dim))
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (..., S, Dk) to (..., S, A)."""
+        return ops.linear(key, self.weight[:, self.query_dim :])
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""
+        return ops.additive_scores(ops.linear(query, self.weight[:, : self.query_dim]), key, self.vector)
+
+
+class GeneralScore(nn.Module):
+    """Score with a bilinear form: `q^T W k`.
+
+    Luong et al. 2015, section 3.1 ("general"). With W the identity it is the dot score.
+
+    Parameters: key.weight (Dq, Dk), W.
+
+    Args:
+        query_dim: size of a query.
+        key_dim: size of a key.
+
+    Example:
+        >>> score = GeneralScore(3, 5)
+        >>> score(torch.ones(2, 1, 3), score.project(torch.ones(2, 11, 5))).shape
+        torch.Size([2, 1, 11])
+    """
+
+    @checked
+    def __init__(self, query_dim: Size, key_dim: Size) -> None:
+        super().__init__()
+        self.key = ops.Linear(key_dim, query_dim, bias=False)
+
+    def project(self, key: Tensor) -> Tensor:
+        """Map keys (..., S, Dk) to (..., S, Dq)."""
+        return self.key(key)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, Dq) against projected keys (..., S, Dq): (..., T, S)."""
+        return ops.dot_scores(query, key)
+
+
+class DotScore(nn.Module):
+    """Score with the inner product, over sqrt(D) if `scaled`; no parameters.
+
+    Luong et al. 2015, section 3.1 ("dot"); Vaswani et al. 2017, Eq. 1 (scaled).
+
+    Args:
+        scaled: divide by the root of the query's size.
+
+    Example:
+        >>> DotScore()(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).tolist()
+        [[[4.0, 4.0]]]
+    """
+
+    @checked
+    def __init__(self, *, scaled: bool = False) -> None:
+        super().__init__()
+        self.scaled = scaled
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (..., S, D) as they are."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
+        return ops.scaled_dot_scores(query, key) if self.scaled else ops.dot_scores(query, key)
+
+    def extra_repr(self) -> str:
+        """Show whether it is scaled."""
+        return f"scaled={self.scaled}"
+
+
+class CosineScore(nn.Module):
+    """Score with the cosine times a sharpness, learned or fixed: `beta cos(q, k)`.
+
+    Graves et al. 2014, Eq. 5 and 6.
+
+    Parameters: sharpness (), if learned: beta is its softplus, 1 at first.
+
+    Args:
+        sharpness: beta, fixed; None: learned.
+
+    Example:
+        >>> CosineScore()(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).round(decimals=4).tolist()
+        [[[1.0, 1.0]]]
+        >>> CosineScore(2.5)(torch.ones(1, 1, 4), torch.ones(1, 2, 4)).round(decimals=4).tolist()
+        [[[2.5, 2.5]]]
+    """
+
+    @checked
+    def __init__(self, sharpness: float | None = None) -> None:
+        super().__init__()
+        self.fixed = sharpness
+        self.sharpness = nn.Parameter(torch.tensor(math.log(math.e - 1))) if sharpness is None else None
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (..., S, D) as they are."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, D) against keys (..., S, D): (..., T, S)."""
+        if self.fixed is not None:
+            return ops.cosine_scores(query, key, self.fixed)
+        assert self.sharpness is not None
+        return ops.cosine_scores(query, key, nn.functional.softplus(self.sharpness))
+
+    def extra_repr(self) -> str:
+        """Show the sharpness, if it is fixed."""
+        return "" if self.fixed is None else f"sharpness={self.fixed}"
+
+
+class LocationScore(nn.Module):
+    """Score positions from the query alone: `W q`, one entry a position.
+
+    Luong et al. 2015, Eq. 8 ("location"). A source longer than `max_source_length` cannot be attended to past it.
+
+    Parameters: query.weight (M, Dq), W.
+
+    Args:
+        query_dim: size of a query.
+        max_source_length: M, how many positions can be reached.
+
+    Example:
+        >>> LocationScore(3, 2)(torch.ones(1, 1, 3), torch.ones(1, 4, 5)).isinf().tolist()
+        [[[False, False, True, True]]]
+    """
+
+    @checked
+    def __init__(self, query_dim: Size, max_source_length: Size) -> None:
+        super().__init__()
+        self.query = ops.Linear(query_dim, max_source_length, bias=False)
+
+    def project(self, key: Tensor) -> Tensor:
+        """Return the keys (..., S, D) as they are: only their number matters."""
+        return key
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """Score (..., T, Dq) for keys (..., S, D): (..., T, S)."""
+        return ops.location_scores(self.query(query), key.shape[-2])
+
+
+ScoreModule = AdditiveScore | ConcatScore | CosineScore | DotScore | GeneralScore | LocationScore

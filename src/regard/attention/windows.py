@@ -1,0 +1,92 @@
+"""Where the weights may fall: Luong's local windows.
+
+A window is called with queries (B, T, D), source lengths (B,), the padded source length S and the target position, and returns a
+mask (B, T, S) and a factor on the weights (B, T, S) or None. With areas the factor is wanted at the areas' centres: `places` (N,) names
+them, and the factor is (B, T, N); the mask stays one of positions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.constructor_checks import Count, Size, checked
+
+
+class MonotonicWindow(nn.Module):
+    """Attend within D of the target's own position: local-m, `p_t = t`.
+
+    Luong et al. 2015, section 3.2 ("monotonic alignment"). A target position more than D past the source's end attends to nothing.
+
+    Args:
+        radius: D, in positions.
+
+    Example:
+        >>> mask, _ = MonotonicWindow(1)(torch.zeros(1, 1, 3), torch.tensor([4]), 4, 2)
+        >>> mask.int().tolist()
+        [[[0, 1, 1, 1]]]
+    """
+
+    @checked
+    def __init__(self, radius: Count) -> None:
+        super().__init__()
+        self.radius = radius
+
+    def forward(
+        self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
+    ) -> tuple[Tensor, None]:
+        """Open [t - D, t + D]; `position` is one target position for all T queries, or (T,)."""
+        center = torch.as_tensor(position, device=query.device).expand(query.shape[:2])
+        return ops.window_mask(center, size, self.radius), None
+
+    def extra_repr(self) -> str:
+        """Show the radius."""
+        return f"radius={self.radius}"
+
+
+class PredictiveWindow(nn.Module):
+    """Attend around a predicted position: local-p, `p_t = S sigmoid(v . tanh(W q))`.
+
+    Luong et al. 2015, Eq. 9 and 10: the softmax runs inside [p_t - D, p_t + D]; the weights are then multiplied by a Gaussian
+    around p_t with sigma = D / 2 and not normalised again. Differentiable through p_t. S is the sentence's own length.
+
+    Parameters: hidden.weight (Dq, Dq), W; position.weight (1, Dq), v.
+
+    Args:
+        query_dim: size of a query.
+        radius: D, in positions.
+
+    Example:
+        >>> mask, factor = PredictiveWindow(3, 2)(torch.zeros(1, 1, 3), torch.tensor([4]), 4, 0)
+        >>> mask.int().tolist()                         # an untrained sigmoid of 0 points at the middle, 2.0
+        [[[1, 1, 1, 1]]]
+    """
+
+    @checked
+    def __init__(self, query_dim: Size, radius: Size) -> None:
+        super().__init__()
+        self.radius = radius
+        self.hidden = ops.Linear(query_dim, query_dim, bias=False)
+        self.position = ops.Linear(query_dim, 1, bias=False)
+
+    def forward(
+        self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Predict p_t from each query (B, T, D) and open the window around it."""
+        # At least float32, under autocast too: a position in bfloat16 would be off by whole tokens in a long source.
+        share = self.position(torch.tanh(self.hidden(query))).squeeze(-1)
+        share = torch.sigmoid(share.to(torch.promote_types(share.dtype, torch.float32)))
+        center = lengths.unsqueeze(-1) * share  # (B, T)
+        mask = ops.window_mask(center, size, self.radius)
+        if places is None:
+            return mask, ops.gaussian_window(center, size, self.radius)
+        # Only the distance counts: p_t seen from each place, at the origin.
+        return mask, ops.gaussian_window(center.unsqueeze(-1) - places.to(center.dtype), 1, self.radius).squeeze(-1)
+
+    def extra_repr(self) -> str:
+        """Show the radius."""
+        return f"radius={self.radius}"
+
+
+WindowModule = MonotonicWindow | PredictiveWindow

@@ -1,0 +1,44 @@
+"""The verb `regard check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard.commands.terminal import write_line
+from regard.errors import ConfigError
+from regard.progress import stage
+
+commands = typer.Typer()
+
+
+@commands.command()
+def check(
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="a run folder made by `regard train`")] = None,
+    hf: Annotated[
+        Path | None, typer.Option("--hf", metavar="FOLDER", help="a Hugging Face model instead: config.json and safetensors weights")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this file")] = None,
+) -> None:
+    """Check a model's masks: does it look at later tokens, padding, or other rows, and where does that begin?
+
+    Leaves with 0 where nothing leaks, 1 where something does, and 2 for a wrong command line or folder.
+    """
+    if (run is None) == (hf is None):
+        raise ConfigError("check: give a run folder, or --hf and the folder of a Hugging Face model")
+
+    from regard.data.lines import write_files
+    from regard.mask_check import check, load_folder
+    from regard.tasks.mask_check import check_run
+
+    with stage(f"Checking {run or hf}"):
+        report = check(load_folder(hf)) if hf is not None else check_run(run or Path())
+    for line in report.lines():
+        write_line(line)
+    if json_file is not None:
+        write_files({json_file: (json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n").encode()})
+    if not report.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,184 @@
+"""The verbs of labelled sentences: `regard train classification` and `entailment`, `regard classify`, `entail` and `explain`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.commands.options import Config, From, JsonInput, Out, Overrides, PrintConfig, RunFolder
+from regard.commands.streaming import answer_lines, input_chunks, text_reader
+from regard.commands.terminal import write_line, write_message
+from regard.commands.train import run_training, settings_for, training
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.commands.streaming import InputItem
+    from regard.config import ClassificationConfig, EntailmentConfig
+    from regard.tasks.classification_prediction import LabelPrediction
+
+commands = typer.Typer()
+
+Train = Annotated[str | None, typer.Option(help="labelled examples: .jsonl, .tsv, or lines of a label and a text (.gz too)")]
+Valid = Annotated[str | None, typer.Option(help="validation examples; without, some training examples are held out")]
+Test = Annotated[str | None, typer.Option(help="measure the trained run on these examples at the end")]
+Vectors = Annotated[str | None, typer.Option(help="word vectors to start from: the text format of GloVe and word2vec (.gz too)")]
+Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="files of lines; without, standard input")]
+JsonLines = Annotated[bool, typer.Option("--json", help="one JSON object a line: the label and the probability of each")]
+Timing = Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")]
+
+
+@training.command("classification")
+def train_classification(
+    overrides: Overrides = None,
+    out: Out = None,
+    config: Config = None,
+    start: From = None,
+    train: Train = None,
+    valid: Valid = None,
+    test: Test = None,
+    vectors: Vectors = None,
+    print_config: PrintConfig = False,
+) -> None:
+    """Train a model that labels sentences."""
+    from regard.config import ClassificationConfig
+
+    settings = settings_for(
+        ClassificationConfig, config, overrides, {"train": train, "valid": valid, "vectors": vectors}, print_config, start=start
+    )
+    _train(settings, out, test)
+
+
+@training.command("entailment")
+def train_entailment(
+    overrides: Overrides = None,
+    out: Out = None,
+    config: Config = None,
+    start: From = None,
+    train: Train = None,
+    valid: Valid = None,
+    test: Test = None,
+    vectors: Vectors = None,
+    print_config: PrintConfig = False,
+) -> None:
+    """Train a model that labels pairs of a premise and a hypothesis."""
+    from regard.config import EntailmentConfig
+
+    settings = settings_for(
+        EntailmentConfig, config, overrides, {"train": train, "valid": valid, "vectors": vectors}, print_config, start=start
+    )
+    _train(settings, out, test)
+
+
+@commands.command()
+def classify(
+    run: RunFolder, files: Files = None, json_lines: JsonLines = False, json_input: JsonInput = False, timing: Timing = False
+) -> None:
+    """Label each line: one label out for each line in, always; an empty line gives an empty line."""
+    from regard.tasks.classification import Classifier
+
+    classifier = Classifier.open(run)
+    read = text_reader(("text",) if json_input else None)
+    _write_labels(_chunks(files, "a text"), read, classifier.classify, json_lines or json_input, timing)
+
+
+@commands.command()
+def entail(
+    run: RunFolder,
+    files: Files = None,
+    json_lines: JsonLines = False,
+    json_input: Annotated[
+        bool, typer.Option("--json-input", help='read JSON objects, {"id": ..., "premise": "...", "hypothesis": "..."}; answer with JSON')
+    ] = False,
+    timing: Timing = False,
+) -> None:
+    """Label each line of a premise, a tab and a hypothesis: one label out for each line in, always; any other line gives an empty line."""
+    from regard.tasks.entailment import Entailer, Pair, split_pair
+
+    entailer = Entailer.open(run)
+
+    def pair_of(number: int, line: str) -> Pair:
+        pair = split_pair(line)
+        if pair is None and line.strip():
+            write_message(
+                f"line {number}: expected a premise, a tab and a hypothesis, found {line.count(chr(9)) + 1} columns; no label for it"
+            )
+        return pair or ("", "")
+
+    read = text_reader(("premise", "hypothesis") if json_input else None, pair_of)
+    _write_labels(_chunks(files, "a premise, a tab and a hypothesis"), read, entailer.entail, json_lines or json_input, timing)
+
+
+@commands.command()
+def explain(
+    run: RunFolder,
+    examples: Annotated[str, typer.Option(help="labelled examples to explain the run on")],
+    max_words: Annotated[int, typer.Option(min=1, help="take away 1 up to so many words")] = 5,
+    random_draws: Annotated[int, typer.Option(min=1, help="random choices of words for each example")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="of these")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help=".html page or .json records: the most attended words of each label")
+    ] = None,
+) -> None:
+    """Tell what a run that labels sentences looks at: the words of each label, whether hops look apart, whether it counts."""
+    from regard.data.lines import write_files
+    from regard.tasks.attention_records import save_records
+    from regard.tasks.explain import describe_explanation, explain_run
+
+    if json_file is not None and json_file == output:
+        raise ConfigError(f"--json and --output: both name {output}")
+    if output is not None and output.suffix.lower() not in (".html", ".json"):
+        raise ConfigError(f"{output}: expected a name ending in .html or .json")
+    found = explain_run(run, examples, max_words=max_words, random_draws=random_draws, seed=seed)
+    describe_explanation(found, write_line)
+    if json_file is not None:
+        write_files({json_file: (json.dumps({"run": str(run), **found.to_json()}, indent=1, ensure_ascii=False) + "\n").encode()})
+    if output is not None:
+        save_records(found.records, output)
+        write_line(f"{output}: {len(found.records)} labels")
+
+
+def _train(settings: ClassificationConfig | EntailmentConfig, out: Path | None, test: str | None) -> None:
+    from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
+    from regard.tasks.classification_training import open_sentence_run, read_labelled_file, train_sentence_classifier
+
+    examples = None if test is None else read_labelled_file(settings, test)
+    run_training(train_sentence_classifier, settings, out)
+    if examples is not None and out is not None:
+        describe_labels(evaluate_labels(open_sentence_run(out, type(settings)), examples), write_line)
+
+
+def _chunks(files: list[Path] | None, awaited: str) -> Iterable[list[str]]:
+    from regard.data.lines import read_lines
+    from regard.tasks.chunking import in_chunks
+
+    return in_chunks((line for path in files for line in read_lines(path)), len) if files else input_chunks(awaited)
+
+
+def _write_labels(
+    chunks: Iterable[list[str]],
+    read: Callable[[int, str], InputItem],
+    work: Callable[[list[Any]], Iterable[LabelPrediction]],
+    json_lines: bool,
+    timing: bool,
+) -> None:
+    from regard.data.lines import single_line
+
+    def show(number: int, item: LabelPrediction) -> str:
+        if item.truncated:
+            write_message(f"line {number}: {item.truncated} tokens at the end were cut off (data.max_length)")
+        return single_line(item.label)
+
+    started = time.perf_counter()
+    count, bad = answer_lines(chunks, read, work, show, json_lines=json_lines)
+    if timing:
+        seconds = time.perf_counter() - started
+        print(json.dumps({"lines": count, "seconds": seconds, "sentences_per_second": count / seconds}), file=sys.stderr)
+    if bad:
+        raise typer.Exit(1)

@@ -1,0 +1,165 @@
+"""The commands `regard demo`, `list`, `parameters` and `doctor`, and the tables they print."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from regard.commands.options import ListedTable
+from regard.commands.terminal import terminal_width, write_line
+from regard.errors import ConfigError, shown
+from regard.mechanisms import MECHANISMS, Mechanism
+from regard.progress import stage
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+commands = typer.Typer()
+
+
+@commands.command()
+def demo(out: Annotated[Path, typer.Option(help="folder for everything it writes")] = Path("runs/demo")) -> None:
+    """Train a small attention model on generated dates, score it, and show where it looked."""
+    from regard.tasks.demo import run_demo
+
+    run_demo(out, say=write_line, color=sys.stdout.isatty(), width=terminal_width())
+
+
+@commands.command("list")
+def list_(
+    table: Annotated[ListedTable, typer.Argument(help="what to list")] = ListedTable.mechanisms,
+    task: Annotated[str, typer.Option(help="with settings: of which task")] = "translation",
+    wide: Annotated[bool, typer.Option("--wide", help="one line each, however long, on a terminal too, as in a pipe")] = False,
+) -> None:
+    """List the mechanisms, the tasks, or every setting with its default."""
+    from regard.commands.info import mechanism_table, setting_lines
+    from regard.config import TASKS
+
+    if task not in TASKS:
+        raise ConfigError(f"--task: expected one of {', '.join(TASKS)}, found {shown(task)}")
+    # A reader gets paragraphs, a program one line each.
+    columns = terminal_width() if sys.stdout.isatty() and not wide else None
+    match table:
+        case ListedTable.mechanisms:
+            lines: Iterable[str] = mechanism_table(columns)
+        case ListedTable.tasks:
+            lines = list(TASKS)
+        case ListedTable.settings:
+            lines = (part for line in setting_lines(TASKS[task]) for part in _folded(line, columns))
+    for line in lines:
+        write_line(line)
+
+
+def _folded(line: str, columns: int | None) -> list[str]:
+    if columns is None or len(line) <= columns:
+        return [line]
+    setting, mark, about = line.partition("    # ")
+    if not mark:  # a heading
+        return textwrap.wrap(line, columns, subsequent_indent="# ")
+    return [setting, *textwrap.wrap(about, columns, initial_indent="    # ", subsequent_indent="    # ")]
+
+
+@commands.command()
+def parameters(
+    config: Annotated[Path, typer.Argument(help="settings in a YAML file")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...")] = None,
+    source_size: Annotated[int | None, typer.Option(min=4, help="entries of the source vocabulary; without, vocabulary.size")] = None,
+    target_size: Annotated[
+        int | None, typer.Option(min=4, help="entries of the target vocabulary, or of the only one; without, vocabulary.size")
+    ] = None,
+    classes: Annotated[int, typer.Option(min=2, help="classification, entailment: how many labels there are")] = 2,
+) -> None:
+    """Print how many parameters a configuration has, by part."""
+    from regard.config import TASKS, load_config, task_of
+    from regard.data.vocabulary import UNK
+    from regard.models import build_for_run
+
+    settings = load_config(config, overrides or [], kind=TASKS[task_of(config)])
+    size = settings.vocabulary.size
+    with stage("Building the model"):
+        model = build_for_run(settings, source_size=source_size or size, target_size=target_size or size, classes=classes, unknown=UNK)
+    for name, part in model.named_children():
+        write_line(f"{name:<20}{sum(p.numel() for p in part.parameters()):>14,}")
+    write_line(f"{'total (shared once)':<20}{sum(p.numel() for p in model.parameters()):>14,}")
+
+
+@commands.command()
+def doctor() -> None:
+    """Say what this installation uses and why."""
+    from regard.tasks.doctor import report
+
+    with stage("Looking at this installation"):
+        lines = report()
+    for line in lines:
+        write_line(line)
+
+
+COLUMNS = ("mechanism", "also known as", "in the library", "setting", "source", "equation", "time", "memory")
+
+
+def mechanism_cells(row: Mechanism) -> tuple[str, ...]:
+    """Return what a row prints, in the order of `COLUMNS`.
+
+    Example:
+        >>> mechanism_cells(MECHANISMS[0])[:3]
+        ('additive score', 'Bahdanau attention, MLP attention', 'AdditiveScore')
+    """
+    return (row.name, row.aliases, row.where, row.setting, row.source, row.equation, *row.cost)
+
+
+def mechanism_table(width: int | None = None) -> Iterator[str]:
+    """Yield the table of all mechanisms.
+
+    Args:
+        width: columns of a terminal, 40 or more: a paragraph a mechanism, wrapped. None: a line a mechanism, however long, under a heading.
+
+    Example:
+        >>> next(mechanism_table()).split()[:7]
+        ['mechanism', 'also', 'known', 'as', 'in', 'the', 'library']
+        >>> list(mechanism_table(60))[:3]
+        ['additive score', '  also known as   Bahdanau attention, MLP attention', '  in the library  AdditiveScore']
+    """
+    rows = [COLUMNS, *(mechanism_cells(row) for row in MECHANISMS)]
+    if width is None:
+        widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+        for row in rows:
+            yield "  ".join(cell.ljust(room) for cell, room in zip(row, widths, strict=True)).rstrip()
+        return
+    for row in rows[1:]:
+        yield row[0]
+        for column, cell in zip(COLUMNS[1:], row[1:], strict=True):
+            for number, line in enumerate(textwrap.wrap(cell, max(width, 40) - 18, break_on_hyphens=False)):
+                yield f"  {'' if number else column:<14}  {line}"
+        yield ""
+
+
+def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield a line a setting: its path, default and meaning; after them those of the other families of models, each under a heading.
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> next(line for line in setting_lines(TranslationConfig) if line.startswith("training.seed"))
+        'training.seed = 1'
+    """
+    from regard.config import submodels
+
+    others: list[tuple[str, type[BaseModel]]] = []
+    for name, field in model.model_fields.items():
+        inner = submodels(field.annotation)
+        # A part that is absent by default, and has settings without a default, is listed as a whole.
+        if inner and not any(part.is_required() for part in inner[0].model_fields.values()):
+            yield from setting_lines(inner[0], f"{prefix}{name}.")
+            others += [(f"{prefix}{name}.", one) for one in inner[1:]]
+        else:
+            about = f"    # {field.description}" if field.description else ""
+            default = "null" if field.default is None else str(field.default).lower() if isinstance(field.default, bool) else field.default
+            yield f"{prefix}{name} = {default}{about}"
+    for path, one in others:
+        yield ""
+        yield f"# {one.__doc__}"
+        yield from setting_lines(one, path)

@@ -1,0 +1,257 @@
+"""Lines in, an answer a line out, as soon as the input pauses: what all commands share that read lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from regard import progress
+from regard.commands.terminal import write_message, write_text
+from regard.errors import DataError
+
+# Input that has not come for so long pauses: a writer that waits for its answer has written its line whole.
+PAUSE_SECONDS = 0.02
+# A writer of a line now and then never pauses for long: after so much time what has come is worked on all the same.
+PATIENCE_SECONDS = 0.2
+BLOCK_BYTES = 65_536
+# Blocks read ahead while the model works: several chunks of ordinary lines.
+BLOCKS_AHEAD = 64
+SHOWN = 80
+# Bytes of a file whose lines are counted before the first of them is answered, to tell how many are left.
+MAX_COUNTED = 2**30
+END = "Ctrl-Z and Enter end" if os.name == "nt" else "Ctrl-D ends"
+
+
+class InputItem(NamedTuple):
+    """What stood on one line of the input.
+
+    Attributes:
+        item: what the model is asked; None where the line could not be read.
+        head: the fields of the answer that come from the line: its "id", if it has one, and "error" where it could not be read.
+    """
+
+    item: Any
+    head: dict[str, Any]
+
+
+def input_chunks(awaited: str, *, most: int | None = None) -> Iterator[list[str]]:
+    """Yield the lines of standard input in lists: at most `most`, fewer when the input pauses.
+
+    A file is read in full lists. On a terminal a prompt says what is awaited.
+
+    Args:
+        awaited: what to type, "a sentence".
+        most: lines of a list; None: `regard.tasks.chunking.CHUNK_ITEMS`.
+
+    Raises:
+        DataError: standard input is closed, or cannot be read.
+    """
+    from regard.data.lines import iter_lines
+    from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS, in_chunks
+
+    most = most or CHUNK_ITEMS
+    if sys.stdin is None:
+        raise DataError("standard input: closed; give it lines")
+    if sys.stdin.isatty():
+        write_message(f"Type {awaited} and press Enter; {END}.")
+    stream = sys.stdin.buffer
+    try:
+        descriptor = stream.fileno()
+        waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:  # no file of the system: nothing to wait for
+        descriptor, waits = -1, False
+    if not waits:
+        yield from in_chunks(iter_lines(stream), len, most=most)
+        return
+    start: list[bytes] = []
+    for chunk in _raw_chunks(_blocks(descriptor), most, CHUNK_CHARACTERS):
+        yield list(iter_lines(cast(BinaryIO, start + chunk)))
+        start = [b""]  # a byte order mark stands at the start of the first line alone
+
+
+def input_lines(awaited: str) -> Iterator[str]:
+    """Yield the lines of standard input one by one; see `input_chunks`."""
+    return chain.from_iterable(input_chunks(awaited))
+
+
+def answer_lines(
+    chunks: Iterable[list[Any]],
+    read: Callable[[int, Any], InputItem],
+    work: Callable[[list[Any]], Iterable[Any]],
+    show: Callable[[int, Any], str],
+    *,
+    json_lines: bool,
+    total: int | None = None,
+) -> tuple[int, int]:
+    """Write one line for each line read, in order, each chunk's as soon as it is done.
+
+    Args:
+        chunks: the lines, see `input_chunks`; or what else there is a line of answer for.
+        read: makes a question of a line, given its number from 1; see `text_reader`.
+        work: returns what the model makes of the items of a chunk, in order; each has `to_json`.
+        show: tells on standard error what there is to tell of a result, and returns it as text.
+        json_lines: write JSON objects instead of text.
+        total: how many answers there will be; None: as many as standard input has lines, where it is a file.
+
+    Returns:
+        How many lines were read, and how many of them could not be.
+    """
+    number = bad = 0
+    with ExitStack() as leaving:
+        stage = None
+        for chunk in chunks:
+            if not number and (total is not None or not sys.stdin.isatty()):  # somebody who types needs no bar
+                total = _lines_waiting() if total is None else total
+                stage = leaving.enter_context(progress.stage("Answering", total=total, unit="lines"))
+            questions = [read(number + place, line) for place, line in enumerate(chunk, start=1)]
+            items = [question.item for question in questions if question.item is not None]
+            found = iter(work(items) if items else ())
+            for question in questions:
+                number += 1
+                if question.item is None:
+                    bad += 1
+                    write_text(json.dumps(question.head, ensure_ascii=False))
+                    continue
+                result = next(found)
+                text = show(number, result)
+                write_text(json.dumps({**question.head, **result.to_json()}, ensure_ascii=False) if json_lines else text)
+            sys.stdout.flush()
+            if stage is not None:
+                stage.advance(len(chunk))
+    return number, bad
+
+
+def _lines_waiting() -> int | None:
+    # Of a file of ordinary size, from its beginning (what comes next has been read ahead): counting takes a second for a gigabyte.
+    try:
+        descriptor = sys.stdin.buffer.fileno()
+        found = os.fstat(descriptor)
+    except (OSError, ValueError, AttributeError):  # no file of the system
+        return None
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_COUNTED:
+        return None
+    lines, place, last = 0, 0, b"\n"
+    while block := os.pread(descriptor, 2**20, place):
+        place, lines, last = place + len(block), lines + block.count(b"\n"), block[-1:]
+    return lines + (last != b"\n")
+
+
+def text_reader(fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line) -> Callable[[int, str], InputItem]:
+    """Return what reads the questions of a command, for `answer_lines`.
+
+    Args:
+        fields: names in a JSON object that hold the texts, one string or a tuple of several; None: lines are plain text.
+        plain: makes an item of a plain line.
+
+    Example:
+        >>> text_reader(("text",))(1, '{"id": 7, "text": "a dog"}')
+        InputItem(item='a dog', head={'id': 7})
+    """
+    if fields is None:
+        return lambda number, line: InputItem(plain(number, line), {})
+    from regard.data.lines import whole_characters
+
+    def read(number: int, line: str) -> InputItem:
+        value = _parse(line)
+        head = {"id": value["id"]} if isinstance(value, dict) and "id" in value else {}
+        texts = [value.get(name) if isinstance(value, dict) else None for name in fields]
+        if not all(isinstance(text, str) for text in texts):
+            wanted = ", ".join(f'"{name}": "..."' for name in fields)
+            shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
+            error = f"line {number}: expected a JSON object with {wanted}, found {shown!r}"
+            write_message(f"error: {error}")
+            return InputItem(None, {**head, "error": error})
+        # A line is a line: what looks like the end of one is a space.
+        whole = [whole_characters(text).replace("\n", " ") for text in cast(list[str], texts)]
+        return InputItem(whole[0] if len(whole) == 1 else tuple(whole), head)
+
+    return read
+
+
+def _parse(line: str) -> Any:
+    def refuse(word: str) -> Any:
+        raise ValueError(word)
+
+    try:
+        return json.loads(line, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
+    # A thread reads ahead while the model works; b"" is the end. It is left behind in its call when the command ends, so it holds
+    # no lock of Python's (`sys.stdin` has one).
+    blocks: queue.Queue[bytes | OSError] = queue.Queue(BLOCKS_AHEAD)
+
+    def read() -> None:
+        block: bytes | OSError = b"more"
+        while block and not isinstance(block, OSError):
+            try:
+                block = os.read(descriptor, BLOCK_BYTES)
+            except BlockingIOError:  # the program at the other end has made the pipe so
+                select.select([descriptor], [], [])
+                continue
+            except OSError as error:
+                block = error
+            blocks.put(block)
+
+    threading.Thread(target=read, name="regard-input", daemon=True).start()
+    return blocks
+
+
+def _raw_chunks(blocks: queue.Queue[bytes | OSError], most: int, most_bytes: int) -> Iterator[list[bytes]]:
+    # Lists of whole lines, each with its end; a line that is not whole waits for the rest of it or for the end of the input.
+    lines: list[bytes] = []
+    rest: list[bytes] = []
+    deadline = 0.0
+    while True:
+        try:
+            wait = min(PAUSE_SECONDS, deadline - time.monotonic()) if lines else None
+            block = blocks.get(timeout=None if wait is None else max(wait, 0.0))
+        except queue.Empty:
+            yield lines
+            lines = []
+            continue
+        if isinstance(block, OSError):
+            raise DataError(f"standard input: cannot be read ({block.strerror})") from block
+        if not block:
+            break
+        if not lines:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+        *whole, last = block.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*rest, whole[0]])
+            rest = []
+        lines += [line + b"\n" for line in whole]
+        rest.append(last)
+        while full := _full(lines, most, most_bytes):
+            yield lines[:full]
+            lines = lines[full:]
+    if tail := b"".join(rest):
+        lines.append(tail)
+    while lines:
+        full = _full(lines, most, most_bytes) or len(lines)
+        yield lines[:full]
+        lines = lines[full:]
+
+
+def _full(lines: list[bytes], most: int, most_bytes: int) -> int:
+    # How many lines make a chunk; 0 while they do not.
+    if sum(map(len, lines)) < most_bytes:
+        return most if len(lines) >= most else 0
+    size = 0
+    for count, line in enumerate(lines[:most], start=1):
+        size += len(line)
+        if size >= most_bytes:
+            return count
+    return most if len(lines) >= most else 0

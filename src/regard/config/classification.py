@@ -1,0 +1,178 @@
+"""What runs on labelled sentences are: classification of single ones, entailment between two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from regard.config.base import (
+    MAX_COUNT,
+    MAX_ENTRIES,
+    MAX_LAYERS,
+    MAX_LENGTH,
+    MAX_RATE,
+    MAX_SIZE,
+    Frozen,
+    Metric,
+    RunConfig,
+    TrainingConfig,
+    VocabularyConfig,
+)
+
+
+class LabelledDataConfig(Frozen):
+    """Which files a run reads. Paths are kept as given; `.gz` is read as it is."""
+
+    train: str | None = Field(default=None, description="labelled training examples: .jsonl, .tsv, or lines of a label and a text")
+    valid: str | None = Field(default=None, description="validation examples; absent: `valid_size` training examples are held out")
+    valid_size: int = Field(
+        default=500, ge=1, le=MAX_COUNT, description="examples held out (at most a tenth) when there is no validation file"
+    )
+    max_length: int = Field(default=200, ge=1, le=MAX_LENGTH, description="longer texts, in tokens, are left out of training and counted")
+    encoding: Literal["utf-8", "latin-1"] = Field(default="utf-8", description="of the files; some old collections are latin-1")
+    vectors: str | None = Field(default=None, description="word vectors to start from: the text format of GloVe and word2vec")
+
+
+class LabelledVocabularyConfig(VocabularyConfig):
+    """How text becomes tokens; trained on the run's own training text."""
+
+    kind: Literal["bpe", "unigram", "word", "character"] = Field(
+        default="word", description="word wants punctuation to stand apart; bpe takes raw text"
+    )
+    size: int = Field(default=20_000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
+    lowercase: bool = Field(default=False, description="read all text in lower case")
+
+
+class LabelledTrainingConfig(TrainingConfig):
+    """How a run trains; what it is steered by is accuracy on the validation examples."""
+
+    epochs: int = Field(default=15, ge=1, le=MAX_COUNT)
+    batch_tokens: int = Field(
+        default=1000, ge=1, le=MAX_COUNT, description="padded tokens of a batch of texts (of the longer ones of pairs), at most"
+    )
+    metric: Metric = Field(default="accuracy", description="what decides which weights are best: accuracy, macro_f1 or loss")
+
+
+class RecurrentEncoderConfig(Frozen):
+    """Read a text with recurrent layers."""
+
+    type: Literal["rnn"] = "rnn"
+    cell: Literal["lstm", "gru", "tanh"] = "lstm"
+    hidden_size: int = Field(default=128, ge=1, le=MAX_SIZE, description="u: hidden size of each direction")
+    num_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
+    bidirectional: bool = True
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="between layers")
+
+
+class TransformerEncoderSettings(Frozen):
+    """What every reading with Transformer layers has; the width is model.embed_dim."""
+
+    num_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
+    num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
+    ff_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
+    norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on what is added to a residual, and inside the feed-forward layers")
+
+
+class TransformerEncoderConfig(TransformerEncoderSettings):
+    """Read a text with the encoder of a Transformer."""
+
+    type: Literal["transformer"] = "transformer"
+
+
+class CrossedEncoderConfig(TransformerEncoderSettings):
+    """Read two texts with the encoder of a crossed co-attention network (Li et al. 2019): each text asks the other."""
+
+    type: Literal["crossed"] = "crossed"
+    shared: bool = Field(default=True, description="one set of weights for both directions, as two texts of one kind want it")
+    residual: Literal["own", "asking"] = Field(
+        default="asking", description="where answers are added: to the text that asked, or place by place to the one they were found in"
+    )
+
+
+class SentenceModelSettings(Frozen):
+    """What every model of labelled sentences has."""
+
+    embed_dim: int = Field(default=100, ge=1, le=MAX_SIZE)
+    tune_embeddings: bool = Field(default=True, description="false: the vectors stay as they begin")
+    pooling: Literal["structured", "max", "mean", "last"] = Field(default="structured", description="how states become one vector")
+    hops: int = Field(default=4, ge=1, le=MAX_LAYERS, description="r: weighted sums of structured self-attention")
+    attention_dim: int = Field(default=64, ge=1, le=MAX_SIZE, description="d_a: width of the hidden layer of structured self-attention")
+    penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="coefficient of ||A A^T - I||_F^2, which keeps hops apart")
+    penalty_reduction: Literal["sum", "mean"] = Field(default="mean", description="mean: the authors' code; sum: as published, r^2 times")
+    mlp_dim: int | None = Field(default=128, ge=1, le=MAX_SIZE, description="hidden units of the last layers; null: none, a linear map")
+    dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="before and after the hidden units of the last layers")
+    embed_dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="on embedded words")
+    word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="probability that a word is read as unknown in training")
+    class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]] = Field(
+        default="none", description="balanced: rare labels count for more; or a number for each label"
+    )
+
+
+def _with_type(encoder: Any) -> Any:
+    return {"type": RecurrentEncoderConfig().type, **encoder} if isinstance(encoder, Mapping) else encoder
+
+
+def _check_heads(embed_dim: int, encoder: Frozen) -> None:
+    if isinstance(encoder, TransformerEncoderSettings) and embed_dim % encoder.num_heads:
+        raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of encoder.num_heads ({encoder.num_heads})")
+
+
+class ClassifierConfig(SentenceModelSettings):
+    """A reader, a pooling, and a multi-layer perceptron."""
+
+    encoder: RecurrentEncoderConfig | TransformerEncoderConfig = Field(default=RecurrentEncoderConfig(), discriminator="type")
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _recurrent_unless_said(cls, encoder: Any) -> Any:
+        return _with_type(encoder)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_heads(self.embed_dim, self.encoder)
+        return self
+
+
+class EntailmentModelConfig(SentenceModelSettings):
+    """One reader for premise and hypothesis, a pooling, what joins the two, and a multi-layer perceptron."""
+
+    encoder: RecurrentEncoderConfig | TransformerEncoderConfig | CrossedEncoderConfig = Field(
+        default=RecurrentEncoderConfig(), discriminator="type"
+    )
+    fusion: Literal["gated", "features"] = Field(
+        default="gated", description="gated: (M_p W_p) * (M_h W_h), Lin et al. 2017; features: [p; h; |p - h|; p * h]"
+    )
+    fusion_dim: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="width of a gated hop; null: that of the states")
+
+    @field_validator("encoder", mode="before")
+    @classmethod
+    def _recurrent_unless_said(cls, encoder: Any) -> Any:
+        return _with_type(encoder)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        _check_heads(self.embed_dim, self.encoder)
+        return self
+
+
+class ClassificationConfig(RunConfig):
+    """All that a classification run is."""
+
+    task: Literal["classification"] = "classification"
+    data: LabelledDataConfig = LabelledDataConfig()
+    vocabulary: LabelledVocabularyConfig = LabelledVocabularyConfig()
+    model: ClassifierConfig = ClassifierConfig()
+    training: LabelledTrainingConfig = LabelledTrainingConfig()
+
+
+class EntailmentConfig(RunConfig):
+    """All that an entailment run is."""
+
+    task: Literal["entailment"] = "entailment"
+    data: LabelledDataConfig = LabelledDataConfig()
+    vocabulary: LabelledVocabularyConfig = LabelledVocabularyConfig()
+    model: EntailmentModelConfig = EntailmentModelConfig()
+    training: LabelledTrainingConfig = LabelledTrainingConfig()

@@ -1,0 +1,302 @@
+"""YAML and `key.sub=value` in, a checked and frozen configuration out."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import yaml
+from pydantic import ValidationError
+
+from regard.config.base import Frozen, RunConfig
+from regard.config.captioning import CaptioningConfig
+from regard.config.classification import ClassificationConfig, EntailmentConfig
+from regard.config.language import LanguageConfig
+from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, parse_yaml
+from regard.config.suggestions import exists, submodels, suggested_mechanism, suggested_path
+from regard.config.translation import TranslationConfig
+from regard.errors import LONGEST_SHOWN, ConfigError, listed, shown
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
+
+# Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
+MAX_DEPTH = 5
+MAX_ERRORS = 5
+# Characters of a key in a message: of several keys each is named.
+LONGEST_NAME = 30
+
+TASKS: dict[str, type[RunConfig]] = {
+    config.model_fields["task"].default: config
+    for config in (TranslationConfig, CaptioningConfig, ClassificationConfig, EntailmentConfig, LanguageConfig)
+}
+"""The configuration of each task, by its name."""
+
+
+@overload
+def load_config(
+    path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None
+) -> TranslationConfig: ...
+@overload
+def load_config(
+    path: str | Path | None = None, overrides: Iterable[str] = (), *, base: Mapping[str, Any] | None = None, kind: type[AnyConfig]
+) -> AnyConfig: ...
+def load_config(
+    path: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    base: Mapping[str, Any] | None = None,
+    kind: type[RunConfig] = TranslationConfig,
+) -> RunConfig:
+    """Read a configuration: `base`, then the YAML file, then `key.sub=value` overrides; later ones win.
+
+    Args:
+        path: a YAML file, or None for the defaults.
+        overrides: strings `key.sub=value`; the value is read as YAML (`null`, `0.1`, `[0.9, 0.98]`).
+        base: nested mapping applied before the file.
+        kind: the configuration of which task, one of `TASKS`.
+
+    Returns:
+        The validated, frozen configuration, of type `kind`.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, it is of another task, a key is unknown, or a value does not fit; names the key path.
+
+    Example:
+        >>> load_config(None, ["model.type=transformer", "training.epochs=3"]).model.embed_dim
+        256
+    """
+    tree: dict[str, Any] = {}
+    if base:
+        _merge(tree, base, "configuration")
+    if path is not None:
+        _merge(tree, read_yaml(Path(path)), str(path))
+    for item in overrides:
+        key, equals, text = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"override {shown(item)} is not of the form key.sub=value{_meant(suggested_mechanism(kind, item))}")
+        if len(text) > MAX_BYTES:
+            raise ConfigError(f"override {shown(item)}: more than {MAX_BYTES:,} characters, expected a value")
+        try:
+            value = parse_yaml(text) if text else ""
+        except NOT_YAML as error:
+            raise ConfigError(f"override {shown(item)}: the value is not YAML{_problem(error)}") from error
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        _merge(tree, nested, f"override {shown(item)}")
+    return validate(tree, str(path) if path is not None else "configuration", kind=kind)
+
+
+def task_of(path: Path) -> str:
+    """Return the task of a configuration file: "translation" if it names none.
+
+    Raises:
+        ConfigError: the file is missing or not YAML, or names no task of `TASKS`.
+
+    Example:
+        >>> task_of(Path("no-such.yaml"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: no-such.yaml: no such configuration file
+    """
+    task = read_yaml(path).get("task", TranslationConfig.model_fields["task"].default)
+    if not isinstance(task, str) or task not in TASKS:
+        raise ConfigError(f"{path}: task: expected one of {', '.join(TASKS)}, found {shown(task)}")
+    return task
+
+
+@overload
+def validate(tree: Mapping[str, Any], where: str) -> TranslationConfig: ...
+@overload
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[AnyFrozen]) -> AnyFrozen: ...
+def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = TranslationConfig) -> Frozen:
+    """Validate a nested mapping; `where` names it in the error, `kind` is the configuration of its task.
+
+    Raises:
+        ConfigError: names `where`, the first wrong key path, and for an unknown key the nearest known one.
+
+    Example:
+        >>> validate({"training": {"seed": 7}}, "here").training.seed
+        7
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        lines = list[str]()
+        for item in error.errors()[:MAX_ERRORS]:
+            line = _explain(item, kind)
+            # What is known is told once.
+            lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
+        more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
+        raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return the resolved configuration as YAML text; `load_config` reads it back to an equal object.
+
+    Example:
+        >>> "cell: gru" in dump_config(TranslationConfig())
+        True
+    """
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def describe_changes(old: Frozen, new: Frozen) -> list[str]:
+    """Return the key paths in which two configurations differ, as `key: old -> new`.
+
+    Example:
+        >>> describe_changes(TranslationConfig(), load_config(None, ["training.seed=2"]))
+        ['training.seed: 1 -> 2']
+    """
+    return [f"{key}: {_plain(before)} -> {_plain(after)}" for key, (before, after) in changed_values(old, new).items()]
+
+
+def changed_values(old: Frozen, new: Frozen) -> dict[str, tuple[Any, Any]]:
+    """Return the values in which two configurations differ, the old and the new one, by key path.
+
+    Example:
+        >>> changed_values(TranslationConfig(), load_config(None, ["training.seed=2"]))
+        {'training.seed': (1, 2)}
+    """
+    a, b = _flatten(old.model_dump(mode="json")), _flatten(new.model_dump(mode="json"))
+    return {key: (a.get(key), b.get(key)) for key in {**a, **b} if a.get(key) != b.get(key)}
+
+
+def _plain(value: object) -> str:
+    return shown(value) if len(str(value)) > LONGEST_SHOWN else str(value)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Return the keys and values of a YAML file.
+
+    Raises:
+        ConfigError: it is missing, not text, not YAML, or holds something else; names the line.
+
+    Example:
+        >>> read_yaml(Path("no-such.yaml"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: no-such.yaml: no such configuration file
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"{path}: more than {MAX_BYTES:,} bytes, expected settings")
+        tree = parse_yaml(data.decode("utf-8"))
+    except ConfigError:
+        raise
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such configuration file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as text ({error})") from error
+    except NOT_YAML as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigError(f"{path}{line}: not valid YAML{_problem(error)}") from error
+    if tree is None:
+        return {}
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    if sum(1 for _ in itertools.islice(_entries(tree), MAX_ENTRIES + 1)) > MAX_ENTRIES:
+        raise ConfigError(f"{path}: more than {MAX_ENTRIES:,} keys and values, expected settings")
+    return tree
+
+
+def _problem(error: Exception) -> str:
+    problem = getattr(error, "problem", None)
+    return f": {problem}" if problem else ""
+
+
+def _entries(tree: Any, depth: int = 0) -> Iterator[Any]:
+    values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
+    for value in values:
+        yield value
+        if depth < MAX_DEPTH:  # what is deeper is refused anyway, and may have no end
+            yield from _entries(value, depth + 1)
+
+
+def merge_configs(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested mappings as one; later ones win, key by key.
+
+    Raises:
+        ConfigError: keys within keys, too deep.
+
+    Example:
+        >>> merge_configs({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
+        {'a': {'b': 3, 'c': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for part in parts:
+        _merge(tree, part, "settings")
+    return tree
+
+
+def _merge(tree: dict[str, Any], other: Mapping[str, Any], where: str, depth: int = 1) -> None:
+    if depth > MAX_DEPTH:
+        raise ConfigError(f"{where}: keys within keys, more than {MAX_DEPTH} levels deep")
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            if not isinstance(tree.get(key), dict):
+                tree[key] = {}
+            _merge(tree[key], value, where, depth + 1)
+        else:
+            tree[key] = value
+
+
+def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
+    model: Any = kind
+    names, known = [], []
+    for part in map(str, item["loc"]):
+        if isinstance(model, dict):  # one of several families: the place holds its name, which is no key
+            model = model.get(part)
+            continue
+        names.append(part if len(part) <= LONGEST_NAME else shown(part, longest=LONGEST_NAME))
+        known = list(model.model_fields) if model is not None else []
+        model = _submodel(model, part)
+    path = ".".join(names)
+    if item["type"] == "value_error":  # from a check of ours, which says what it found
+        return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
+    if item["type"] != "extra_forbidden":
+        given = item["input"]
+        if isinstance(given, Mapping):  # one of several families, whose name is wrong
+            given = given.get("type")
+        meant = _meant(suggested_mechanism(kind, given))
+        return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])
+    other_family = exists(kind, path)  # the key is right, but belongs to another family of models
+    if not other_family and (meant := suggested_path(kind, path, item["input"])):
+        return f"{path}: unknown key{_meant(meant)}"
+    if close := difflib.get_close_matches(names[-1], known, n=1):
+        return f"{path}: unknown key{_meant('.'.join([*names[:-1], close[0]]))}"
+    meant = None
+    if not other_family:
+        meant = suggested_path(kind, path, item["input"], cutoff=0.8) or suggested_mechanism(kind, names[-1])
+    return f"{path}: unknown key{_meant(meant) or (f'; known keys: {listed(known)}' if known else '')}"
+
+
+def _meant(words: str | None) -> str:
+    return f"; did you mean {words}?" if words else ""
+
+
+def _submodel(model: Any, name: str) -> Any:
+    field = getattr(model, "model_fields", {}).get(name)
+    if field is None:
+        return None
+    found = submodels(field.annotation)
+    if len(found) > 1:
+        return {each.model_fields["type"].default: each for each in found}
+    return found[0] if found else None

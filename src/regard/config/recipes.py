@@ -1,0 +1,198 @@
+"""Recipes: the settings a translation run starts from, by model and by the amount of training data.
+
+The class defaults of a configuration fit no data in particular. A recipe fits one order of magnitude of sentence pairs: small data
+needs a small vocabulary, small batches (so that there are enough updates) and more dropout; large data the opposite. Whatever the
+user sets wins over the recipe, key by key.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from regard.config.load import merge_configs, validate
+from regard.config.translation import TranslationConfig
+from regard.errors import ConfigError
+
+
+class Recipe(NamedTuple):
+    """Settings for one model and one amount of data.
+
+    Attributes:
+        model: value of `model.type`.
+        size: the amount of data it is named after: "3k", "30k", "300k" or "3M" sentence pairs.
+        below: it is for fewer pairs than this.
+        settings: nested settings, as in a YAML file.
+        evidence: how it was chosen.
+    """
+
+    model: str
+    size: str
+    below: float
+    settings: Mapping[str, Any]
+    evidence: str
+
+    @property
+    def name(self) -> str:
+        """What `recipe:` in a run's `config.yaml` says, e.g. "transformer-30k"."""
+        return f"{self.model}-{self.size}"
+
+
+# Parts that several recipes share.
+_ADAM = {"betas": [0.9, 0.98], "eps": 1e-9}
+_COSINE = {"schedule": "cosine", "warmup_updates": 200, "final_fraction": 0.05, "label_smoothing": 0.1, "precision": "auto"}
+_INVERSE_ROOT = {"schedule": "inverse_sqrt", "warmup_updates": 4000, "label_smoothing": 0.1, "precision": "auto"}
+# Beyond 100,000 pairs an epoch takes hours: an evaluation and a checkpoint come more often than once an epoch.
+_LONG = {"evaluate_every": 1000, "save_every": 1000}
+
+# By size: (settings, how they were chosen).
+_TRANSFORMER: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "3k": (
+        {
+            "vocabulary": {"size": 2000},
+            "model": {"embed_dim": 128, "ff_dim": 256, "encoder_layers": 3, "decoder_layers": 3, "norm": "pre", "dropout": 0.3},
+            "training": {**_COSINE, **_ADAM, "epochs": 40, "batch_tokens": 1024, "learning_rate": 3e-3, "average_checkpoints": 5},
+        },
+        "trials on 3,000 pairs of Multi30k",
+    ),
+    "30k": (
+        {
+            "vocabulary": {"size": 8000},
+            "model": {"embed_dim": 128, "ff_dim": 256, "encoder_layers": 4, "decoder_layers": 4, "norm": "pre", "dropout": 0.2},
+            "training": {
+                **_COSINE,
+                **_ADAM,
+                "warmup_updates": 500,
+                "epochs": 20,
+                "batch_tokens": 2048,
+                "learning_rate": 3e-3,
+                "average_checkpoints": 5,
+            },
+        },
+        "trials on Multi30k (configs/multi30k_transformer.yaml), after Wu et al. 2021",
+    ),
+    "300k": (
+        {
+            "vocabulary": {"size": 10000},
+            "model": {"embed_dim": 256, "ff_dim": 1024, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre", "dropout": 0.3},
+            "training": {**_INVERSE_ROOT, **_ADAM, **_LONG, "epochs": 20, "learning_rate": 1e-3, "average_checkpoints": 5},
+        },
+        "sizes of the published IWSLT'14 Transformers (fairseq, JoeyNMT); not trained here",
+    ),
+    "3M": (
+        {
+            "vocabulary": {"size": 32000},
+            "model": {"embed_dim": 512, "ff_dim": 2048, "num_heads": 8, "encoder_layers": 6, "decoder_layers": 6, "norm": "pre"},
+            "training": {
+                **_INVERSE_ROOT,
+                **_ADAM,
+                **_LONG,
+                "gradient_accumulation_steps": 6,
+                "learning_rate": 7e-4,
+                "average_checkpoints": 5,
+            },
+        },
+        "Transformer Base (Vaswani et al. 2017) with 25,000 tokens per update; not trained here",
+    ),
+}
+_RECURRENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "3k": (
+        {
+            "vocabulary": {"size": 3000},
+            "model": {"embed_dim": 128, "encoder_dim": 128, "decoder_dim": 256, "readout_dim": 128, "dropout": 0.3},
+            "training": {**_COSINE, "epochs": 20, "batch_tokens": 1024, "learning_rate": 2e-3, "average_checkpoints": 3},
+        },
+        "trials on 3,000 pairs of Multi30k",
+    ),
+    "30k": (
+        {
+            "vocabulary": {"size": 6000},
+            "model": {"dropout": 0.4},
+            "training": {**_COSINE, "epochs": 16, "batch_tokens": 2000, "average_checkpoints": 3},
+        },
+        "trials on Multi30k (configs/multi30k_bahdanau.yaml)",
+    ),
+    "300k": (
+        {
+            "vocabulary": {"size": 10000},
+            "model": {"encoder_dim": 512, "decoder_dim": 1024},
+            "training": {**_COSINE, **_LONG, "epochs": 12, "learning_rate": 5e-4, "average_checkpoints": 3},
+        },
+        "sizes of Luong et al. 2015 and JoeyNMT's IWSLT'14 model; not trained here",
+    ),
+    "3M": (
+        {
+            "vocabulary": {"size": 32000},
+            "model": {"embed_dim": 620, "encoder_dim": 1000, "decoder_dim": 1000, "readout_dim": 500, "attention": {"attention_dim": 1000}},
+            "training": {**_COSINE, **_LONG, "epochs": 5, "learning_rate": 3e-4, "average_checkpoints": 3},
+        },
+        "sizes of Bahdanau et al. 2015, A.2; not trained here",
+    ),
+}
+# The crossed network is a Transformer with two encoder branches: what fits one fits the other.
+_MODELS = {"rnn": _RECURRENT, "transformer": _TRANSFORMER, "crossed": _TRANSFORMER}
+# A size reaches half an order of magnitude up and down.
+_BELOW = {"3k": 10_000, "30k": 100_000, "300k": 1_000_000, "3M": math.inf}
+
+RECIPES: tuple[Recipe, ...] = tuple(
+    Recipe(model, size, _BELOW[size], settings, evidence)
+    for model, sizes in _MODELS.items()
+    for size, (settings, evidence) in sizes.items()
+)
+"""Every recipe, smallest data first for each model."""
+
+
+def recipe_for(model: str, pairs: int) -> Recipe:
+    """Return the recipe of a model and an amount of data.
+
+    Args:
+        model: value of `model.type`: "rnn", "transformer" or "crossed".
+        pairs: sentence pairs to train on, at least 0.
+
+    Raises:
+        ConfigError: there is no recipe for this model; names those there are.
+
+    Example:
+        >>> recipe_for("transformer", 29_000).name
+        'transformer-30k'
+    """
+    for recipe in RECIPES:
+        if recipe.model == model and pairs < recipe.below:
+            return recipe
+    raise ConfigError(f"model.type: no recipe for {model!r}; expected one of {', '.join(_MODELS)}")
+
+
+def with_recipe(config: TranslationConfig, pairs: int) -> TranslationConfig:
+    """Complete the settings that nobody has set with those of a recipe.
+
+    Args:
+        config: `recipe` says which: "auto" takes `recipe_for(config.model.type, pairs)`, a name takes that one, "none" takes none.
+            A setting counts as set where a file, an override or an argument named it, even if it is the default.
+        pairs: sentence pairs to train on.
+
+    Returns:
+        The configuration with `recipe` set to the name of what was taken.
+
+    Raises:
+        ConfigError: the recipe is unknown, or does not fit what is set (names the setting).
+
+    Example:
+        >>> config = with_recipe(TranslationConfig.model_validate({"recipe": "auto", "training": {"epochs": 3}}), 3_000)
+        >>> config.recipe, config.vocabulary.size, config.training.epochs
+        ('rnn-3k', 3000, 3)
+    """
+    if config.recipe == "none":
+        return config
+    if config.recipe == "auto":
+        recipe = recipe_for(config.model.type, pairs)
+    else:
+        named = {recipe.name: recipe for recipe in RECIPES}
+        if config.recipe not in named:
+            raise ConfigError(f"recipe: expected auto, none or one of {', '.join(named)}, found {reprlib.repr(config.recipe)}")
+        recipe = named[config.recipe]
+    if recipe.model != config.model.type:
+        raise ConfigError(f"recipe: {recipe.name} is for model.type={recipe.model}, found model.type={config.model.type}")
+    given = config.model_dump(exclude_unset=True)
+    return validate(merge_configs(recipe.settings, given, {"recipe": recipe.name}), f"recipe {recipe.name}", kind=TranslationConfig)

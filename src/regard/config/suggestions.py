@@ -1,0 +1,131 @@
+"""What a user may have meant by a setting that does not exist: only what would be accepted if it were typed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from regard.config.base import Frozen
+from regard.config.strict_yaml import parse_yaml
+from regard.mechanisms import MECHANISMS
+
+Setting = tuple[str, Any]
+LONGEST = 80
+"""Characters of a key or value that a suggestion is looked for and repeats."""
+
+
+def submodels(annotation: Any) -> list[type[BaseModel]]:
+    """Return the configurations that a field may hold, by its annotation.
+
+    Example:
+        >>> [model.__name__ for model in submodels(Frozen | None)]
+        ['Frozen']
+    """
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+
+
+def exists(kind: type[Frozen], path: str) -> bool:
+    """Return whether a path of keys is a setting, of any family of models.
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> exists(TranslationConfig, "model.cell"), exists(TranslationConfig, "model.sell")
+        (True, False)
+    """
+    return any(path == known for known, _ in _paths(kind))
+
+
+def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 1.0) -> str | None:
+    """Return the words of a command line that set a key given without its section or in a wrong one; None where there are none.
+
+    Only a key without a section may need another family of models than the default: who names a section has chosen.
+
+    Args:
+        kind: the configuration of a task.
+        key: what was given, "epochs" or "model.epochs".
+        value: what it was set to.
+        cutoff: how like the key the suggested one must be, up to 1: the same.
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> suggested_path(TranslationConfig, "epochs", 2), suggested_path(TranslationConfig, "num_heads", 8)
+        ('training.epochs=2', 'model.type=transformer model.num_heads=8')
+    """
+    if isinstance(value, Mapping | list) or len(key) > LONGEST or (isinstance(value, str) and len(value) > LONGEST):
+        return None
+    paths = list(_paths(kind))
+    names = {path.rpartition(".")[2] for path, _ in paths}
+    section, _, given = key.rpartition(".")
+    for name in difflib.get_close_matches(given, names, n=3, cutoff=cutoff):
+        for path, needed in sorted(paths, key=lambda item: item[0].count(".")):
+            if path.rpartition(".")[2] == name and (words := _accepted(kind, [(path, value)], [] if section else needed)):
+                return words
+    return None
+
+
+def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
+    """Return the words of a command line that select a mechanism by one of its names; None where there are none.
+
+    Args:
+        kind: the configuration of a task.
+        name: as people say it: "bahdanau", "Luong attention".
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> suggested_mechanism(TranslationConfig, "bahdanau"), suggested_mechanism(TranslationConfig, "area attention")
+        ('model.attention.score=additive', 'model.attention.area.max_area=5')
+    """
+    wanted = str(name).lower().replace("_", " ").replace("-", " ").strip() if isinstance(name, str) else ""
+    if not wanted or len(wanted) > LONGEST:
+        return None
+    # The whole name first, then "NAME attention", then names that hold the word.
+    for fits in (
+        lambda known: known == wanted,
+        lambda known: known == f"{wanted} attention",
+        lambda known: wanted in known.split() or (" " in wanted and wanted in known),
+    ):
+        for row in MECHANISMS:
+            known = [each.strip().lower().replace("-", " ") for each in (row.name, *row.aliases.split(","))]
+            if row.setting and any(map(fits, known)):
+                path, _, text = row.setting.partition("=")
+                needed = next((needed for found, needed in _paths(kind) if found == path), [])
+                if words := _accepted(kind, [(path, parse_yaml(text))], needed):
+                    return words
+    return None
+
+
+def _paths(model: type[BaseModel], prefix: str = "", needed: list[Setting] | None = None) -> Iterator[tuple[str, list[Setting]]]:
+    """Yield the path of each setting, and the settings that say of which family of models it is."""
+    for name, field in model.model_fields.items():
+        inner = submodels(field.annotation)
+        if not inner:
+            yield f"{prefix}{name}", needed or []
+        for one in inner:
+            family = [(f"{prefix}{name}.type", one.model_fields["type"].default)] if len(inner) > 1 else []
+            yield from _paths(one, f"{prefix}{name}.", [*(needed or []), *family])
+
+
+def _accepted(kind: type[Frozen], settings: list[Setting], needed: list[Setting]) -> str | None:
+    for tried in (settings, [*needed, *settings]):
+        tree: dict[str, Any] = {}
+        for path, value in tried:
+            *sections, last = path.split(".")
+            place = tree
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[last] = value
+        try:
+            kind.model_validate(tree)
+        except ValidationError:
+            continue
+        return " ".join(f"{path}={_written(value)}" for path, value in tried)
+    return None
+
+
+def _written(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")

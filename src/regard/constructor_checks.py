@@ -1,0 +1,85 @@
+"""Checking what a constructor is given, where it is given, by the types that its signature names."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+import typing
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
+
+from annotated_types import Ge, Gt, Le
+
+from regard.errors import ConfigError
+
+Parameters = ParamSpec("Parameters")
+Self = TypeVar("Self")
+
+
+Size = Annotated[int, Ge(1), Le(2**31 - 1)]
+"""A number of things of which there is at least one: features, heads, layers."""
+Count = Annotated[int, Ge(0), Le(2**31 - 1)]
+"""A number of things that may be none."""
+Share = Annotated[float, Ge(0), Le(1)]
+"""A probability or a share, 0 to 1."""
+Weight = Annotated[float, Ge(0)]
+"""A factor of a loss, 0 or more."""
+Positive = Annotated[float, Gt(0)]
+"""A number above 0."""
+
+
+def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Concatenate[Self, Parameters], None]:
+    """Make a constructor refuse arguments that are not of the types in its signature, before its first line runs.
+
+    Nothing is converted: True is no int, "3" no number, 3 no `Areas`. How arguments fit together the constructor checks itself.
+
+    Raises:
+        ConfigError: when the constructor is called; names the class and the argument, what was expected and what was found.
+
+    Example:
+        >>> class Halves:
+        ...     @checked
+        ...     def __init__(self, size: Size) -> None:
+        ...         self.size = size / 2
+        >>> Halves(0)
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: Halves: size should be greater than or equal to 1, found 0
+    """
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def checking(self: Self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            bound = signature.bind(self, *args, **kwargs).arguments
+        except TypeError:
+            bound = {}  # Python itself says what is missing or unknown
+        _check(type(self).__name__, init, {name: bound[name] for name in list(bound)[1:]})
+        init(self, *args, **kwargs)
+
+    return checking
+
+
+def _check(owner: str, init: Callable[..., None], given: dict[str, Any]) -> None:
+    from pydantic import ValidationError
+
+    try:
+        _model(init).__pydantic_validator__.validate_python(given)
+    except ValidationError as error:
+        found: dict[str, list[str]] = {}
+        for item in error.errors(include_url=False):
+            found.setdefault(str(item["loc"][0]), []).append(item["msg"].removeprefix("Input "))
+        problems = (f"{name} {' or '.join(dict.fromkeys(texts))}, found {reprlib.repr(given[name])}" for name, texts in found.items())
+        raise ConfigError(f"{owner}: {'; '.join(problems)}") from None
+
+
+@cache
+def _model(init: Callable[..., None]) -> Any:
+    from pydantic import ConfigDict, create_model
+
+    # Strict: nothing is converted. Instances of any class are told by isinstance.
+    settings = ConfigDict(arbitrary_types_allowed=True, strict=True, protected_namespaces=())
+    hints = typing.get_type_hints(init, include_extras=True)
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items() if name != "return"}
+    return create_model("Arguments", __config__=settings, **fields)

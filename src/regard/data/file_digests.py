@@ -1,0 +1,87 @@
+"""What is known of a file's content, and whether it may still be believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.lines import scan_lines, unreadable, write_files
+from regard.progress import stage
+from regard.strict_json import parse_json
+
+_SETTLED = 2_000_000_000
+"""Nanoseconds after which another change of a file must have given it another time."""
+
+
+class FileDigest(NamedTuple):
+    """What is known of a file's content, and the state of the file it was found in.
+
+    Attributes:
+        state: size, times of the last change of content and of anything (nanoseconds), and number of the file.
+        settled: whether the last change was so long ago that a later one shows in `state`.
+        sha256: of its bytes.
+        lines: how many it has.
+    """
+
+    state: tuple[int, int, int, int]
+    settled: bool
+    sha256: str
+    lines: int
+
+
+def find_digest(
+    path: Path, known: Mapping[str, FileDigest], scan: Callable[[Path, Callable[[int], None]], tuple[str, int]] = scan_lines
+) -> FileDigest:
+    """Return a file's sha256 and number of lines; if it has not changed since they were found, without reading it.
+
+    Args:
+        path: the file.
+        known: what was found before, by absolute path.
+        scan: takes the path, and a function to be told of lines as they are counted; returns the sha256 and the number of lines.
+
+    Raises:
+        DataError: the file cannot be read; see `scan`.
+
+    Example:
+        >>> import os
+        >>> find_digest(Path(os.devnull), {}).lines
+        0
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    state, now = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino), time.time_ns()
+    before = known.get(os.path.abspath(path))
+    if before is not None and before.settled and before.state == state:
+        return before
+    with stage(f"Counting {path}", unit="lines") as counting:
+        return FileDigest(state, now - max(state[1:3]) > _SETTLED, *scan(path, counting.advance))
+
+
+def read_digests(path: Path) -> dict[str, FileDigest]:
+    """Return what `write_digests` wrote; nothing where there is nothing, or it is damaged.
+
+    Example:
+        >>> read_digests(Path("no-such-file"))
+        {}
+    """
+    try:
+        found = parse_json(path.read_bytes())
+        return {name: FileDigest(tuple(state), settled, sha256, lines) for name, (state, settled, sha256, lines) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def write_digests(path: Path, facts: Mapping[str, FileDigest]) -> None:
+    """Keep facts for a later start, unless they are kept already.
+
+    Raises:
+        DataError: the file cannot be written; names it.
+    """
+    if read_digests(path) != facts:
+        write_files({path: (json.dumps({name: list(known) for name, known in facts.items()}, indent=1) + "\n").encode()})

@@ -1,0 +1,160 @@
+"""Features of images computed beforehand: one memory-mapped safetensors file that knows the ids of its rows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+
+from regard.data.lines import unreadable
+from regard.errors import DataError
+from regard.strict_json import parse_json
+
+NAME = "features"
+TYPES = {"float16": "F16", "float32": "F32"}
+
+
+def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarray], *, grid: tuple[int, int], encoder: str = "") -> None:
+    """Write features into a safetensors file with the tensor "features" (N, L, D), one row in memory at a time.
+
+    Ids, grid and encoder are kept in the file's metadata. The file is whole under a temporary name before it gets its own.
+
+    Args:
+        path: the file.
+        ids: a name for each row, none twice (`CaptionSet.ids`).
+        rows: as many arrays (L, D), float16 or float32, all of one shape and type.
+        grid: height h and width w of the grid of cells; L = h * w, row by row.
+        encoder: what made the features, for people.
+
+    Raises:
+        DataError: no ids, one twice, rows of differing or wrong shape or type, fewer or more rows than ids, or the file cannot
+            be written; names the row.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_features(Path(folder, "f"), ["a", "b"], (np.full((6, 5), n, np.float16) for n in (1, 2)), grid=(2, 3))
+        ...     FeatureFile(Path(folder, "f"))[["b"]].mean()
+        tensor(2.)
+    """
+    path = Path(path)
+    if not ids or len(set(ids)) < len(ids):
+        raise DataError(f"{path}: {len(ids)} ids, {len(set(ids))} different: expected at least one, none twice")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as stream:
+            count, first = 0, None
+            for count, row in enumerate(rows, start=1):
+                if first is None:
+                    first = row
+                    stream.write(_header(ids, _checked(first, grid, path), encoder=encoder, grid=grid))
+                if count > len(ids) or row.shape != first.shape or row.dtype != first.dtype:
+                    expected = f"expected {len(ids)} rows of {first.dtype} {first.shape}"
+                    raise DataError(f"{path}, row {count}: {row.dtype} {row.shape}, {expected}")
+                stream.write(np.ascontiguousarray(row).astype(row.dtype.newbyteorder("<"), copy=False).tobytes())
+            if count != len(ids):
+                raise DataError(f"{path}: {count} rows, but {len(ids)} ids")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+class FeatureFile:
+    """Features read from a file of `write_features`, or any safetensors file with "features" (N, L, D) and such metadata.
+
+    `features[ids]` gives float32 (n, L, D); only the rows asked for are read from the disk.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        ids: the names of the rows.
+        grid: height and width of the grid of cells.
+        encoder: what made the features, or "".
+        shape: (N, L, D).
+
+    Raises:
+        DataError: the file is missing, is no safetensors file, or does not hold such features; names it and what is missing.
+
+    Example:
+        >>> FeatureFile("missing.safetensors")
+        Traceback (most recent call last):
+        regard.errors.DataError: missing.safetensors: no such file
+
+    `write_features` shows a file being read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            with safe_open(self.path, framework="numpy") as opened:  # checks lengths and offsets
+                metadata = opened.metadata() or {}
+                names = list(opened.keys())
+            with open(self.path, "rb") as stream:
+                (length,) = struct.unpack("<Q", stream.read(8))
+                header = parse_json(stream.read(length))
+        except (OSError, ValueError, SafetensorError) as error:
+            if isinstance(error, OSError):
+                raise unreadable(path, error) from error
+            raise DataError(f"{path}: expected a safetensors file of features ({error})") from error
+        try:
+            self.ids: tuple[str, ...] = tuple(parse_json(metadata["ids"]))
+            height, width = (int(part) for part in metadata["grid"].split("x"))
+            entry = header[NAME]
+            kind = {"F16": "<f2", "F32": "<f4"}[entry["dtype"]]
+            rows, cells, depth = entry["shape"]
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(f'{path}: expected "{NAME}" (N, L, D) of F16 or F32 with ids and grid, found {names}') from error
+        if rows != len(self.ids) or cells != height * width or len(set(self.ids)) < rows:
+            raise DataError(f"{path}: {len(self.ids)} ids and grid {height}x{width} do not fit features {(rows, cells, depth)}")
+        self.grid = (height, width)
+        self.encoder = metadata.get("encoder", "")
+        self.shape: tuple[int, int, int] = (rows, cells, depth)
+        self._rows = {name: number for number, name in enumerate(self.ids)}
+        self._values = np.memmap(self.path, kind, "r", offset=8 + length + entry["data_offsets"][0], shape=self.shape)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __getitem__(self, ids: Sequence[str]) -> torch.Tensor:
+        """Return the features of some images: float32 (n, L, D), a copy.
+
+        Raises:
+            DataError: an id is not in the file; names it.
+        """
+        unknown = next((name for name in ids if name not in self._rows), None)
+        if unknown is not None:
+            raise DataError(f"{self.path}: no features of {unknown}")
+        numbers = np.array([self._rows[name] for name in ids], dtype=np.int64)
+        return torch.from_numpy(np.asarray(self._values[numbers], dtype=np.float32))
+
+
+def _checked(row: np.ndarray, grid: tuple[int, int], path: Path) -> np.ndarray:
+    if row.ndim != 2 or row.shape[0] != grid[0] * grid[1] or 0 in row.shape or row.dtype.name not in TYPES:
+        expected = f"float16 or float32 ({grid[0] * grid[1]}, D) for a grid of {grid[0]}x{grid[1]}"
+        raise DataError(f"{path}, row 1: {row.dtype} {row.shape}, expected {expected}")
+    return row
+
+
+def _header(ids: Sequence[str], row: np.ndarray, *, grid: tuple[int, int], encoder: str) -> bytes:
+    metadata = {"ids": json.dumps(list(ids)), "grid": f"{grid[0]}x{grid[1]}", "encoder": encoder}
+    tensor = {"dtype": TYPES[row.dtype.name], "shape": [len(ids), *row.shape], "data_offsets": [0, len(ids) * row.nbytes]}
+    text = json.dumps({"__metadata__": metadata, NAME: tensor}).encode()
+    text += b" " * (-len(text) % 8)  # the data start at a multiple of 8, as safetensors writes them
+    return struct.pack("<Q", len(text)) + text

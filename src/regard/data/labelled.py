@@ -1,0 +1,322 @@
+"""Labelled sentences and labelled pairs of sentences: reading them, holding some out, and batches of them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.data.batching import BatchPlan, plan_batches
+from regard.data.lines import read_lines, unreadable, whole_characters
+from regard.data.vocabulary import PAD
+from regard.errors import ConfigError, DataError, listed
+from regard.progress import stage
+from regard.strict_json import parse_json
+
+Encoding = Literal["utf-8", "latin-1"]
+
+# What the public collections call their columns and keys: GLUE, SICK, SNLI and MultiNLI.
+LABELS = ("label", "gold_label", "entailment_judgment")
+TEXTS = (("text", "sentence"),)
+PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "sentence_B"))
+# SNLI and MultiNLI mark so a pair that its annotators did not agree on.
+NO_LABEL = "-"
+
+
+class LabelledExample(NamedTuple):
+    """A label and its text, or its premise and hypothesis; `line` counts from 1."""
+
+    label: str
+    texts: tuple[str, ...]
+    line: int
+
+
+class LabelledFile(NamedTuple):
+    """What a file holds: its examples, and how many pairs were dropped because their annotators did not agree."""
+
+    path: str
+    examples: list[LabelledExample]
+    dropped: int
+
+
+def read_sentences(path: str | Path, *, encoding: Encoding = "utf-8") -> LabelledFile:
+    r"""Read labelled sentences.
+
+    By the ending of the name, `.gz` behind it allowed:
+
+    - `.jsonl`: objects with "label" (text or a whole number) and "text" or "sentence"; other keys are ignored.
+    - `.tsv`: a label, a tab, a text; or, when the first line names its columns ("label" and "text" or "sentence", in any order, among
+      others), those columns.
+    - any other: lines of a label, a space, and a text, as SST, TREC, MR and their like are passed around.
+
+    Lines are read by the rules of `regard.data.lines.read_lines`; none is ever skipped. A text may be empty.
+
+    Args:
+        path: the file.
+        encoding: of its bytes.
+
+    Returns:
+        The examples, at least one.
+
+    Raises:
+        DataError: the file cannot be read, has no example, or a line is not what its format asks for; names the file and the line.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.tsv").write_text("good\ta joy to watch\n")
+        ...     read_sentences(Path(folder, "a.tsv")).examples
+        [LabelledExample(label='good', texts=('a joy to watch',), line=1)]
+    """
+    return _read(path, encoding, TEXTS, _from_words)
+
+
+def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> LabelledFile:
+    r"""Read labelled pairs of a premise and a hypothesis.
+
+    - `.jsonl`: the official files of SNLI and MultiNLI ("gold_label", "sentence1", "sentence2"), or "label", "premise", "hypothesis".
+    - any other: columns with tabs between them, without quoting. When the first line names its columns, as in the files of SICK
+      ("entailment_judgment", "sentence_A", "sentence_B"), of SNLI and MultiNLI, or by the names above, those; else three: label, premise,
+      hypothesis.
+
+    A pair labelled "-" is dropped and counted: its annotators did not agree.
+
+    Args:
+        path: the file; its name may end in `.gz`.
+        encoding: of its bytes.
+
+    Raises:
+        DataError: see `read_sentences`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.tsv").write_text("neutral\ta dog\tan old dog\n-\ta dog\ta cat\n")
+        ...     file = read_entailment(Path(folder, "a.tsv"))
+        >>> file.examples[0].texts, file.dropped
+        (('a dog', 'an old dog'), 1)
+    """
+    file = _read(path, encoding, PAIRS, None)
+    kept = [example for example in file.examples if example.label != NO_LABEL]
+    if not kept:
+        raise DataError(f"{path}: every pair is labelled {NO_LABEL!r}, expected at least one with a label")
+    return file._replace(examples=kept, dropped=len(file.examples) - len(kept))
+
+
+def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int) -> tuple[list[LabelledExample], list[LabelledExample]]:
+    """Split off validation examples: at most a tenth, at least one, of every label its share; both parts keep the order.
+
+    A pure function of its arguments.
+
+    Args:
+        examples: at least two.
+        count: how many to hold out if a tenth of the examples allows it, >= 1.
+        seed: another seed holds out other examples.
+
+    Returns:
+        (training examples, held-out examples).
+
+    Raises:
+        DataError: there are fewer than two examples; the message holds how many there are.
+        ConfigError: `count` is below 1.
+
+    Example:
+        >>> examples = [LabelledExample("ab"[i % 2], (str(i),), i + 1) for i in range(40)]
+        >>> train, held = hold_out_labelled(examples, 500, seed=1)
+        >>> len(train), [sum(example.label == label for example in held) for label in "ab"]
+        (36, [2, 2])
+    """
+    if count < 1:
+        raise ConfigError(f"held_out: {count}, expected at least 1")
+    if len(examples) < 2:
+        raise DataError(f"{len(examples)} labelled examples: at least 2 are needed to hold one out for validation")
+    count = max(1, min(count, len(examples) // 10))
+    generator = random.Random(f"held out {seed}")
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for number in generator.sample(range(len(examples)), len(examples)):
+        numbers[examples[number].label].append(number)
+    # Each example's place among those of its label, from 0 to 1: the first `count` of them take from every label alike.
+    placed = sorted(((place + 0.5) / len(own), label, number) for label, own in numbers.items() for place, number in enumerate(own))
+    chosen = {number for _, _, number in placed[:count]}
+    kept = [example for number, example in enumerate(examples) if number not in chosen]
+    return kept, [examples[number] for number in sorted(chosen)]
+
+
+def lowercase_text(text: str) -> str:
+    """Return a text in lower case, character by character: it keeps its length, so that places in it stay right.
+
+    Example:
+        >>> lowercase_text("GR\u00dcN \u0130")
+        'gr\xfcn \u0130'
+    """
+    lower = text.lower()
+    if len(lower) == len(text):
+        return lower
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+
+
+class LabelledBatch(NamedTuple):
+    """One padded batch of B examples, each of one text or two.
+
+    Attributes:
+        tokens: for each text (B, S), without begin and end signs, PAD behind.
+        lengths: for each text (B,).
+        labels: (B,) class numbers.
+        weights: (B,) what each example counts for.
+        indices: the rows' numbers in the data.
+    """
+
+    tokens: tuple[Tensor, ...]
+    lengths: tuple[Tensor, ...]
+    labels: Tensor
+    weights: Tensor
+    indices: tuple[int, ...]
+
+    def to(self, device: torch.device | str) -> LabelledBatch:
+        """Return the batch with its tensors on `device`."""
+        move: Callable[[Tensor], Tensor] = lambda tensor: tensor.to(device, non_blocking=True)  # noqa: E731
+        tokens, lengths = tuple(map(move, self.tokens)), tuple(map(move, self.lengths))
+        return LabelledBatch(tokens, lengths, move(self.labels), move(self.weights), self.indices)
+
+
+def plan_labelled(lengths: Sequence[Sequence[int] | np.ndarray], *, batch_tokens: int, seed: int, epoch: int) -> BatchPlan:
+    """Group examples of similar length into batches, in random order; see `regard.data.batching.plan_batches`.
+
+    Args:
+        lengths: for each text of an example (one or two) the tokens of every example.
+        batch_tokens: padded tokens of the longer texts of a batch, at most.
+        seed: of the run.
+        epoch: from 0.
+
+    Returns:
+        The batches; `tokens`, what a loss is divided by, counts examples.
+
+    Example:
+        >>> list(plan_labelled([[3, 9, 3]], batch_tokens=10, seed=1, epoch=0))
+        [PlannedBatch(indices=(1,), tokens=1), PlannedBatch(indices=(0, 2), tokens=2)]
+    """
+    first, second = (lengths[0], [0] * len(lengths[0])) if len(lengths) == 1 else lengths
+    return plan_batches(first, second, batch_tokens=batch_tokens, seed=seed, epoch=epoch).counting_rows()
+
+
+def pad_tokens(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Return token ids as (B, S), padded with PAD, and their lengths (B,); no rows give B = 0.
+
+    Example:
+        >>> pad_tokens([[5, 6], [7]])
+        (tensor([[5, 6],
+                [7, 0]]), tensor([2, 1]))
+    """
+    counts = [len(row) for row in rows]
+    padded = np.full((len(rows), max(counts, default=0)), PAD, dtype=np.int64)
+    for line, row in zip(padded, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(padded), torch.tensor(counts, dtype=torch.long)
+
+
+def _read(
+    path: str | Path, encoding: Encoding, names: Sequence[Sequence[str]], parse_line: Callable[[str, str], list[str]] | None
+) -> LabelledFile:
+    lines = _lines(path, encoding)
+    ending = os.path.splitext(str(path).removesuffix(".gz"))[1]
+    examples: list[LabelledExample] = []
+    columns = _columns(lines[0], names) if lines and ending != ".jsonl" and (ending == ".tsv" or parse_line is None) else None
+    first = 1 if columns is None else 2
+
+    def row(line: str, where: str) -> list[str]:
+        if ending == ".jsonl":
+            return _from_json(line, where, names)
+        if ending == ".tsv" or parse_line is None:
+            return _from_columns(line, where, columns, 1 + len(names))
+        return parse_line(line, where)
+
+    numbered = enumerate(lines[first - 1 :], start=first)
+    with stage(f"Parsing {path}", total=len(lines) - first + 1, unit="lines") as parsing:
+        rows = [row(line, f"{path}, line {number}") for number, line in parsing.track(numbered)]
+    for number, (label, *texts) in enumerate(rows, start=first):
+        if not label.strip():
+            raise DataError(f"{path}, line {number}: the label is empty")
+        examples.append(LabelledExample(label.strip(), tuple(texts), number))
+    if not examples:
+        raise DataError(f"{path}: no lines, expected at least one labelled example")
+    return LabelledFile(str(path), examples, 0)
+
+
+def _lines(path: str | Path, encoding: Encoding) -> list[str]:
+    if encoding == "utf-8":
+        return read_lines(path)
+    try:
+        with stage(f"Reading {path}"):
+            raw = Path(path).read_bytes()
+            data = gzip.decompress(raw) if str(path).endswith(".gz") else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged or truncated gzip data") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+    lines = data.decode("latin-1").split("\n")
+    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def _columns(line: str, names: Sequence[Sequence[str]]) -> list[int] | None:
+    """Return where the label and the texts stand if this line names its columns."""
+    found = line.split("\t")
+    places = [next((found.index(name) for name in known if name in found), None) for known in (LABELS, *names)]
+    return None if None in places else [place for place in places if place is not None]
+
+
+def _from_columns(line: str, where: str, columns: list[int] | None, count: int) -> list[str]:
+    cells = line.split("\t")
+    if columns is None:
+        if len(cells) != count:
+            expected = "the label, a tab, the text" if count == 2 else "the label, the premise, the hypothesis, with tabs between them"
+            raise DataError(f"{where}: {_counted(len(cells), 'column')}, expected {count}: {expected}")
+        return cells
+    if len(cells) <= max(columns):
+        raise DataError(f"{where}: {_counted(len(cells), 'column')}, but the first line names at least {max(columns) + 1}")
+    return [cells[column] for column in columns]
+
+
+def _from_words(line: str, where: str) -> list[str]:
+    label, _, text = line.partition(" ")
+    if not label:
+        raise DataError(f"{where}: expected a label, a space and a text")
+    return [label, text]
+
+
+def _from_json(line: str, where: str, names: Sequence[Sequence[str]]) -> list[str]:
+    try:
+        item = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON, expected an object with a label and texts") from error
+    if not isinstance(item, Mapping):
+        raise DataError(f"{where}: expected an object with a label and texts, found {type(item).__name__}")
+    label = _value(item, LABELS, where)
+    if isinstance(label, bool) or not isinstance(label, str | int):
+        raise DataError(f"{where}: expected a label that is text or a whole number, found {type(label).__name__}")
+    texts = []
+    for known in names:
+        text = _value(item, known, where)
+        if not isinstance(text, str):
+            raise DataError(f"{where}: expected text, found {type(text).__name__}")
+        texts.append(whole_characters(text))
+    return [whole_characters(str(label)), *texts]
+
+
+def _value(item: Mapping[str, Any], known: Sequence[str], where: str) -> Any:
+    for name in known:
+        if name in item:
+            return item[name]
+    raise DataError(f"{where}: expected one of the keys {', '.join(known)}, found {listed(item) or 'none'}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -1,0 +1,49 @@
+"""Samples from all over a text, the same at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+Item = TypeVar("Item")
+
+
+def in_sample(total: int, count: int, first: int, size: int) -> np.ndarray:
+    """Say which of `size` items, of which the first is number `first` of `total`, are in a sample of `count`.
+
+    The sample is drawn evenly from all over: of a block of items it takes as many as its share, at random. Whoever asks in blocks of other
+    sizes draws another sample.
+
+    Args:
+        total: items in all.
+        count: of the sample; all items where there are no more.
+        first: number of the block's first item.
+        size: items of the block.
+
+    Returns:
+        (size,) booleans.
+
+    Example:
+        >>> [int(in_sample(10, 4, first, 5).sum()) for first in (0, 5)], int(in_sample(3, 4, 0, 3).sum())
+        ([2, 2], 3)
+    """
+    if count >= total:
+        return np.ones(size, bool)
+    taken = (first + size) * count // total - first * count // total
+    chosen = np.zeros(size, bool)
+    # Only `random` and stable sorts: numpy promises their streams more firmly than those of `choice`.
+    chosen[np.argsort(np.random.default_rng([first, total]).random(size), kind="stable")[:taken]] = True
+    return chosen
+
+
+def sampled(items: Sequence[Item], count: int) -> Iterator[Item]:
+    """Yield `count` of the items, in their order, drawn from all over them; all where there are no more.
+
+    Example:
+        >>> list(sampled("abc", 5)), len(list(sampled("abcdefgh", 5)))
+        (['a', 'b', 'c'], 5)
+    """
+    chosen = in_sample(len(items), count, 0, len(items))
+    return (item for item, taken in zip(items, chosen, strict=True) if taken)

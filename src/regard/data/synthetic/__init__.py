@@ -1,0 +1,1 @@
+"""Generated data sets whose truth is known: dates, scenes, and toy sequences."""

@@ -1,0 +1,185 @@
+"""Token sequences end to end in one array, in memory or in files that are mapped part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Protocol, overload
+
+import numpy as np
+
+from regard.errors import DataError
+
+
+class FlatTokens(Sequence[np.ndarray]):
+    """N token sequences in one array; sequence i is `ids[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]]`.
+
+    Two to four bytes a token and eight a sequence, where lists of Python integers take eight a token and 56 a sequence.
+
+    Args:
+        ids: the tokens of all sequences, one after the other.
+        offsets: (N + 1,) int64, where each sequence begins, and the end of the last; `offsets[0]` may be any number.
+
+    Example:
+        >>> tokens = FlatTokens.of([[5, 6], [], [7]])
+        >>> len(tokens), tokens[0].tolist(), tokens.lengths.tolist()
+        (3, [5, 6], [2, 0, 1])
+    """
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids, self.offsets = ids, offsets
+        self._base = int(offsets[0])
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> FlatTokens:
+        """Join lists of token ids."""
+        rows = list(rows)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        ids = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
+        return cls(ids, sequence_offsets(lengths))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each sequence, (N,) int64."""
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> FlatTokens: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | FlatTokens:
+        if isinstance(index, slice):
+            return self.chosen(np.arange(len(self))[index])
+        place = range(len(self))[index]
+        return self.ids[self.offsets[place] - self._base : self.offsets[place + 1] - self._base]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[number] for number in range(len(self)))
+
+    def chosen(self, rows: np.ndarray) -> FlatTokens:
+        """Return the sequences of these numbers, (M,) integers or (N,) booleans, as an array of their own."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        lengths = self.lengths[rows]
+        offsets = sequence_offsets(lengths)
+        places = np.repeat(self.offsets[:-1][rows] - self._base - offsets[:-1], lengths)
+        places += np.arange(len(places))
+        return FlatTokens(self.ids[places], offsets)
+
+    def part(self, start: int, stop: int) -> FlatTokens:
+        """Return sequences `start` to `stop` without copying them."""
+        offsets = self.offsets[start : stop + 1]
+        return FlatTokens(self.ids[offsets[0] - self._base : offsets[-1] - self._base], offsets)
+
+
+class TokenSource(Protocol):
+    """Token sequences of which parts can be had: `FlatTokens`, or `TokenFile` for those on disk."""
+
+    def __len__(self) -> int: ...
+
+    def part(self, start: int, stop: int) -> FlatTokens:
+        """Return sequences `start` to `stop`."""
+        ...
+
+
+class TokenFile:
+    """Token sequences in two files, NAME.ids and NAME.offsets, of which only the parts in use are mapped into memory.
+
+    A mapping counts as this process' memory once it was read, so a part that is let go is unmapped.
+
+    Args:
+        path: NAME, without an ending.
+        dtype: of the ids.
+
+    Raises:
+        DataError: a file is missing or is too short; names it.
+    """
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path, self.dtype = path, np.dtype(dtype)
+        self._count = _size(path.with_suffix(".offsets")) // 8 - 1
+        if self._count < 0 or _size(path.with_suffix(".ids")) != self._offsets(self._count, 1)[0] * self.dtype.itemsize:
+            raise DataError(f"{path.with_suffix('.ids')}: not as long as {path.with_suffix('.offsets')} says")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def part(self, start: int, stop: int) -> FlatTokens:
+        """Map sequences `start` to `stop`."""
+        offsets = self._offsets(start, stop - start + 1)
+        first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+        if not count:  # nothing cannot be mapped
+            return FlatTokens(np.zeros(0, self.dtype), offsets)
+        place = first * self.dtype.itemsize
+        return FlatTokens(np.memmap(self.path.with_suffix(".ids"), self.dtype, "r", place, (count,)), offsets)
+
+    def _offsets(self, start: int, count: int) -> np.ndarray:
+        return np.memmap(self.path.with_suffix(".offsets"), np.int64, "r", start * 8, (count,))
+
+
+class TokenWriter:
+    """Write sequences, block after block, as `TokenFile` reads them.
+
+    Args:
+        path: NAME, without an ending; its folder is there.
+        dtype: of the ids; see `smallest_dtype`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with TokenWriter(Path(folder, "source"), "uint16") as writer:
+        ...         writer.append(FlatTokens.of([[5, 6], [7]]))
+        ...     TokenFile(Path(folder, "source"), "uint16").part(1, 2)[0].tolist()
+        [7]
+    """
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self._ids, self._offsets = open(path.with_suffix(".ids"), "wb"), open(path.with_suffix(".offsets"), "wb")  # noqa: SIM115
+        self._dtype = np.dtype(dtype)
+        self._end = 0
+        self._offsets.write(np.zeros(1, np.int64).tobytes())
+
+    def __enter__(self) -> TokenWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ids.close()
+        self._offsets.close()
+
+    def append(self, tokens: FlatTokens) -> None:
+        """Write sequences behind those that are there."""
+        self._ids.write(tokens.ids.astype(self._dtype).tobytes())
+        self._offsets.write((tokens.offsets[1:] - tokens.offsets[0] + self._end).astype(np.int64).tobytes())
+        self._end += len(tokens.ids)
+
+
+def smallest_dtype(size: int) -> str:
+    """Return the smallest integer type for the ids of a vocabulary of `size` entries.
+
+    Example:
+        >>> smallest_dtype(8000), smallest_dtype(100_000)
+        ('uint16', 'int32')
+    """
+    return "uint16" if size <= 2**16 else "int32"
+
+
+def sequence_offsets(lengths: np.ndarray) -> np.ndarray:
+    """Return where sequences of these lengths begin, and the end of the last: (N + 1,) int64.
+
+    Example:
+        >>> sequence_offsets(np.array([2, 0, 1])).tolist()
+        [0, 2, 2, 3]
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DataError(f"{path}: missing ({error.strerror})") from error

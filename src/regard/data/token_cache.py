@@ -1,0 +1,118 @@
+"""A folder of encoded text that is either whole or not there: made under another name, checked when it is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from regard.data.parallel import file_digest
+from regard.errors import DataError
+from regard.strict_json import parse_json
+
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Make a cache in place of what is there: give a folder to write files to, and a dictionary for what else is to be kept.
+
+    When the block is left, the files are brought to disk and listed with their sha256, and the folder gets its name. A process
+    that is killed before leaves a folder that nobody takes for a cache; the next call removes it.
+
+    Args:
+        folder: the cache's name.
+        about: all that the content follows from, ready for JSON.
+
+    Raises:
+        DataError: the folder cannot be written; names it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as name:
+        ...     with new_cache(Path(name, "cache"), {"text": "a"}) as (files, kept):
+        ...         _ = (files / "ids").write_bytes(b"123")
+        ...         kept["pairs"] = 3
+        ...     open_cache(Path(name, "cache"), {"text": "a"}), open_cache(Path(name, "cache"), {"text": "b"})
+        ({'pairs': 3}, None)
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f".{folder.name}.*"):
+            shutil.rmtree(left)
+        files = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}")
+        files.mkdir()
+        try:
+            kept: dict[str, Any] = {}
+            yield files, kept
+            found = {path.name: file_digest(path) for path in sorted(files.iterdir())}
+            content = {"about": about, "kept": kept, "files": found}
+            (files / MANIFEST).write_text(json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n", encoding="utf-8")
+            for path in (*files.iterdir(), files):
+                _to_disk(path)
+            shutil.rmtree(folder, ignore_errors=True)
+            os.rename(files, folder)
+            _to_disk(folder.parent)
+        except BaseException:
+            shutil.rmtree(files, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error.strerror or error})") from error
+
+
+def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what was kept beside a cache's files; None where there is no cache, it is of something else, or it is damaged.
+
+    Args:
+        folder: the cache's name.
+        about: all that the content must follow from.
+
+    Example:
+        >>> open_cache(Path("no-such-cache"), {}) is None
+        True
+    """
+    try:
+        found = parse_json((folder / MANIFEST).read_bytes())
+        if found.pop("sha256") != _digest(found) or found["about"] != parse_json(json.dumps(about)):
+            return None
+        if any(file_digest(folder / name) != digest for name, digest in found["files"].items()):
+            return None
+        return dict(found["kept"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
+        return None
+
+
+def read_cache(folder: Path) -> dict[str, Any]:
+    """Return what was kept beside the files of a cache that another process has just made or checked.
+
+    Raises:
+        DataError: there is none; names the folder.
+
+    Example:
+        >>> read_cache(Path("no-such-cache"))
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: no-such-cache: no encoded text, which the first process makes; all processes need the same folder
+    """
+    try:
+        return dict(parse_json((folder / MANIFEST).read_bytes())["kept"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{folder}: no encoded text, which the first process makes; all processes need the same folder") from error
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

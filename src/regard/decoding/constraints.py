@@ -1,0 +1,116 @@
+"""From logits to the next candidates: banned and forced tokens, minimum length, n-gram blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import ops
+from regard.decoding.hypotheses import ActiveHypotheses
+from regard.decoding.options import BatchedOptions
+from regard.decoding.penalties import block_repeats_
+from regard.errors import ConfigError, ShapeError
+
+# A forced token of probability zero: below any real log-probability, yet a sum over a long hypothesis stays finite.
+IMPOSSIBLE = -1e9
+
+
+class Candidates(NamedTuple):
+    """Next tokens considered for each hypothesis, best first, both (B, K, C); log-probability -inf: not allowed."""
+
+    tokens: Tensor
+    log_probs: Tensor
+
+
+Pick = Callable[[Tensor, ActiveHypotheses], Tensor]  # log-probabilities (B, K, V), -inf where forbidden -> tokens considered (B, K, C)
+
+
+def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: ActiveHypotheses, rules: BatchedOptions) -> None:
+    """Check what a step returned against the tokens it was given and the token ids of the options.
+
+    Raises:
+        ShapeError: logits are not (B, K, V) or attention not (B, K, S); the message holds both shapes.
+        ConfigError: a token id of the options is outside the vocabulary; the message holds it and V.
+    """
+    for name, letter, tensor in (("logits", "V", logits), ("attention", "S", attention)):
+        if tensor is not None and (len(tensor.shape) != 3 or tensor.shape[:2] != live.tokens.shape):
+            batch, beam_size = live.tokens.shape
+            raise ShapeError(
+                f"step: {name} have shape {tuple(tensor.shape)}, expected ({batch}, {beam_size}, {letter}) for the tokens given"
+            )
+    if rules.highest >= logits.shape[-1]:
+        raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.shape[-1]}")
+
+
+def next_candidates(
+    logits: Tensor | ops.LazyLogits, live: ActiveHypotheses, rules: BatchedOptions, pick: int | Pick, *, need: int = 0
+) -> Candidates:
+    """Return the next tokens under the rules, with the model's own log-probabilities.
+
+    `pick` is how many of the best are wanted, or a choice of one's own among all. A forced token, and EOS where nothing at all is
+    allowed, stands first and alone. Logits that are no distribution come out as NaN. `need` > 0: of a sentence's continuations, by the sum
+    of log-probabilities, only that many without EOS matter, and those with EOS that are better; what cannot matter may be left out.
+    """
+    if isinstance(logits, ops.LazyLogits):
+        if isinstance(pick, int) and live.history is None and live.length >= rules.prefix.size(1):
+            sums = ops.RunningTotals(live.totals, need) if need else None
+            log_probs, tokens = logits.best(pick, rules.forbidden(live.length), instead=rules.options.eos, least=IMPOSSIBLE, sums=sums)
+            return Candidates(tokens, log_probs)
+        logits = logits.read()
+    only, forced = _only(live, rules)
+    if isinstance(pick, int) and live.history is None:
+        (tokens, chosen), only_log_probs = _best(logits, only, live, rules, count=pick)
+    else:
+        (tokens, chosen), only_log_probs = _chosen(logits, only, live, rules, pick=pick)
+    only_log_probs = only_log_probs.clamp(min=IMPOSSIBLE)
+    alone = forced | (chosen[..., :1] == -torch.inf)
+    first = torch.arange(tokens.size(-1), device=tokens.device) == 0
+    chosen = torch.where(alone, torch.where(first, only_log_probs, -torch.inf), chosen)
+    # A log-probability is at most 0: rounding must not break what the early stop relies on.
+    return Candidates(torch.where(alone & first, only[..., None], tokens), chosen.clamp(max=0.0))
+
+
+def _best(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOptions, *, count: int) -> tuple[Candidates, Tensor]:
+    """Return the `count` best that are allowed, and the log-probability (B, K, 1) of `only` (B, K).
+
+    Of `count` more than are forbidden, `count` are left: the forbidden need not be taken out of the logits.
+    """
+    forbidden = rules.forbidden(live.length)
+    log_probs, tokens = ops.top_log_probs(logits, count + len(forbidden))
+    behind = logits.gather(-1, only[..., None]).float() - logits.gather(-1, tokens[..., :1]).float()
+    only_log_probs = behind + log_probs[..., :1]
+    if len(forbidden):
+        masked = log_probs.masked_fill(torch.isin(tokens, forbidden), -torch.inf)
+        log_probs, order = masked.sort(dim=-1, descending=True, stable=True)
+        tokens = tokens.gather(-1, order)
+    return Candidates(tokens[..., :count], log_probs[..., :count]), only_log_probs
+
+
+def _chosen(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOptions, *, pick: int | Pick) -> tuple[Candidates, Tensor]:
+    """Return what `pick` takes of all log-probabilities under the rules, and the log-probability (B, K, 1) of `only` (B, K)."""
+    # One fused pass into memory of our own: free to be masked in place.
+    log_probs = logits.log_softmax(-1, dtype=torch.float32)
+    only_log_probs = log_probs.gather(-1, only[..., None])
+    apply_constraints_(log_probs, live, rules)
+    tokens = ops.top_tokens(log_probs, pick) if isinstance(pick, int) else pick(log_probs, live)
+    return Candidates(tokens, log_probs.gather(-1, tokens)), only_log_probs
+
+
+def apply_constraints_(log_probs: Tensor, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:
+    """Set to -inf, in place, what the options forbid as the next token: log_probs (B, K, V), which is returned."""
+    log_probs.index_fill_(-1, rules.forbidden(live.length), -torch.inf)
+    if live.history is not None:
+        block_repeats_(log_probs, live.history, size=rules.options.no_repeat_ngram_size)
+    return log_probs
+
+
+def _only(live: ActiveHypotheses, rules: BatchedOptions) -> tuple[Tensor, Tensor]:
+    """Return the token (B, K) that stands alone if one must (the prefix's, else EOS), and where one must (B, 1, 1)."""
+    if live.length >= rules.prefix.size(1):
+        return torch.full_like(live.tokens, rules.options.eos), torch.zeros_like(live.rows, dtype=torch.bool)[:, None, None]
+    token = rules.prefix[live.rows, live.length]
+    forced = token >= 0
+    return torch.where(forced, token, rules.options.eos)[:, None].expand_as(live.tokens), forced[:, None, None]

@@ -1,0 +1,280 @@
+"""The likeliest cause of a leak, in words: from the module in which it begins, and from who depends on whom in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from regard.mask_check.adapter import BATCH
+from regard.mask_check.dependence import Dependence, Module, dependence, module_of
+from regard.mask_check.layout import PLAIN
+from regard.mask_check.locate import Origin
+from regard.mask_check.probes import Probe
+from regard.mask_check.recording import Key, tensors_of
+from regard.mask_check.survey import Place, Survey
+
+NORMS = (nn.LayerNorm, nn.GroupNorm, _InstanceNorm, nn.RMSNorm)
+MASK_WORDS = ("mask", "length")
+
+
+def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
+    """Return the likeliest cause of a leak, in one sentence or two."""
+    kind = survey.runs.model.get_submodule(origin.module)
+    if probe.check == "repeated run":
+        return _random(survey, probe, kind)
+    if probe.check == "labels":
+        return "the outputs depend on the labels they are to predict; labels belong into the loss alone"
+    known = _by_kind(probe, kind)
+    if known:
+        return known
+    if probe.sequence is None:
+        return _across_rows(origin)
+    module = module_of(survey, origin, probe)
+    row = _row(survey, probe)
+    found = None if module is None else _dependence(module, probe.sequence, row, origin.tensor)
+    if probe.name.endswith(f"future tokens{_suffix(probe)}"):
+        return _future(survey, probe, module, found)
+    if probe.check == "left padding":
+        return _left(origin, _mask_state(module, probe.sequence, None))
+    return _padding(survey, probe, origin, module, found)
+
+
+def _suffix(probe: Probe) -> str:
+    return probe.name[probe.name.index(":") :] if ":" in probe.name else ""
+
+
+def _dependence(module: Module, sequence: str, row: int, tensor: str) -> Dependence | None:
+    try:
+        return dependence(module, sequence, row, tensor)
+    except Exception:  # a module that cannot be called with other values only tells less
+        return None
+
+
+def _row(survey: Survey, probe: Probe) -> int:
+    lengths = [len(at) for at in survey.base.positions[probe.sequence or survey.template.sequences[-1].name]]
+    return lengths.index(max(lengths)) if "future" in probe.name else lengths.index(min(lengths))
+
+
+def _random(survey: Survey, probe: Probe, module: nn.Module) -> str:
+    one = survey.runs.run(survey.base, seed=1)
+    if probe.between is not None:
+        survey.runs.run(probe.between)
+    two = survey.runs.run(survey.base, seed=1)
+    if any((one[name] != two[name]).any() for name in one):
+        return "the model keeps something from one call to the next, such as a cache or a counter, and does not start anew"
+    if isinstance(module, _DropoutNd):
+        return "this dropout stays active in evaluation; model.eval() must reach it"
+    return "something is drawn at random in evaluation: most often F.dropout without training=self.training"
+
+
+def _by_kind(probe: Probe, module: nn.Module) -> str:
+    """Return what a module of a kind that torch has is known to do; "" for another."""
+    future = "future" in probe.name
+    rows = probe.sequence is None
+    if isinstance(module, _BatchNorm):
+        what = "its padding" if not future and not rows else "other rows" if rows else "later positions"
+        return f"batch norm takes its mean and variance over {what}, too; use a layer norm, or statistics of real positions alone"
+    if isinstance(module, NORMS):
+        what = "later positions" if future else "padding" if not rows else "other rows"
+        return f"the norm takes its mean and variance over {what}, too; it must normalise over features alone"
+    if isinstance(module, nn.RNNBase):
+        if future:
+            return "it reads the sequence backwards, too (bidirectional=True)" if module.bidirectional else _recurrent(module)
+        if not rows:
+            way = "its backward direction begins in the padding" if module.bidirectional else "its last state comes after the padding"
+            return f"{way}; pack the sequence (pack_padded_sequence)"
+        return _recurrent(module)
+    if isinstance(module, _ConvNd):
+        reach = max(int(d) * (int(k) - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True))
+        if future:
+            return f"the convolution is padded on both sides; pad {reach} (dilation * (kernel_size - 1)) on the left only"
+        if not rows:
+            return "the convolution reads what stands in the padding; set that to zero before each convolution"
+    if isinstance(module, nn.Softmax | nn.LogSoftmax):
+        return f"the softmax runs over axis {module.dim}, which is not the axis of what is attended to"
+    return ""
+
+
+def _recurrent(module: nn.RNNBase) -> str:
+    first = "(B, T, E)" if module.batch_first else "(T, B, E)"
+    return f"it takes another axis for time: with batch_first={module.batch_first} it expects {first}"
+
+
+def _across_rows(origin: Origin) -> str:
+    if origin.kind == "MultiheadAttention":
+        return "rows attend to each other: it takes the batch axis for time; set batch_first=True or give it (T, B, E)"
+    return "the rows of the batch are mixed: a softmax, a mean or a reshape over the wrong axis, or a mask of another row"
+
+
+def _future(survey: Survey, probe: Probe, module: Module | None, found: Dependence | None) -> str:
+    sequence = next(s for s in survey.template.sequences if s.name == probe.sequence)
+    pattern = ""
+    if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
+        pattern = _pattern(found.matrix[: found.length, : found.length], strict=sequence.causal == "strict")
+    if pattern and pattern != ALL:
+        return pattern
+    if pattern == ALL and module is not None and not _adds_up(module, sequence.name):
+        return "the weights of a position do not add up to 1: the softmax runs over the queries, not over what is attended to"
+    mask = _mask_state(module, probe.sequence, found)
+    absent = f" ({mask})" if mask.startswith("no mask") else ""
+    return f"{ALL}: there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
+
+
+ALL = "every position sees all later ones"
+
+
+def _pattern(matrix: Tensor, *, strict: bool) -> str:
+    """Say in words who sees whom that should not; (T, T) bool, row t for what position t depends on. "" where nothing leaks."""
+    length = len(matrix)
+    above, below = matrix.triu(1), matrix.tril(-1)
+    if not above.any():
+        return "the input is not shifted: output t sees token t, which it is to predict" if strict and matrix.diagonal().any() else ""
+    ahead = max(int(k - q) for q, k in above.nonzero().tolist())
+    band = all(bool(matrix.diagonal(step).all()) for step in range(1, ahead + 1))
+    if band and ahead == 1:
+        return "the diagonal of the causal mask is off by one: position t attends to t + 1, as with tril(diagonal=1) or triu(diagonal=2)"
+    if set(above.nonzero()[:, 0].tolist()) == {0} and below[1:].any():
+        return (
+            "position 0 has nothing to attend to and attends to everything: the mask leaves out its own diagonal, as tril(diagonal=-1) does"
+        )
+    # The last position has nothing after it: left without anything to attend to, it attends to everything.
+    if band and ahead == length - 1:
+        return INVERTED if not below[:-1].any() else ALL
+    if band:
+        return f"position t sees up to {ahead} positions ahead"
+    return "positions are mixed as no mask does it: look for a view or reshape where a transpose is needed"
+
+
+INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
+
+
+def _adds_up(module: Module, sequence: str) -> bool:
+    """Tell whether a module that attends keeps a sequence as it is when all positions hold the same, as weights that add up to 1 do."""
+    if module.call is None:
+        return True
+    changed = [False]
+
+    def level(path: str, tensor: Tensor) -> Tensor:
+        axis = module._axis(path, tensor, sequence)
+        if axis is not None:
+            changed[0] = True
+            return tensor.select(axis, 0).unsqueeze(axis).expand_as(tensor).clone()
+        return tensor
+
+    try:
+        output = module.again(level)
+    except Exception:
+        return True
+    for name, layout in module.output_layouts().items():
+        axis = next((at for at, one in enumerate(layout) if one.label == sequence), None)
+        if axis is not None and changed[0]:
+            values = output[name]
+            gap = (values - values.select(axis, values.shape[axis] - 1).unsqueeze(axis)).abs().max()
+            return bool(gap <= module.limit(name))
+    return True
+
+
+def _left(origin: Origin, mask: str) -> str:
+    kind = origin.kind.lower()
+    if "attention" in kind or "attn" in kind:
+        return (
+            f"real positions see padding: {mask}" if mask.startswith("no mask") else "its mask or its positions do not follow the padding"
+        )
+    return "positions are counted from the first column, padding included; count real tokens: (mask.cumsum(-1) - 1).clamp(min=0)"
+
+
+def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None, found: Dependence | None) -> str:
+    pooled = _pooled(survey, probe, origin)
+    if pooled:
+        return pooled
+    if found is not None and found.positional:
+        real, padding = found.matrix[: found.length, : found.length], found.matrix[: found.length, found.length :]
+        if padding.all() and not (real & ~torch.eye(len(real), dtype=torch.bool)).any():
+            return "the padding mask is inverted: real positions attend to padding, and to nothing else"
+    mask = _mask_state(module, probe.sequence, found)
+    if mask:
+        return f"real positions see padding: {mask}"
+    if origin.kind.lower().find("conv") >= 0:
+        return "the convolution reads what stands in the padding; set that to zero before each convolution"
+    return "real positions see padding: no padding mask is applied here"
+
+
+def _mask_state(module: Module | None, sequence: str | None, found: Dependence | None) -> str:
+    """Say what becomes of the masks that reach a module; "" where nothing is known of any."""
+    if module is None or not module.named:
+        return ""
+    named = {name: value for name, value in module.named.items() if any(word in name.lower() for word in MASK_WORDS)}
+    masks = {name: tensor for key, value in named.items() for name, tensor in tensors_of(value, key)}
+    absent = [name for name, value in named.items() if value is None]
+    if not masks:
+        return f"no mask arrives, {', '.join(f'{name}=None' for name in absent)}" if absent and module.call is not None else ""
+    name, mask = next(iter(masks.items()))
+    if module.call is None:
+        return ""
+    kind = f"{name}, {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+    if mask.is_floating_point() and set(mask.unique().tolist()) <= {0.0, 1.0}:
+        return f"its mask holds 0 and 1 ({kind}) and is added to the scores; one that is added holds 0 and -inf"
+    if not _has_effect(module, name):
+        return f"a mask arrives ({kind}) and is not used"
+    if found is not None and not mask.is_floating_point():
+        why = "it is added where it must be filled in, inverted, or of the wrong axis"
+        return f"a mask arrives ({kind}) but does not exclude what it should: {why}"
+    return f"a mask arrives ({kind}) but does not exclude what it should"
+
+
+def _has_effect(module: Module, name: str) -> bool:
+    def flipped(path: str, tensor: Tensor) -> Tensor:
+        if path != name:
+            return tensor
+        if tensor.dtype == torch.bool:
+            return ~tensor
+        return tensor.roll(1, -1) if tensor.is_floating_point() else (1 - tensor if int(tensor.max()) <= 1 else tensor)
+
+    try:
+        before, after = module.again(), module.again(flipped)
+    except Exception:  # a mask that cannot be another one is read
+        return True
+    return any(not torch.equal(before[key].nan_to_num(), after[key].nan_to_num()) for key in before)
+
+
+def _pooled(survey: Survey, probe: Probe, origin: Origin) -> str:
+    """Tell how positions became one vector, where they did: by mean, sum, maximum or the last of all, padding included."""
+    place = Place(origin.event.key, origin.tensor)
+    vector, layout = survey.views.get(place), survey.layout(place)
+    sequence = probe.sequence
+    if vector is None or layout is None or any(axis.label not in (None, BATCH) for axis in layout) or vector.ndim != 2:
+        return ""
+    result = ""
+    for earlier, tensor in _before(survey, origin.event.key):
+        axes = survey.layout(earlier)
+        if axes is None or tensor.ndim != 3 or [axis.label for axis in axes].count(sequence) != 1 or axes[-1] != PLAIN:
+            continue
+        at = next(i for i, axis in enumerate(axes) if axis.label == sequence)
+        if axes[1 - at].label != BATCH or at > 1 or tensor.shape[-1] != vector.shape[-1]:
+            continue
+        for word, value in _ways(tensor, at):
+            if torch.allclose(value, vector, rtol=1e-4, atol=survey.limit_at(place)):
+                result = f"{word} takes in the padding; pool over real positions alone"
+    return result or "positions become one vector here, padding included; pool over real positions alone"
+
+
+def _before(survey: Survey, key: Key) -> list[tuple[Place, Tensor]]:
+    places = list(survey.views.items())
+    end = next(i for i, (place, _) in enumerate(places) if place.key == key)
+    # What goes into the module itself comes first, too, for a module that pools comes out of its own call.
+    return [(place, tensor) for place, tensor in places[:end] if tensor.is_floating_point()]
+
+
+def _ways(tensor: Tensor, at: int) -> list[tuple[str, Any]]:
+    return [
+        ("the mean", tensor.mean(at)),
+        ("the sum", tensor.sum(at)),
+        ("the maximum", tensor.amax(at)),
+        ("the last column", tensor.select(at, tensor.shape[at] - 1)),
+    ]

@@ -1,0 +1,199 @@
+"""`regard.check`: does a model look at what it must not?"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from regard.errors import ConfigError, DataError, listed
+from regard.mask_check.adapter import Adapter, Inputs
+from regard.mask_check.automatic import Calling, Causal, named, plain_adapter
+from regard.mask_check.examples import ROOM, ROWS, Example, Template, choose, collate, read_batch, widths_of
+from regard.mask_check.huggingface import hugging_face_adapter, hugging_face_batch, is_hugging_face
+from regard.mask_check.judge import failed, finite
+from regard.mask_check.own import own_adapter, own_batch
+from regard.mask_check.recording import Recorder
+from regard.mask_check.report import Report, Result
+from regard.mask_check.runs import Runs, model_copy, precision_of
+from regard.mask_check.steps import SecondOpinion, steps
+from regard.mask_check.survey import Survey
+
+MIN_NUMBERS = 2
+
+
+def check(
+    model: nn.Module,
+    batch: Any = None,
+    *,
+    adapter: Adapter | None = None,
+    causal: Causal = None,
+    pad: int | None = None,
+    call: Calling | None = None,
+    dtype: torch.dtype | None = None,
+) -> Report:
+    """Check a model for wrong masks: what leaks where, the first module in which it does, by how much, and the likeliest cause.
+
+    A copy of the model runs on a few short rows of the batch, and again on the same rows with one thing changed: later tokens, what
+    stands in the padding, how much of it there is and on which side, the other rows, their order, the training mode (without dropout),
+    one token at a time with a cache. What must not follow is compared, in double precision; where it does, the tensors in the model are
+    compared in the order of execution. The model itself is left as it is. A difference counts if it is 16 times what one rounding of
+    float32 in every module does to the same tensor.
+
+    Args:
+        model: any module that maps a batch to tensors, on any device.
+        batch: a tensor, a tuple as `forward` takes it, or a dictionary: tokens (B, T) or features (B, T, F) with their masks (B, T),
+            lengths (B,) and whatever else the model takes. None: random tokens, for models of Hugging Face and of Regard.
+        adapter: how the model is called and what its tensors are, where that cannot be told from the batch.
+        causal: whether the outputs of the last sequence may see later tokens; "strict": output t may not even see token t. None: known for
+            models of Hugging Face and of Regard, True for the second of two sequences, asked for otherwise.
+        pad: the padding token.
+        call: `call(model, batch)` runs the model on a batch as a dictionary, masks made inside included. None: `model(**batch)`.
+        dtype: the precision to compute in. None: float64 for models of up to 2**29 parameters, otherwise the model's own.
+
+    Returns:
+        The `Report`; print it. `report.ok` is False where something leaks.
+
+    Raises:
+        ConfigError: what the batch means cannot be told, or the arguments do not go together; says what to give.
+        DataError: the model cannot run the batch; holds what it said.
+
+    Example:
+        >>> class Model(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.embedding, self.rnn = nn.Embedding(11, 6), nn.GRU(6, 6, batch_first=True, bidirectional=True)
+        ...     def forward(self, tokens):
+        ...         return self.rnn(self.embedding(tokens))[0]
+        >>> report = check(Model(), torch.randint(11, (4, 7)), causal=True)
+        >>> report.ok, report["future tokens"].module, report["future tokens"].cause
+        (False, 'rnn', 'it reads the sequence backwards, too (bidirectional=True)')
+    """
+    started = time.perf_counter()
+    adapter, inputs = _resolved(model, batch, adapter, causal, pad, call)
+    runs, template, examples, filled = _prepared(model, inputs, adapter, dtype)
+    results: list[Result] = []
+    survey = _survey(runs, template, examples, results)
+    if survey is not None and dtype is None:
+        survey = _without_overflow(model, survey)
+    second = None
+    if survey is not None:
+        if not survey.comparable():
+            raise ConfigError(f"{type(model).__name__}: it returns no floating tensor with an axis of examples; return one from call=")
+        second = SecondOpinion(model, survey)
+        results += second.all(steps(survey, inputs))
+    runs = runs if survey is None else survey.runs
+    passes = runs.passes + (0 if second is None else second.passes)
+    sizes = {} if survey is None else {"batch": survey.sizes.rows, **survey.widths}
+    used = next((p.dtype for p in runs.model.parameters()), torch.get_default_dtype()) if runs.dtype is None else runs.dtype
+    seconds = time.perf_counter() - started
+    return Report(type(model).__name__, tuple(results), sizes, str(used).removeprefix("torch."), passes, seconds, filled)
+
+
+def _resolved(
+    model: nn.Module, batch: Any, adapter: Adapter | None, causal: Causal, pad: int | None, call: Calling | None
+) -> tuple[Adapter, Inputs]:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"check: expected a torch.nn.Module, found {type(model).__name__}")
+    if adapter is not None:
+        if (causal, pad, call) != (None, None, None):
+            raise ConfigError("check: an adapter says what causal, pad and call would say; give them there")
+        if batch is None:
+            raise ConfigError("check: an adapter needs a batch")
+        return adapter, named(model, batch, called=False)[0]
+    own = own_adapter(model) if call is None else None
+    if own is not None:
+        return own, own_batch(model, own) if batch is None else named(model, batch, called=False)[0]
+    if call is None and is_hugging_face(model) and (causal, pad) == (None, None):
+        given = None if batch is None else named(model, batch, called=False)[0]
+        return hugging_face_adapter(model, given), hugging_face_batch(model) if given is None else given
+    if batch is None:
+        raise ConfigError(f"check: {type(model).__name__} is neither of Hugging Face nor of Regard; give a batch")
+    inputs, keywords = named(model, batch, called=call is not None)
+    return plain_adapter(model, inputs, keywords=keywords, causal=causal, pad=pad, call=call), inputs
+
+
+class _Prepared(NamedTuple):
+    runs: Runs
+    template: Template
+    examples: list[Example]
+    filled: int
+
+
+def _prepared(model: nn.Module, inputs: Inputs, adapter: Adapter, dtype: torch.dtype | None) -> _Prepared:
+    """Copy the model, and run the user's batch as it is: in double precision, or else in the model's own."""
+    template, examples = read_batch(inputs, adapter)
+    for sequence in adapter.sequences:
+        if not inputs[sequence.name].is_floating_point() and len(template.pools[sequence.name]) < MIN_NUMBERS:
+            raise DataError(f"batch[{sequence.name!r}]: all its tokens are the same; a check needs others to put in their place")
+    # Some operators know no double precision: then the model's own.
+    wanted = [precision_of(model), None] if dtype is None else [dtype]
+    error: Exception | None = None
+    for precision in dict.fromkeys(wanted):
+        twin, filled = model_copy(model, precision)
+        runs = Runs(twin, adapter, precision)
+        try:
+            _verify(runs, inputs)
+            return _Prepared(runs, template, examples, filled)
+        except ConfigError:
+            raise
+        except Exception as failed_with:  # whatever a model raises
+            error = failed_with
+    raise DataError(f"batch: {type(model).__name__} cannot run it: {_said(error)}") from error
+
+
+def _verify(runs: Runs, inputs: Inputs) -> None:
+    recorder = Recorder(keep=False)
+    found = runs.apply(runs.adapter.run, inputs, recorder)
+    for name, axes in (runs.adapter.outputs or {}).items():
+        if name not in found or found[name].ndim < len(axes):
+            shapes = listed(f"{key or 'the only one'} {tuple(tensor.shape)}" for key, tensor in found.items())
+            raise ConfigError(f"Adapter.outputs: {name!r} with axes {axes} is none of the model's outputs: {shapes}")
+    if not recorder.events:
+        raise ConfigError("call: it did not run the model it was given; take the model from its first argument")
+
+
+def _said(error: Exception | None) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _survey(runs: Runs, template: Template, examples: list[Example], results: list[Result]) -> Survey | None:
+    """Look at the model on a few short rows; one that runs at one length only is given the user's."""
+    check, says = "batch size", f"{ROWS} rows instead of {len(examples)}, and fewer positions"
+    why = (
+        "something depends on how many rows and positions there are, most often a mask (B, S) that is read as (T, S) or (H, T, S), "
+        "which fits only where these numbers are equal"
+    )
+    errors: list[Exception] = []
+    for room in (ROOM, 0):
+        chosen = choose(template, examples, rows=ROWS, room=room, generator=torch.Generator().manual_seed(5))
+        try:
+            survey = Survey(runs, template, chosen)
+        except Exception as error:  # what a model raises is what the check finds
+            errors.append(error)
+            continue
+        if survey.one_size is None:
+            results.append(Result(check, check, "ok", says))
+            return survey
+        results.append(failed(runs, check, check, says, *survey.one_size, why))
+        return None
+    recorder = Recorder(keep=False)
+    with suppress(Exception):
+        runs.run(collate(template, chosen, widths_of(template, chosen), side=template.side), recorder)
+    results.append(failed(runs, check, check, says, errors[0], recorder, why))
+    return None
+
+
+def _without_overflow(model: nn.Module, survey: Survey) -> Survey:
+    """Look at the model in its own precision where double precision alone gives NaN: see `SecondOpinion`."""
+    if survey.runs.dtype is None or finite(survey).verdict == "ok":
+        return survey
+    twin, _ = model_copy(model, None)
+    try:
+        own = Survey(Runs(twin, survey.runs.adapter, None), survey.template, survey.examples)
+    except Exception:
+        return survey
+    return own if finite(own).verdict == "ok" else survey

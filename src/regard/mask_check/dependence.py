@@ -1,0 +1,174 @@
+"""Who depends on whom within one module: which positions of its output follow which positions of its input."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.mask_check.adapter import BATCH
+from regard.mask_check.examples import Batch
+from regard.mask_check.layout import Layout, spread
+from regard.mask_check.locate import Origin
+from regard.mask_check.probes import Probe, changed_at
+from regard.mask_check.recording import Change, Key, Recorder, changed_arguments, named_arguments, tensors_of
+from regard.mask_check.survey import Place, Survey
+
+LONGEST = 32
+"""Positions of the longest sequence that is looked at one position at a time."""
+
+
+class Dependence(NamedTuple):
+    """Which positions depend on which.
+
+    Attributes:
+        matrix: (Q, K) bool: output position q changes when input position k does; one row for an output without positions.
+        length: real positions of the example that it is taken from.
+        positional: whether the rows are positions of the sequence.
+    """
+
+    matrix: Tensor
+    length: int
+    positional: bool
+
+
+class Module:
+    """A module with the arguments it had in the base run, to be called again.
+
+    Args:
+        survey: of the model.
+        origin: which call of which module.
+        batch: what the model is called on.
+        train: in training mode.
+
+    Attributes:
+        module: the module itself.
+        named: its arguments by name; empty where the model is entered elsewhere.
+    """
+
+    def __init__(self, survey: Survey, origin: Origin, batch: Batch, *, train: bool) -> None:
+        self.survey, self.batch, self.train = survey, batch, train
+        self.call = origin.call if origin.call is not None and origin.call.module else None
+        self.module: nn.Module = survey.runs.model.get_submodule(origin.module)
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        wanted = origin.call
+        if wanted is not None:
+            recorder = Recorder(keep=False, wanted=wanted)
+            survey.runs.run(batch, recorder, train=train)
+            if recorder.arguments is not None:
+                self.args, self.kwargs = recorder.arguments
+        self.named: dict[str, Any] = named_arguments(self.module, self.args, self.kwargs)
+
+    def again(self, change: Change | None = None) -> dict[str, Tensor]:
+        """Call the module with its arguments changed: its floating outputs by name."""
+        runs = self.survey.runs
+        copied: Change = lambda name, tensor: tensor.clone() if change is None else change(name, tensor.clone())  # noqa: E731
+        args, kwargs = changed_arguments(self.module, self.args, self.kwargs, copied)
+        with runs.conditions(train=self.train):
+            output = self.module(*args, **kwargs)
+        return {name: tensor.clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()}
+
+    def with_column(self, name: str, column: int) -> dict[str, Tensor]:
+        """Call it with the input at one position of a sequence changed."""
+        if self.call is None:
+            return self.survey.runs.run(changed_at(self.survey.template, self.batch, name, column), train=self.train)
+        return self.again(self._change(name, column))
+
+    def _change(self, name: str, column: int) -> Change:
+        generator = torch.Generator().manual_seed(column)
+
+        def change(path: str, tensor: Tensor) -> Tensor:
+            axis = self._axis(path, tensor, name)
+            if axis is not None and column < tensor.shape[axis]:
+                part = tensor.select(axis, column)
+                part += spread(tensor) * torch.randn(part.shape, generator=generator).to(part)
+            return tensor
+
+        return change
+
+    def _axis(self, path: str, tensor: Tensor, name: str) -> int | None:
+        if self.call is None or not tensor.is_floating_point() or "mask" in path:
+            return None
+        layout = self.survey.layout(Place(Key(self.call, "in"), path))
+        if layout is None or not any(axis.label == BATCH and not axis.joined for axis in layout):
+            return None
+        return next((at for at, axis in enumerate(layout) if axis.label == name and not axis.offset), None)
+
+    def reads(self, name: str) -> bool:
+        """Tell whether there is an input with the positions of a sequence that can be changed."""
+        if self.call is None:
+            return True
+        return any(self._axis(path, tensor, name) is not None for path, tensor in tensors_of(self.named))
+
+    def output_layouts(self) -> dict[str, Layout]:
+        """Return the layouts of those outputs that have an axis of examples of their own, by name."""
+        if self.call is None:
+            found = self.survey.layouts.items()
+        else:
+            key = Key(self.call, "out")
+            found = [(place.name, self.survey.layout(place)) for place in self.survey.views if place.key == key]
+        return {
+            name: layout
+            for name, layout in found
+            if layout is not None and any(a.label == BATCH and not a.joined and a.factor == 1 for a in layout)
+        }
+
+    def limit(self, name: str) -> float:
+        """Return how far an output may be off before it counts."""
+        return self.survey.limit(name) if self.call is None else self.survey.limit_at(Place(Key(self.call, "out"), name))
+
+
+def module_of(survey: Survey, origin: Origin, probe: Probe) -> Module | None:
+    """Return the module where a leak begins, ready to be called again; None where it cannot be."""
+    key = (origin.call, probe.train)
+    if key not in survey.modules:
+        survey.modules[key] = _module_of(survey, origin, probe)
+    return survey.modules[key]
+
+
+def _module_of(survey: Survey, origin: Origin, probe: Probe) -> Module | None:
+    if origin.module in survey.stacked:
+        return None
+    try:
+        module = Module(survey, origin, probe.first, train=probe.train)
+        if module.call is not None:
+            module.again()
+        return module
+    except Exception:  # a module that cannot be called by itself only tells less
+        return None
+
+
+def dependence(module: Module, sequence: str, row: int, tensor: str | None = None) -> Dependence | None:
+    """Find which positions of a module's output depend on which positions of its input.
+
+    Args:
+        module: the module.
+        sequence: whose positions are changed, one at a time.
+        row: the example that is looked at.
+        tensor: the output to look at, if it is one; otherwise the first.
+    """
+    width = module.batch.widths[sequence]
+    layouts = module.output_layouts()
+    if width > LONGEST or not layouts or not module.reads(sequence):
+        return None
+    name = tensor if tensor in layouts else next(iter(layouts))
+    layout = layouts[name]
+    batch = next(at for at, axis in enumerate(layout) if axis.label == BATCH)
+    position = next((at for at, axis in enumerate(layout) if axis.label == sequence and not axis.offset), None)
+    if position is None:
+        position = next((at for at, axis in enumerate(layout) if axis.label not in (None, BATCH) and not axis.offset), None)
+    base = module.survey.runs.run(module.batch, train=module.train) if module.call is None else module.again()
+    columns = []
+    for column in range(width):
+        gap = (module.with_column(sequence, column)[name] - base[name]).abs().nan_to_num(nan=torch.inf)
+        gap = gap.select(batch, row)
+        if position is None:
+            columns.append(gap.amax().reshape(1))
+        else:
+            gap = gap.movedim(position - (batch < position), 0)
+            columns.append(gap.reshape(len(gap), -1).amax(1))
+    matrix = torch.stack(columns, 1) > module.limit(name)
+    own = position is not None and layout[position].label == sequence
+    return Dependence(matrix, len(module.batch.positions[sequence][row]), own)

@@ -1,0 +1,201 @@
+"""Adapters of Hugging Face models by their configuration, batches of random tokens for them, and models from folders."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, DataError, missing_extra, shown
+from regard.mask_check.adapter import Adapter, Inputs, Sequence
+
+LENGTH, ROWS = 9, 4
+SPECIAL = 10
+"""The first of the random tokens where the vocabulary is large enough: the ones before it mark padding, beginning and end in most."""
+
+
+def is_hugging_face(model: nn.Module) -> bool:
+    """Tell whether a model is one of Hugging Face transformers, without importing it."""
+    return any(kind.__module__ == "transformers.modeling_utils" and kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__)
+
+
+def load_folder(folder: str | Path) -> nn.Module:
+    """Load a model from a folder with `config.json` and safetensors weights; no code of the folder runs.
+
+    Args:
+        folder: as `save_pretrained` leaves it.
+
+    Raises:
+        DataError: it is no such folder, or its files do not fit; names it.
+        MissingExtraError: transformers is not installed.
+
+    Example:
+        >>> load_folder("no-such-folder")
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: no-such-folder: no such folder
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder}: not the folder of a Hugging Face model, it has no config.json")
+    try:
+        import transformers
+    except ImportError as error:
+        raise missing_extra("regard check --hf needs transformers 5.20 or newer", "hf") from error
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        names = config.architectures or []
+        kind = getattr(transformers, names[0], None) if names else transformers.AutoModel
+        if kind is None:
+            raise DataError(f"{folder}: transformers has no model {shown(names[0])}")
+        with _no_progress_bar(transformers):
+            return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, use_safetensors=True)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
+        told = " ".join(str(error).split())
+        raise DataError(f"{folder}: cannot be loaded as a Hugging Face model: {told}") from error
+
+
+@contextmanager
+def _no_progress_bar(transformers: Any) -> Iterator[None]:
+    logging = transformers.utils.logging
+    shown_before = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown_before:
+            logging.enable_progress_bar()
+
+
+def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
+    """Return the adapter of a Hugging Face model of text.
+
+    Encoders see all, decoders what comes before, both where their mask lets them; a decoder is padded on both sides and, as `generate`
+    does, given positions that do not count padding. Its cache is checked where it has one.
+
+    Args:
+        model: a `PreTrainedModel`.
+        batch: the user's, or None.
+
+    Raises:
+        ConfigError: the model takes no tokens.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    name = "input_ids" if batch is None or "input_ids" in batch else "inputs_embeds"
+    if name not in parameters or "attention_mask" not in parameters:
+        raise ConfigError(f"{type(model).__name__}: it takes no input_ids with an attention_mask; give adapter=Adapter(...)")
+    pad = _pad(model)
+    companions = tuple(key for key in ("token_type_ids",) if batch is not None and key in batch)
+    mask = ("attention_mask",) if batch is None or "attention_mask" in batch else ()
+    source = Sequence(name, mask=mask, pad=pad if mask else None, companions=companions)
+    if model.config.is_encoder_decoder:
+        return _encoder_decoder(model, batch, source)
+    if not _is_decoder(model):
+        return Adapter((source,), _call)
+    # A decoder that labels a sentence looks for its end by the padding token: there the mask does not tell it all.
+    labels = "labels" if batch is not None and "labels" in batch and batch["labels"].shape == batch[name].shape else None
+    sequence = replace(source, causal=True, labels=labels)
+    if "ForSequenceClassification" in type(model).__name__:
+        return Adapter((replace(sequence, labels=None),), _call, skip=("padding content",))
+    sides = ("right", "left") if mask else ("right",)
+    if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
+        return Adapter((sequence,), _call, _start, _step, sides=sides)
+    return Adapter((sequence,), _call, sides=sides)
+
+
+def hugging_face_batch(model: Any) -> Inputs:
+    """Return a batch of random tokens for a Hugging Face model of text, the rows of different lengths."""
+    generator = torch.Generator().manual_seed(3)
+    pad, size = _pad(model) or 0, _vocabulary(model)
+    tokens = torch.randint(min(SPECIAL, size // 2), size, (ROWS, LENGTH), generator=generator)
+    tokens = torch.where(tokens == pad, (tokens + 1) % size, tokens)
+    mask = torch.arange(LENGTH) < torch.tensor([LENGTH - 2 * row for row in range(ROWS)]).unsqueeze(1)
+    batch = {"input_ids": torch.where(mask, tokens, pad), "attention_mask": mask.long()}
+    if model.config.is_encoder_decoder:
+        target = torch.randint(min(SPECIAL, size // 2), size, (ROWS, LENGTH - 1), generator=generator)
+        batch["decoder_input_ids"] = torch.where(target == pad, (target + 1) % size, target)
+    return {key: value.to(model.device) for key, value in batch.items()}
+
+
+def _vocabulary(model: Any) -> int:
+    embedding = model.get_input_embeddings()
+    if not isinstance(embedding, nn.Embedding):
+        raise ConfigError(f"{type(model).__name__}: it has no embedding of tokens; give a batch")
+    return embedding.num_embeddings
+
+
+def _pad(model: Any) -> int | None:
+    pad = getattr(model.config.get_text_config(), "pad_token_id", None)
+    return pad if isinstance(pad, int) and 0 <= pad < _vocabulary(model) else 0
+
+
+def _is_decoder(model: Any) -> bool:
+    config = model.config.get_text_config()
+    if getattr(config, "is_decoder", False) or model.can_generate():
+        return True
+    # A decoder without its output layer cannot generate; the layers of one that transformers knows as such are causal.
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    kind = config.model_type
+    return kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+def _encoder_decoder(model: Any, batch: Inputs | None, source: Sequence) -> Adapter:
+    if batch is not None and "decoder_input_ids" not in batch and "labels" in batch:
+        # The model makes its decoder's input of the labels: output t may depend on those before t.
+        return Adapter((source, Sequence("labels", causal="strict")), _call)
+    mask = ("decoder_attention_mask",) if batch is not None and "decoder_attention_mask" in batch else ()
+    target = Sequence("decoder_input_ids", mask=mask, causal=True, pad=_pad(model) if mask else None)
+    if getattr(model.config, "use_cache", False):
+        return Adapter((source, target), _call, _start, _step)
+    return Adapter((source, target), _call)
+
+
+def _call(model: Any, inputs: Inputs) -> Any:
+    extra: Inputs = {}
+    parameters = inspect.signature(model.forward).parameters
+    if "use_cache" in parameters:
+        extra["use_cache"] = False
+    mask = inputs.get("attention_mask")
+    padded_left = mask is not None and bool((mask[:, 0] == 0).any())
+    if padded_left and "position_ids" in parameters and "position_ids" not in inputs and _is_decoder(model):
+        extra["position_ids"] = _positions(inputs["attention_mask"])
+    output = model(**inputs, **extra, return_dict=True)
+    # What a model keeps for the next step is not what it says; its loss has no positions.
+    return {key: value for key, value in output.items() if key not in ("past_key_values", "loss")}
+
+
+def _positions(mask: Tensor) -> Tensor:
+    return (mask.long().cumsum(-1) - 1).clamp(min=0)
+
+
+def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
+    state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "read": 0}
+    if model.config.is_encoder_decoder:
+        encoded = {key: value for key, value in inputs.items() if key in ("input_ids", "inputs_embeds", "attention_mask")}
+        state["encoder_outputs"] = model.get_encoder()(**encoded, return_dict=True)
+    return state
+
+
+def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    read = state["read"] + tokens.shape[1]
+    given: Inputs = {"past_key_values": state.get("past_key_values"), "use_cache": True, "return_dict": True}
+    mask = state["attention_mask"]
+    if model.config.is_encoder_decoder:
+        given |= {"decoder_input_ids": tokens, "encoder_outputs": state["encoder_outputs"], "attention_mask": mask}
+    else:
+        given |= {"input_ids": tokens, "attention_mask": None if mask is None else mask[:, :read]}
+    output = model(**given)
+    kept = output.get("past_key_values")
+    shown_outputs = {key: output[key] for key in ("logits", "last_hidden_state") if key in output}
+    return shown_outputs, state | {"past_key_values": kept, "read": read}

@@ -1,0 +1,221 @@
+"""One probe made: both runs, the comparison, and for a leak where it begins and why."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard.mask_check.adapter import Sequence
+from regard.mask_check.cache import cache_probe, cause_of_cache, locate_in_steps, step_through
+from regard.mask_check.causes import cause_of
+from regard.mask_check.examples import collate, with_other
+from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
+from regard.mask_check.locate import Origin, describe, locate
+from regard.mask_check.probes import GENERATOR, Missing, Probe
+from regard.mask_check.recording import TORCH, Key, Recorder
+from regard.mask_check.report import Result
+from regard.mask_check.runs import Runs
+from regard.mask_check.survey import Place, Survey, sizes_of
+
+PACKAGE = str(Path(__file__).parent)
+
+
+def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Result:
+    """Make a probe and say what it found; of a leak, unless `explain` is False, where it begins and why."""
+    if isinstance(probe, Missing):
+        return Result(probe.check, probe.name, "not checked", cause=probe.reason)
+    seeds = probe.seeds
+    try:
+        first = _run(survey, probe, first=True)
+        second = _run(survey, probe, first=False)
+    except Exception as error:  # what a model raises is what the check finds
+        if "sort" in str(error):
+            return Result(probe.check, probe.name, "not checked", cause=f"the model wants its rows in an order: {_told(error)}")
+        return failed(survey.runs, probe.check, probe.name, probe.says, error, _failing(survey, probe))
+    worst, found = _worst(survey, probe, (first, second))
+    if not found.compared:
+        reason = "no output has an axis of positions" if probe.match.changed else "no output can be compared"
+        return Result(probe.check, probe.name, "not checked", cause=reason)
+    deviation = spread(survey.outputs[worst])
+    result = Result(
+        probe.check,
+        probe.name,
+        "ok",
+        probe.says,
+        output=worst,
+        change=found.size / deviation,
+        limit=survey.limit(worst) / deviation,
+    )
+    if found.size > survey.limit(worst):
+        if not explain:
+            return replace(result, verdict="leak")
+        origin = locate(survey, probe, worst)
+        cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
+        return _leak(result, survey, origin, found, cause)
+    if probe.vacuous is not None and seeds is None:
+        _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second))
+        if moved.compared and moved.size == 0:
+            return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence} at all")
+    return result
+
+
+def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
+    batch = probe.first if first else probe.second
+    if not first and probe.between is not None:
+        survey.runs.run(probe.between, train=probe.train)
+    if probe.seeds is not None:
+        return survey.runs.run(batch, train=probe.train, seed=probe.seeds[0 if first else 1])
+    if first:
+        return survey.base_outputs(train=probe.train)
+    return survey.runs.run(batch, train=probe.train)
+
+
+def _failing(survey: Survey, probe: Probe) -> Recorder:
+    """Run what fails once more, listening, to see in which module it does."""
+    recorder = Recorder(keep=False)
+    with suppress(Exception):
+        survey.runs.run(probe.second, recorder, train=probe.train)
+    return recorder
+
+
+def _worst(survey: Survey, probe: Probe, outputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]) -> tuple[str, Difference]:
+    """Return the output that differs most beyond its limit, and by how much it differs."""
+    sizes = sizes_of(probe.first), sizes_of(probe.second)
+    worst, most = "", NOTHING
+    for name in survey.comparable():
+        if name not in outputs[0] or name not in outputs[1]:
+            continue
+        found = survey.compare_outputs(name, (outputs[0][name], outputs[1][name]), probe.match, sizes)
+        if found.compared and (not most.compared or found.size * survey.limit(worst) > most.size * survey.limit(name)):
+            worst, most = name, found
+    return worst, most
+
+
+def _leak(result: Result, survey: Survey, origin: Origin | None, found: Difference, cause: str) -> Result:
+    limit = survey.limit(result.output)
+    positions = tuple(sorted(column for column, size in found.positions.items() if size > limit))
+    told = replace(result, verdict="leak", module="", kind=type(survey.runs.model).__name__, positions=positions, cause=cause)
+    if origin is None:
+        return told
+    return replace(told, module=origin.module, kind=origin.kind, between=origin.between, lines=origin.lines)
+
+
+def _unlocated(survey: Survey) -> str:
+    if len(list(survey.runs.model.modules())) == 1:
+        return "the model is one module: look into its forward"
+    return "gone while the modules are listened to: a fused path of torch is taken without listeners, and leaks there alone"
+
+
+def failed(runs: Runs, check: str, name: str, says: str, error: Exception, recorder: Recorder, cause: str = "") -> Result:
+    """Return the result of a run that raised an error, with the module in which it did."""
+    module, kind = None, ""
+    if recorder.unfinished is not None:
+        module = recorder.unfinished.module
+        kind = type(runs.model.get_submodule(module)).__name__
+    told = f"{cause}; " if cause else ""
+    return Result(check, name, "error", says, module, kind, lines=_place(error), cause=f"{told}it says: {_told(error)}")
+
+
+def _told(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _place(error: Exception) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((TORCH, PACKAGE))]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def finite(survey: Survey) -> Result:
+    """Look for NaN at real positions of the outputs."""
+    check, says = "finite values", "the batch as it is; no output may be NaN at a real position"
+    match = same_rows(survey.sizes.rows, survey.base.positions)
+    sizes = (survey.sizes, survey.sizes)
+    for name in survey.comparable():
+        tensor = survey.outputs[name]
+        found = survey.compare_outputs(name, (tensor.isnan().double(), torch.zeros_like(tensor)), match, sizes)
+        if not found.size:
+            continue
+        base = Result(check, check, "leak", says, output=name, change=float("inf"), limit=0.0)
+        for place, inner in survey.views.items():
+            one = (
+                survey.compare_at(place, (inner.isnan().double(), torch.zeros_like(inner)), match) if inner.is_floating_point() else NOTHING
+            )
+            if one.size:
+                origin = describe(survey, survey.events, place, one)
+                cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
+                return _leak(base, survey, origin, _marked(found, survey.limit(name)), cause)
+        return _leak(base, survey, None, _marked(found, survey.limit(name)), "NaN arises outside of the modules")
+    return Result(check, check, "ok", says)
+
+
+def _marked(found: Difference, limit: float) -> Difference:
+    return found._replace(positions={column: float("inf") if size else 0.0 for column, size in found.positions.items()})
+
+
+def own_token(survey: Survey, sequence: Sequence) -> Result:
+    """Look for a module in which a position cannot see itself: the first follows nothing, while later ones follow the first."""
+    name = "own token" if len(survey.template.sequences) == 1 else f"own token: {sequence.name}"
+    says = "token 0 changed; what position 0 attends to must change, for it is all that it may attend to"
+    row = max(range(len(survey.examples)), key=lambda one: survey.examples[one].length(sequence.name))
+    examples = list(survey.examples)
+    examples[row] = with_other(survey.template, examples[row], sequence.name, range(1), torch.Generator().manual_seed(GENERATOR))
+    recorder = Recorder()
+    survey.runs.run(collate(survey.template, examples, survey.widths, side=survey.template.side), recorder)
+    views = survey.view(recorder.events)
+    whole = same_rows(survey.sizes.rows, survey.base.positions)
+    columns = survey.base.positions[sequence.name][row]
+
+    def match(part: slice) -> Match:
+        positions = {key: [pairs[row]] for key, pairs in whole.positions.items()}
+        return Match([(row, row)], positions | {sequence.name: [(columns[part], columns[part])]}, sequence.name)
+
+    def moved(place: Place, part: slice) -> bool:
+        found = survey.compare_at(place, (survey.views[place], views[place]), match(part))
+        return found.size > survey.limit_at(place)
+
+    for place in survey.views:
+        call, side = place.key
+        layout = survey.layout(place)
+        if side == "in" or place not in views or layout is None or sum(axis.label == sequence.name for axis in layout) != 1:
+            continue
+        if any(axis.label == sequence.name and axis.offset for axis in layout) or not survey.learns(call.module):
+            continue
+        entered = [other for other in survey.views if other.key == Key(call, "in") and other in views]
+        if moved(place, slice(1, None)) and not moved(place, slice(0, 1)) and any(moved(other, slice(0, 1)) for other in entered):
+            found = survey.compare_at(place, (survey.views[place], views[place]), match(slice(0, 1)))
+            origin = describe(survey, survey.events, place, found)
+            cause = "the mask leaves out its own diagonal, as tril(diagonal=-1) or triu(diagonal=0): position t does not attend to itself"
+            base = Result("own token", name, "leak", says, output=next(iter(survey.comparable())))
+            return _leak(base, survey, origin, found._replace(positions={}), cause)
+    return Result("own token", name, "ok", says)
+
+
+def cached(survey: Survey, *, explain: bool = True) -> Result:
+    """Compare one token at a time with all at once."""
+    if survey.runs.adapter.step is None:
+        return Result("cache", "cache", "not checked", cause="the adapter has no start and step")
+    probe = cache_probe(survey)
+    try:
+        whole = survey.runs.run(probe.first)
+        stepped = step_through(survey, probe.second, record=False).outputs
+    except Exception as error:
+        return failed(survey.runs, "cache", "cache", probe.says, error, Recorder(keep=False))
+    worst, found = _worst(survey, probe, (whole, stepped))
+    if not found.compared:
+        return Result("cache", "cache", "not checked", cause="what step returns has no counterpart in what call returns")
+    deviation = spread(survey.outputs[worst])
+    limit = survey.limit(worst) / deviation
+    result = Result("cache", "cache", "ok", probe.says, output=worst, change=found.size / deviation, limit=limit)
+    if found.size <= survey.limit(worst):
+        return result
+    if not explain:
+        return replace(result, verdict="leak")
+    origin = locate_in_steps(survey, probe)
+    return _leak(result, survey, origin, found, cause_of_cache(survey, origin))

@@ -1,0 +1,236 @@
+"""Which axis of a tensor holds the examples and which the positions of a sequence, found by changing the sizes of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.mask_check.adapter import BATCH
+
+
+class Axis(NamedTuple):
+    """What an axis of a tensor holds.
+
+    Attributes:
+        label: "batch", the name of a sequence, or None for anything else.
+        factor: entries per example, where it holds examples and more (beams, heads).
+        offset: entries more than the sequence has positions; a convolution that pads has some.
+        joined: a sequence whose positions are folded into the same axis as the examples, or None.
+    """
+
+    label: str | None
+    factor: int = 1
+    offset: int = 0
+    joined: str | None = None
+
+
+Layout = tuple[Axis, ...]
+PLAIN = Axis(None)
+
+
+class Sizes(NamedTuple):
+    """The sizes of one run: examples, and columns of each sequence."""
+
+    rows: int
+    widths: Mapping[str, int]
+
+
+class Shapes(NamedTuple):
+    """The shape of one tensor in runs of different sizes.
+
+    Attributes:
+        base: at the sizes of the base.
+        fewer: with one example less, or None where that did not run.
+        shorter: with one column of a sequence less, by sequence.
+    """
+
+    base: torch.Size
+    fewer: torch.Size | None
+    shorter: Mapping[str, torch.Size]
+
+
+def layout_of(shapes: Shapes, sizes: Sizes) -> Layout | None:
+    """Return what the axes of a tensor hold; None where one of them follows the batch in a way that is not understood."""
+    others = [shape for shape in (shapes.fewer, *shapes.shorter.values()) if shape is not None]
+    if any(len(shape) != len(shapes.base) for shape in others):
+        return None
+    axes: list[Axis] = []
+    for at, size in enumerate(shapes.base):
+        follows = [name for name, shape in shapes.shorter.items() if shape[at] != size]
+        batch = shapes.fewer is not None and shapes.fewer[at] != size
+        axis = _axis(size, sizes, None if not batch or shapes.fewer is None else shapes.fewer[at], follows, shapes, at)
+        if axis is None:
+            return None
+        axes.append(axis)
+    return tuple(_with_fixed(axes, shapes, sizes))
+
+
+def _axis(size: int, sizes: Sizes, fewer: int | None, follows: list[str], shapes: Shapes, at: int) -> Axis | None:
+    if fewer is None and not follows:
+        return PLAIN
+    if len(follows) > 1:
+        return None
+    if fewer is not None:
+        factor = size - fewer
+        if factor * sizes.rows != size:
+            return None
+        if not follows:
+            return Axis(BATCH, factor)
+        return Axis(BATCH, factor, joined=follows[0]) if factor == sizes.widths[follows[0]] else None
+    name = follows[0]
+    return Axis(name, offset=size - sizes.widths[name]) if size - shapes.shorter[name][at] == 1 else None
+
+
+def _with_fixed(axes: list[Axis], shapes: Shapes, sizes: Sizes) -> list[Axis]:
+    # A model made for one length only cannot be run with another: there the size has to tell.
+    for name, width in sizes.widths.items():
+        if name not in shapes.shorter and not any(name in (axis.label, axis.joined) for axis in axes):
+            found = [at for at, axis in enumerate(axes) if axis == PLAIN and shapes.base[at] == width]
+            if found and axes[found[0] - 1 if found[0] else 0].label in (BATCH, None):
+                axes[found[0]] = Axis(name)
+    return axes
+
+
+class Match(NamedTuple):
+    """Which parts of two runs must be equal.
+
+    Attributes:
+        rows: pairs of examples, of the first and of the second run.
+        positions: of each sequence the columns to compare, of each pair of examples: (first run (N,), second run (N,)).
+        changed: the sequence whose later tokens were changed: what has no axis of its positions may differ; or None.
+    """
+
+    rows: list[tuple[int, int]]
+    positions: dict[str, list[tuple[Tensor, Tensor]]]
+    changed: str | None = None
+
+
+class Difference(NamedTuple):
+    """How far two tensors are apart where they must be equal.
+
+    Attributes:
+        size: the largest difference; 0 where nothing is compared.
+        compared: whether anything is.
+        positions: of the sequence in question, or the last one the tensor has: the largest difference at each column compared, by column.
+        rows: the largest difference of each pair of examples.
+    """
+
+    size: float
+    compared: bool
+    positions: dict[int, float]
+    rows: list[float]
+
+
+NOTHING = Difference(0.0, False, {}, [])
+
+
+def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[Axis]]]:
+    """Return a tensor with each folded axis taken apart, in each order that it can have been folded in."""
+    views: list[tuple[Tensor, list[Axis]]] = [(tensor, list(layout))]
+    for at in range(len(layout) - 1, -1, -1):
+        axis = layout[at]
+        if axis.label != BATCH or (axis.factor == 1 and axis.joined is None):
+            continue
+        inner = Axis(axis.joined) if axis.joined else PLAIN
+        parts: list[tuple[Tensor, list[Axis]]] = []
+        for view, axes in views:
+            count = view.shape[at] // rows
+            for shape, names in (((rows, count), [Axis(BATCH), inner]), ((count, rows), [inner, Axis(BATCH)])):
+                parts.append((view.unflatten(at, shape), [*axes[:at], *names, *axes[at + 1 :]]))
+        views = parts
+    return views
+
+
+def difference(pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match, sizes: tuple[Sizes, Sizes]) -> Difference:
+    """Compare two tensors of the same event in two runs, where they must be equal.
+
+    Of several ways in which a folded axis can be read, the one counts by which they are closest.
+    """
+    if layout is None or not any(axis.label == BATCH for axis in layout) or any(t.ndim != len(layout) for t in pair):
+        return NOTHING
+    if match.changed is not None and not any(match.changed in (axis.label, axis.joined) for axis in layout):
+        return NOTHING
+    found = [
+        _difference(first, second, axes, match)
+        for (first, axes), (second, _) in zip(split(pair[0], layout, sizes[0].rows), split(pair[1], layout, sizes[1].rows), strict=True)
+    ]
+    return min(found, key=lambda one: one.size)
+
+
+def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -> Difference:
+    named = [axis.label for axis in axes if axis.label not in (None, BATCH)]
+    shown = (match.changed if match.changed in named else named[0]) if named else None
+    by_position: dict[int, float] = {}
+    by_row: list[float] = []
+    for number, rows in enumerate(match.rows):
+        parts, columns = [], torch.empty(0, dtype=torch.long)
+        for which, tensor in enumerate((first, second)):
+            part, left = _row(tensor, axes, rows[which])
+            for at, axis in enumerate(left):
+                if axis.label is not None:
+                    index, own = _indices(axis, match.positions[axis.label][number], which)
+                    if len(index) and int(index[-1]) >= part.shape[at]:
+                        return NOTHING
+                    part = part.index_select(at, index.to(part.device))
+                    columns = own if axis.label == shown else columns
+            parts.append(part)
+        if parts[0].shape != parts[1].shape or not parts[0].numel():
+            by_row.append(0.0)
+            continue
+        gap = _gap(*parts)
+        by_row.append(float(gap.max()))
+        place = next((at for at, axis in enumerate(left) if axis.label == shown), None) if shown else None
+        if place is not None:
+            for column, size in zip(columns.tolist(), gap.movedim(place, 0).reshape(len(columns), -1).amax(1).tolist(), strict=True):
+                by_position[column] = max(by_position.get(column, 0.0), size)
+    return Difference(max(by_row, default=0.0), bool(by_row), by_position, by_row)
+
+
+def _row(tensor: Tensor, axes: list[Axis], row: int) -> tuple[Tensor, list[Axis]]:
+    at = next(i for i, axis in enumerate(axes) if axis.label == BATCH)
+    left = [*axes[:at], *axes[at + 1 :]]
+    # A tensor can hold one axis of examples only; another of the same size stays as it is.
+    return tensor.select(at, row), [PLAIN if axis.label == BATCH else axis for axis in left]
+
+
+def _indices(axis: Axis, pairs: tuple[Tensor, Tensor], which: int) -> tuple[Tensor, Tensor]:
+    """Return which entries of an axis belong to nothing but compared positions, and the columns of the first run that they are."""
+    keep = torch.ones(len(pairs[0]), dtype=torch.bool)
+    if axis.offset:
+        # Entry j belongs to some of the positions j - before to j + after; which ones is not known.
+        before, after = max(axis.offset, 0), max(-axis.offset, 0)
+        for one in pairs:
+            known = set(one.tolist())
+            fits = [all(j + d in known or j + d < 0 for d in range(-before, after + 1)) for j in one.tolist()]
+            keep &= torch.tensor(fits, dtype=torch.bool)
+    return pairs[which][keep], pairs[0][keep]
+
+
+def _gap(first: Tensor, second: Tensor) -> Tensor:
+    a, b = first.to(torch.float64), second.to(torch.float64)
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, (a - b).abs().nan_to_num(nan=torch.inf, posinf=torch.inf))
+
+
+def spread(tensor: Tensor) -> float:
+    """Return how wide the finite values of a tensor are: their standard deviation, or their size where they are all alike."""
+    values = tensor[tensor.isfinite()].to(torch.float64)
+    if not values.numel():
+        return 1.0
+    deviation = float(values.std(correction=0))
+    return deviation if deviation > 1e-12 * float(values.abs().max()) else max(float(values.abs().max()), 1e-30)
+
+
+def same_rows(rows: int, positions: Mapping[str, list[Tensor]]) -> Match:
+    """Return the match of two runs of the same batch."""
+    return Match([(row, row) for row in range(rows)], {name: [(at, at) for at in each] for name, each in positions.items()})
+
+
+def entries(layouts: Mapping[str, Layout | None]) -> Iterator[str]:
+    """Give the names of tensors that can be compared."""
+    for name, layout in layouts.items():
+        if layout is not None and any(axis.label == BATCH for axis in layout):
+            yield name

@@ -1,0 +1,194 @@
+"""Where a leak begins: the first tensor, in the order of execution, that differs where it must not and that the outputs depend on."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.mask_check.adapter import BATCH
+from regard.mask_check.layout import Difference, Match, Sizes, difference
+from regard.mask_check.probes import Probe
+from regard.mask_check.recording import TORCH, Call, Change, Event, Key, Line, Recorder
+from regard.mask_check.runs import SEED
+from regard.mask_check.survey import Place, Survey, Views, sizes_of
+
+TRIED = 8
+"""Suspects that are tried, at most, before the first of them is named."""
+
+
+class Origin(NamedTuple):
+    """Where a leak begins.
+
+    Attributes:
+        module: the name of the module whose own code lets it in; "" for the model itself.
+        kind: the module's class.
+        call: which call of it; None where the model is entered by another method than `forward`.
+        event: the first event that differs.
+        tensor: which of its tensors.
+        found: by how much, and at which positions.
+        between: the calls between which it happens, in words.
+        lines: file and lines, or "".
+    """
+
+    module: str
+    kind: str
+    call: Call | None
+    event: Event
+    tensor: str
+    found: Difference
+    between: str
+    lines: str
+
+
+def locate(survey: Survey, probe: Probe, worst: str) -> Origin | None:
+    """Find where the leak begins that a probe has found in an output.
+
+    Args:
+        survey: of the model.
+        probe: that found it.
+        worst: the output that it is largest in.
+
+    Returns:
+        The origin; None where no module shows it, as in a model that is one function, or if it is gone once modules are listened to.
+    """
+    (before, outputs), (after, changed) = _both(survey, probe)
+    sizes = sizes_of(probe.first), sizes_of(probe.second)
+    if survey.compare_outputs(worst, (outputs[worst], changed[worst]), probe.match, sizes).size <= survey.limit(worst):
+        return None
+    views = survey.view(before), survey.view(after)
+    suspects = leaking(survey, views, probe.match, sizes)
+    chosen = suspects[0] if suspects else None
+    for place, found in suspects[:TRIED]:
+        known = (place, probe.sequence) in survey.confirmed or place.key.call.module in survey.stacked
+        if known or _matters(survey, probe, place, views, changed, worst):
+            survey.confirmed.add((place, probe.sequence))
+            chosen = place, found
+            break
+    return None if chosen is None else describe(survey, before, chosen[0], chosen[1])
+
+
+def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:
+    """Make both runs of a probe, listening: what happened, and the outputs."""
+    second = Recorder()
+    if probe.seeds is None:
+        changed = survey.runs.run(probe.second, second, train=probe.train)
+        return survey.base_run(train=probe.train), (second.events, changed)
+    first = Recorder()
+    outputs = survey.runs.run(probe.first, first, train=probe.train, seed=probe.seeds[0])
+    if probe.between is not None:
+        survey.runs.run(probe.between, train=probe.train)
+    changed = survey.runs.run(probe.second, second, train=probe.train, seed=probe.seeds[1])
+    return (first.events, outputs), (second.events, changed)
+
+
+def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tuple[Sizes, Sizes]) -> list[tuple[Place, Difference]]:
+    """Return the tensors that differ where they must not, in the order of execution."""
+    found = []
+    for place, tensor in views[0].items():
+        if place not in views[1] or place not in survey.views or place.key == Key(Call("", 0), "in"):
+            continue
+        one = difference((tensor, views[1][place]), survey.layout(place), match, sizes)
+        if one.compared and one.size > survey.limit_at(place):
+            found.append((place, one))
+    return found
+
+
+def _matters(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views], outputs: Mapping[str, Tensor], worst: str) -> bool:
+    """Tell whether the outputs depend on what leaks at a place: they change when it is put right there."""
+    change = mended(survey, probe, place, views)
+    if change is None:
+        return True
+    seed = SEED if probe.seeds is None else probe.seeds[1]
+    again = survey.runs.run(probe.second, Recorder(keep=False, changes={place.key: change}), train=probe.train, seed=seed)
+    rows = [(b, b) for _, b in probe.match.rows]
+    match = Match(rows, {name: [(b, b) for _, b in pairs] for name, pairs in probe.match.positions.items()}, probe.match.changed)
+    sizes = sizes_of(probe.second)
+    found = survey.compare_outputs(worst, (outputs[worst], again[worst]), match, (sizes, sizes))
+    return found.size > survey.limit(worst)
+
+
+def mended(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views]) -> Change | None:
+    """Make a change that puts the values of the first run in the place of those of the second, where they must be equal."""
+    layout = survey.layout(place)
+    good, bad = views[0][place], views[1][place]
+    if layout is None or any(axis.offset or axis.factor != 1 or axis.joined for axis in layout) or not good.is_floating_point():
+        return None
+    target = bad.clone()
+    batch = next(at for at, axis in enumerate(layout) if axis.label == BATCH)
+    for number, (a, b) in enumerate(probe.match.rows):
+        source, into = good.select(batch, a), target.select(batch, b)
+        left = [axis for at, axis in enumerate(layout) if at != batch]
+        index_a: list[Tensor] = []
+        index_b: list[Tensor] = []
+        for at, axis in enumerate(left):
+            pair = None if axis.label in (None, BATCH) else probe.match.positions[axis.label][number]
+            index_a.append(torch.arange(source.shape[at]) if pair is None else pair[0])
+            index_b.append(torch.arange(into.shape[at]) if pair is None else pair[1])
+        if any(len(a) != len(b) for a, b in zip(index_a, index_b, strict=True)) or any(
+            len(index) and int(index.max()) >= size
+            for tensor, indices in ((source, index_a), (into, index_b))
+            for index, size in zip(indices, tensor.shape, strict=True)
+        ):
+            return None
+        into[torch.meshgrid(*index_b, indexing="ij")] = source[torch.meshgrid(*index_a, indexing="ij")] if left else source
+
+    def change(name: str, tensor: Tensor) -> Tensor:
+        return target.to(tensor) if name == place.name and tensor.shape == target.shape else tensor
+
+    return change
+
+
+def describe(survey: Survey, events: list[Event], place: Place, found: Difference) -> Origin:
+    """Say which module is answerable for the first tensor that differs, and where in its code that is."""
+    at = next(i for i, event in enumerate(events) if event.key == place.key)
+    event = events[at]
+    call = event.parent if place.key.side == "in" else event.key.call
+    module = survey.runs.model.get_submodule(call.module) if call is not None else survey.runs.model
+    before = next((other for other in reversed(events[:at]) if other.parent == call and other.key.side == "out"), None)
+    inside = [other for other in events[:at] if other.parent == call]
+    if place.key.side == "out" and not inside:
+        between = ""
+    else:
+        start = f"after `{_short(before.key.call.module, call)}`" if before is not None else "at its beginning"
+        end = f"before `{_short(place.key.call.module, call)}`" if place.key.side == "in" else "before its end"
+        between = f"{start}, {end}"
+    lines = _lines(module, None if before is None else before.line, event, call)
+    return Origin(call.module if call is not None else "", type(module).__name__, call, event, place.name, found, between, lines)
+
+
+def _short(name: str, parent: Call | None) -> str:
+    prefix = "" if parent is None or not parent.module else parent.module + "."
+    return name.removeprefix(prefix) or "forward"
+
+
+def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | None) -> str:
+    """Return the lines of the module's own code between two calls; of a module of torch, where it is called."""
+    if call is None:
+        return "" if event.line is None else f"{Path(event.line.file).name}:{event.line.number}"
+    span = span_of(type(module).forward)
+    if span is None or span[0].startswith(TORCH):
+        line = event.line if event.key.call == call else None
+        return "" if line is None else f"{Path(line.file).name}:{line.number}"
+    file, first, last = span
+    start, end = first, last
+    if before is not None and before.file == file and first <= before.number <= last:
+        start = before.number
+    line = event.line
+    if event.key.side == "in" and line is not None and line.file == file and start <= line.number <= last:
+        end = line.number
+    return f"{Path(file).name}:{start}" + (f"-{end}" if end > start else "")
+
+
+def span_of(function: Callable[..., object]) -> tuple[str, int, int] | None:
+    """Return the file, the first and the last line of a function; None where its source is not to be had."""
+    try:
+        lines, first = inspect.getsourcelines(function)
+        file = inspect.getsourcefile(function)
+    except (OSError, TypeError):
+        return None
+    return None if file is None else (file, first, first + len(lines) - 1)

@@ -1,0 +1,233 @@
+"""What is changed, and what must not follow: one probe for each thing that a right model pays no attention to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.mask_check.adapter import Sequence, Side
+from regard.mask_check.examples import ROOM, Batch, Example, Template, collate, other, with_other
+from regard.mask_check.layout import Match
+from regard.mask_check.survey import Survey
+
+GENERATOR = 7
+
+
+class Probe(NamedTuple):
+    """Two runs, and what must be equal in them.
+
+    Attributes:
+        check: one of `regard.mask_check.CHECKS`.
+        name: as the report calls it: with the sequence where there are several.
+        sequence: the sequence that is changed, or None.
+        first: what the first run is called on.
+        second: what the second run is called on.
+        match: what must be equal.
+        says: what was changed, in words.
+        vacuous: what should differ, if the model reads what was changed at all; or None.
+        train: both in training mode.
+        seeds: of what is drawn in both, where they differ.
+        between: what the model is called on between the two, or None.
+    """
+
+    check: str
+    name: str
+    sequence: str | None
+    first: Batch
+    second: Batch
+    match: Match
+    says: str
+    vacuous: Match | None = None
+    train: bool = False
+    seeds: tuple[int, int] | None = None
+    between: Batch | None = None
+
+
+class Missing(NamedTuple):
+    """A check that is not made, and why."""
+
+    check: str
+    name: str
+    reason: str
+
+
+def probes(survey: Survey) -> Iterator[Probe | Missing]:
+    """Give the probes of a model in evaluation mode, in the order of `regard.mask_check.CHECKS`."""
+    maker = _Maker(survey)
+    base = survey.base
+    says, between = "the same batch, run again after another; the outputs must stay", maker.other_rows().second
+    yield Probe("repeated run", "repeated run", None, base, base, maker.same(base), says, seeds=(1, 2), between=between)
+    sequences = survey.template.sequences
+    for sequence in sequences:
+        if sequence.causal:
+            yield maker.future(sequence)
+    for sequence in sequences:
+        if sequence.labels is not None:
+            yield maker.labels(sequence, sequence.labels)
+    for make in (maker.content, maker.amount):
+        for sequence in sequences:
+            yield make(sequence)
+    yield maker.other_side()
+    yield maker.other_rows()
+    yield maker.order()
+    yield maker.alone()
+
+
+def training_probes(survey: Survey) -> Iterator[Probe]:
+    """Give the probes that are made in training mode as well."""
+    made = {"future tokens", "padding content", "padding amount"} - set(survey.runs.adapter.skip)
+    for probe in probes(survey):
+        if isinstance(probe, Probe) and probe.check in made:
+            yield probe._replace(check="training mode", name=f"training mode, {probe.name}", train=True)
+
+
+class _Maker:
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+        self.template: Template = survey.template
+        self.base, self.examples, self.widths = survey.base, survey.examples, survey.widths
+        self.several = len(self.template.sequences) > 1
+        self.padded = [
+            s for s in self.template.sequences if s.paddable and any(e.length(s.name) < self.widths[s.name] for e in self.examples)
+        ]
+
+    def same(self, other: Batch) -> Match:
+        rows = range(len(self.examples))
+        return self.pairs([(row, row) for row in rows], other)
+
+    def pairs(self, rows: list[tuple[int, int]], other: Batch, changed: str | None = None) -> Match:
+        positions = {
+            s.name: [(self.base.positions[s.name][a], other.positions[s.name][b]) for a, b in rows] for s in self.template.sequences
+        }
+        return Match(rows, positions, changed)
+
+    def name(self, check: str, sequence: Sequence) -> str:
+        return f"{check}: {sequence.name}" if self.several else check
+
+    def written(
+        self, examples: list[Example], *, widths: dict[str, int] | None = None, side: Side | None = None, junk: str | None = None
+    ) -> Batch:
+        generator = torch.Generator().manual_seed(GENERATOR)
+        used = self.template.side if side is None else side
+        return collate(self.template, examples, widths or self.widths, side=used, junk=junk, generator=generator)
+
+    def longest(self, sequence: Sequence) -> int:
+        return max(range(len(self.examples)), key=lambda row: self.examples[row].length(sequence.name))
+
+    def future(self, sequence: Sequence) -> Probe:
+        row = self.longest(sequence)
+        length = self.examples[row].length(sequence.name)
+        start = length // 2
+        generator = torch.Generator().manual_seed(GENERATOR)
+        examples = list(self.examples)
+        examples[row] = with_other(self.template, examples[row], sequence.name, range(start, length), generator)
+        last = start + 1 if sequence.causal == "strict" else start
+        says = f"row {row}: tokens {start} to {length - 1} changed; outputs 0 to {last - 1} must stay"
+        return Probe(
+            "future tokens",
+            self.name("future tokens", sequence),
+            sequence.name,
+            self.base,
+            self.written(examples),
+            self.only(row, sequence, slice(0, last)),
+            says,
+            self.only(row, sequence, slice(last, None)),
+        )
+
+    def only(self, row: int, sequence: Sequence, where: slice) -> Match:
+        match = self.pairs([(row, row)], self.base, sequence.name)
+        kept = [(a[where], b[where]) for a, b in match.positions[sequence.name]]
+        return match._replace(positions=match.positions | {sequence.name: kept})
+
+    def labels(self, sequence: Sequence, key: str) -> Probe:
+        generator = torch.Generator().manual_seed(GENERATOR)
+        everywhere = [range(example.length(sequence.name)) for example in self.examples]
+        examples = [with_other(self.template, e, sequence.name, r, generator, key) for e, r in zip(self.examples, everywhere, strict=True)]
+        says = f"all of {key} changed; every output must stay"
+        return Probe("labels", "labels", sequence.name, self.base, self.written(examples), self.same(self.base), says)
+
+    def content(self, sequence: Sequence) -> Probe | Missing:
+        name = self.name("padding content", sequence)
+        if not sequence.paddable:
+            return Missing("padding content", name, "the batch has no mask, lengths or pad token")
+        if not sequence.told:
+            return Missing("padding content", name, "the model finds padding by its token")
+        if sequence not in self.padded:
+            return Missing("padding content", name, "no row is padded")
+        batch = self.written(self.examples, junk=sequence.name)
+        says = "other tokens in the padding; outputs at real positions must stay"
+        return Probe("padding content", name, sequence.name, self.base, batch, self.same(batch), says)
+
+    def amount(self, sequence: Sequence) -> Probe | Missing:
+        name = self.name("padding amount", sequence)
+        if not sequence.paddable:
+            return Missing("padding amount", name, "the batch has no mask, lengths or pad token")
+        if sequence.name in self.survey.fixed:
+            return Missing("padding amount", name, f"runs at one length only: {self.survey.fixed[sequence.name]}")
+        batch = self.written(self.examples, widths=self.widths | {sequence.name: self.widths[sequence.name] + ROOM})
+        says = f"{ROOM} more columns of padding; outputs at real positions must stay"
+        return Probe("padding amount", name, sequence.name, self.base, batch, self.same(batch), says)
+
+    def other_side(self) -> Probe | Missing:
+        side: Side = "left" if self.template.side == "right" else "right"
+        check = "left padding"
+        if side not in self.survey.runs.adapter.sides:
+            return Missing(check, check, f"the batch is padded on the {self.template.side}; Adapter(sides=...) asks for both")
+        if not self.padded:
+            return Missing(check, check, "no row is padded")
+        batch = self.written(self.examples, side=side)
+        says = f"padding on the {side} instead of the {self.template.side}; outputs at real positions must stay"
+        return Probe(check, check, self.padded[-1].name, self.base, batch, self.same(batch), says)
+
+    def other_rows(self) -> Probe:
+        kept = 1 if self.padded else 0
+        generator = torch.Generator().manual_seed(GENERATOR)
+        examples = []
+        for row, example in enumerate(self.examples):
+            if row == kept:
+                examples.append(example)
+                continue
+            changed = example
+            for sequence in self.template.sequences:
+                changed = with_other(self.template, changed, sequence.name, range(changed.length(sequence.name)), generator)
+                if row > kept and sequence.paddable:
+                    changed = shortened_by_one(changed, sequence)
+            examples.append(changed)
+        batch = self.written(examples)
+        says = f"all rows but row {kept} changed; its outputs must stay"
+        return Probe("other rows", "other rows", None, self.base, batch, self.pairs([(kept, kept)], batch), says)
+
+    def order(self) -> Probe:
+        batch = self.written(self.examples[::-1])
+        last = len(self.examples) - 1
+        rows = [(row, last - row) for row in range(last + 1)]
+        says = "the rows in reverse order; the outputs must follow"
+        return Probe("row order", "row order", None, self.base, batch, self.pairs(rows, batch), says)
+
+    def alone(self) -> Probe:
+        kept = 1 if self.padded else 0
+        batch = self.written([self.examples[kept]])
+        says = f"row {kept} as a batch of its own, as wide as before; its outputs must stay"
+        return Probe("row alone", "row alone", None, self.base, batch, self.pairs([(kept, 0)], batch), says)
+
+
+def shortened_by_one(example: Example, sequence: Sequence) -> Example:
+    """Take the last position of a sequence off, where one is left without it."""
+    length = example.length(sequence.name) - 1
+    if length < 1:
+        return example
+    sequences = example.sequences | {sequence.name: example.sequences[sequence.name][:length]}
+    along = example.along | {key: example.along[key][:length] for key in sequence.along}
+    return Example(sequences, along, example.constants)
+
+
+def changed_at(template: Template, batch: Batch, name: str, column: int) -> Batch:
+    """Return a batch with another token of a sequence in one column of every row, padding or not."""
+    sequence = next(s for s in template.sequences if s.name == name)
+    tokens: Tensor = batch.inputs[name].clone()
+    own = tokens.transpose(0, 1) if sequence.time_first else tokens
+    own[:, column] = other(own[:, column], template.pools[name], torch.Generator().manual_seed(GENERATOR))
+    return batch._replace(inputs=batch.inputs | {name: tokens})

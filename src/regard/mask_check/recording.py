@@ -1,0 +1,225 @@
+"""What goes into every module of a model and what comes out of it, in the order in which it happens."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+Change = Callable[[str, Tensor], Tensor]
+"""Takes the name of a tensor and the tensor, and returns what stands in its place."""
+TORCH = str(Path(torch.__file__).parent)
+HERE = str(Path(__file__).parent)
+
+
+class Call(NamedTuple):
+    """The n-th call of a module within one run."""
+
+    module: str
+    number: int
+
+
+class Key(NamedTuple):
+    """Which event: what goes into a call, or what comes out of it."""
+
+    call: Call
+    side: Literal["in", "out"]
+
+
+class Line(NamedTuple):
+    """A line of a program."""
+
+    file: str
+    number: int
+    function: str
+
+
+class Event(NamedTuple):
+    """What went into a module or came out of it.
+
+    Attributes:
+        key: which it is.
+        parent: the call within which it happened; None for the outermost.
+        tensors: copies, by name: the parameter of `forward`, or the place in the output.
+        line: from where the module was called, outside of torch.
+    """
+
+    key: Key
+    parent: Call | None
+    tensors: dict[str, Tensor]
+    line: Line | None
+
+
+def tensors_of(structure: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Give the tensors in tuples, lists, dictionaries and dataclasses, by the path to each; "" for a tensor alone."""
+    if isinstance(structure, Tensor):
+        if not structure.is_nested:
+            yield name, structure
+    elif isinstance(structure, PackedSequence):
+        yield name, pad_packed_sequence(structure)[0]
+    else:
+        for key, part in _parts(structure):
+            yield from tensors_of(part, f"{name}.{key}" if name else str(key))
+
+
+def _parts(structure: Any) -> list[tuple[Any, Any]]:
+    if isinstance(structure, Mapping):
+        return list(structure.items())
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return list(zip(structure._fields, structure, strict=True))  # type: ignore[attr-defined]
+    if isinstance(structure, tuple | list):
+        return list(enumerate(structure))
+    if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
+        return [(field.name, getattr(structure, field.name, None)) for field in dataclasses.fields(structure)]
+    return []
+
+
+def replaced(structure: Any, change: Change, name: str = "") -> Any:
+    """Return a structure like the one given, its tensors changed; what is not understood stays as it is."""
+    if isinstance(structure, Tensor):
+        return structure if structure.is_nested else change(name, structure)
+    if isinstance(structure, PackedSequence):
+        return structure._replace(data=change(name, structure.data))
+    parts = {key: replaced(part, change, f"{name}.{key}" if name else str(key)) for key, part in _parts(structure)}
+    if isinstance(structure, Mapping):
+        again = copy.copy(structure)
+        for key, part in parts.items():
+            again[key] = part  # type: ignore[index]
+        return again
+    if isinstance(structure, tuple) and hasattr(structure, "_fields"):
+        return type(structure)(*parts.values())
+    if isinstance(structure, tuple | list):
+        return type(structure)(parts.values())
+    if parts:
+        again = copy.copy(structure)
+        for key, part in parts.items():
+            object.__setattr__(again, key, part)
+        return again
+    return structure
+
+
+@cache
+def _parameters(kind: type[nn.Module]) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(kind.forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))[1:]
+
+
+def named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the arguments of a call by the parameters of the module's `forward`."""
+    names = _parameters(type(module))
+    return {(names[i] if i < len(names) else f"arg{i}"): value for i, value in enumerate(args)} | dict(kwargs)
+
+
+def changed_arguments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call, their tensors changed; tensors are named as by `named_arguments`."""
+    names = list(named_arguments(module, args, {}))
+    changed = tuple(replaced(value, change, name) for name, value in zip(names, args, strict=True))
+    return changed, {name: replaced(value, change, name) for name, value in kwargs.items()}
+
+
+class Recorder:
+    """Listens to every module of a model during one run.
+
+    Args:
+        keep: copy the tensors.
+        changes: of some events, what stands in the place of their tensors.
+        every: what stands in the place of the floating tensors that come out of every module.
+
+    Attributes:
+        events: what happened, in order.
+        arguments: of the calls named in `wanted`, (args, kwargs), copied.
+        unfinished: the innermost call that was under way when the run failed, or None.
+    """
+
+    def __init__(
+        self, *, keep: bool = True, changes: Mapping[Key, Change] | None = None, every: Change | None = None, wanted: Call | None = None
+    ) -> None:
+        self.keep, self.changes, self.every, self.wanted = keep, changes or {}, every, wanted
+        self.events: list[Event] = []
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.unfinished: Call | None = None
+        self.unfinished_line: Line | None = None
+        self._open: list[tuple[Call, Line | None]] = []
+        self._counts: dict[str, int] = {}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often each module was called."""
+        return self._counts
+
+    @contextmanager
+    def listening(self, model: nn.Module) -> Iterator[Recorder]:
+        """Listen to a model while the block runs."""
+        handles = []
+        for name, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._before(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._after(name), with_kwargs=True))
+        try:
+            yield self
+        except BaseException:
+            if self._open:
+                self.unfinished, self.unfinished_line = self._open[-1]
+            raise
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _before(self, name: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            call = Call(name, self._counts.get(name, 0))
+            self._counts[name] = call.number + 1
+            line = _caller()
+            named = named_arguments(module, args, kwargs)
+            self._note(Key(call, "in"), named, line)
+            self._open.append((call, line))
+            if call == self.wanted:
+                self.arguments = replaced(args, _copied), replaced(kwargs, _copied)
+            change = self.changes.get(Key(call, "in"))
+            if change is None:
+                return None
+            return changed_arguments(module, args, kwargs, change)
+
+        return hook
+
+    def _after(self, name: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            call, line = self._open.pop()
+            key = Key(call, "out")
+            self._note(key, output, line)
+            change = self.changes.get(key, self.every)
+            return None if change is None else replaced(output, change)
+
+        return hook
+
+    def _note(self, key: Key, structure: Any, line: Line | None) -> None:
+        tensors = {name: tensor.detach().clone() for name, tensor in tensors_of(structure)} if self.keep else {}
+        self.events.append(Event(key, self._open[-1][0] if self._open else None, tensors, line))
+
+
+def _copied(_: str, tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _caller() -> Line | None:
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((TORCH, HERE)):
+            return Line(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None

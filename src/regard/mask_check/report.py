@@ -1,0 +1,192 @@
+"""What a check found: a table with one line for each thing that was changed, and a paragraph for each leak."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Verdict = Literal["ok", "leak", "error", "not checked"]
+COLUMNS = ("check", "result", "first module", "change", "limit")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one check found.
+
+    Attributes:
+        check: one of `regard.mask_check.CHECKS`.
+        name: the check as the table names it, with the sequence where there are several.
+        verdict: "ok", "leak", "error" where the model failed, or "not checked".
+        says: what was changed and what had to stay.
+        module: the first module that leaks or fails, "" for the model itself; None where there is none.
+        kind: its class.
+        output: the output that changed most; "" where there is only one.
+        change: by how much it did, as a share of the deviation of its values.
+        limit: up to where a change counts as rounding, as the same share.
+        positions: which positions of the output changed, or nothing where it has none.
+        between: between which calls of the module the leak begins.
+        lines: file and lines of that.
+        cause: the likeliest cause; or why it was not checked.
+    """
+
+    check: str
+    name: str
+    verdict: Verdict
+    says: str = ""
+    module: str | None = None
+    kind: str = ""
+    output: str = ""
+    change: float = 0.0
+    limit: float = 0.0
+    positions: tuple[int, ...] = ()
+    between: str = ""
+    lines: str = ""
+    cause: str = ""
+
+    @property
+    def bad(self) -> bool:
+        """Whether it is a leak or a failure."""
+        return self.verdict in ("leak", "error")
+
+    def paragraph(self) -> Iterator[str]:
+        """Give the lines that tell a leak in full."""
+        yield f"{self.name}: {self.says}."
+        if self.verdict == "leak":
+            which = f"{self.output or 'the output'}"
+            at = f" at {_ranges(self.positions)}" if self.positions else ""
+            if self.limit or self.change:
+                yield f"  changes    {which}{at}, {_by(self.change)}"
+        else:
+            yield "  fails      the model cannot run what was changed"
+        if self.module is not None:
+            between = f", {self.between}" if self.between else ""
+            yield f"  begins in  {self.module or '(the model itself)'} ({self.kind}){between}"
+        if self.lines:
+            yield f"  at         {self.lines}"
+        for number, line in enumerate(textwrap.wrap(self.cause, 105)):
+            yield f"  {'cause' if number == 0 else '':<11}{line}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `regard.check` found. As text it is the table.
+
+    Attributes:
+        model: its class.
+        results: one for each check, in the order in which they were made.
+        sizes: examples, and positions of each sequence, of the batch that was checked.
+        dtype: the precision it was computed in.
+        passes: how often the model ran.
+        seconds: how long it took.
+        filled: parameters that were zero everywhere and were filled with noise for the check.
+
+    Example:
+        >>> results = (Result("future tokens", "future tokens", "ok", limit=1e-6),)
+        >>> report = Report("GPT", results, {"batch": 3, "tokens": 8}, "float64", passes=9, seconds=0.1, filled=0)
+        >>> report.ok, len(report.leaks)
+        (True, 0)
+    """
+
+    model: str
+    results: tuple[Result, ...]
+    sizes: dict[str, int]
+    dtype: str
+    passes: int
+    seconds: float
+    filled: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing leaks and nothing failed."""
+        return not self.leaks
+
+    @property
+    def leaks(self) -> tuple[Result, ...]:
+        """The results that are not in order: leaks, and checks in which the model failed."""
+        return tuple(result for result in self.results if result.bad)
+
+    def __getitem__(self, name: str) -> Result:
+        """Return the result of a check by the name that the table gives it."""
+        return next(result for result in self.results if result.name == name)
+
+    def lines(self) -> Iterator[str]:
+        """Give the lines of the report: a headline, the table, and a paragraph for each leak."""
+        sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
+        made = sum(result.verdict != "not checked" for result in self.results)
+        found = f"{len(self.leaks)} of {made} checks find a leak" if self.leaks else f"no leak in {made} checks"
+        yield f"{self.model}: {found} ({f'{sizes}; ' if sizes else ''}{self.dtype}, {self.passes} passes)"
+        if self.filled:
+            yield f"{self.filled} parameters that are zero everywhere were filled with noise, so that they hide nothing"
+        yield ""
+        rows = [(r.name, r.verdict.upper() if r.bad else r.verdict, *_cells(r)) for r in self.results if r.verdict != "not checked"]
+        widths = [max(len(row[at]) for row in (COLUMNS, *rows)) for at in range(len(COLUMNS))]
+        for row in (COLUMNS, *rows):
+            yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for result, *same in self._grouped():
+            yield ""
+            yield from result.paragraph()
+            if same:
+                yield f"  found by   {'; '.join(other.name for other in (result, *same))}"
+        missing = [result for result in self.results if result.verdict == "not checked"]
+        if missing:
+            yield ""
+        for result in missing:
+            yield f"not checked: {result.name} ({result.cause})"
+
+    def _grouped(self) -> list[list[Result]]:
+        """Return the leaks, those that begin in the same place for the same reason together."""
+        groups: dict[tuple[str | None, str, str], list[Result]] = {}
+        for result in self.leaks:
+            groups.setdefault((result.module, result.between, result.cause), []).append(result)
+        return list(groups.values())
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was found as plain values; a change that is not finite is told as a string."""
+        results = []
+        for result in self.results:
+            values = asdict(result) | {"positions": list(result.positions)}
+            results.append({key: str(value) if value == float("inf") else value for key, value in values.items()})
+        return {
+            "model": self.model,
+            "ok": self.ok,
+            "sizes": self.sizes,
+            "dtype": self.dtype,
+            "passes": self.passes,
+            "seconds": round(self.seconds, 3),
+            "results": results,
+        }
+
+
+def _cells(result: Result) -> tuple[str, str, str]:
+    module = "" if result.module is None else result.module or "(model)"
+    if result.verdict == "error" or not result.limit:  # nothing was measured
+        return module, "", ""
+    return module, _share(result.change), _share(result.limit)
+
+
+def _by(change: float) -> str:
+    return "not a number" if change == float("inf") else f"by {_share(change)} of its deviation"
+
+
+def _share(value: float) -> str:
+    if value == float("inf"):
+        return "not finite"
+    if value == 0:
+        return "0"
+    return f"{100 * value:.2g} %" if 1e-3 <= value < 1 else f"{100 * value:.0f} %" if value >= 1 else f"{100 * value:.0e} %"
+
+
+def _ranges(positions: tuple[int, ...]) -> str:
+    runs: list[list[int]] = []
+    for position in sorted(positions):
+        if runs and position == runs[-1][1] + 1:
+            runs[-1][1] = position
+        else:
+            runs.append([position, position])
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    return f"position{'s' if len(positions) > 1 else ''} {', '.join(parts)}"

@@ -1,0 +1,190 @@
+"""Runs of a copy of the model: in double precision, without gradients, from the same seed, with dropout held still where it must be."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from regard.errors import ConfigError
+from regard.mask_check.adapter import Adapter, Inputs
+from regard.mask_check.examples import Batch
+from regard.mask_check.recording import Recorder, tensors_of
+
+DOUBLE_UP_TO = {"cpu": 2**26, "cuda": 2**29}
+"""Parameters of the largest model that is copied in double precision by itself: on a CPU that takes seconds, elsewhere up to 4 GiB."""
+FILL = 0.1
+"""Deviation of what stands in for parameters that are zero everywhere: a gate that is closed would hide what is behind it."""
+SEED = 20170612
+
+
+def precision_of(model: nn.Module) -> torch.dtype | None:
+    """Return what a model is best computed in: float64 where it is not too large for that; otherwise None, its own."""
+    parameters = list(model.parameters())
+    most = DOUBLE_UP_TO.get(parameters[0].device.type, 0) if parameters else 1
+    return torch.float64 if sum(parameter.numel() for parameter in parameters) <= most else None
+
+
+def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, int]:
+    """Copy a model, so that nothing of the user's is touched.
+
+    Args:
+        model: the user's.
+        dtype: of the copy; None: the model's own.
+
+    Returns:
+        The copy, and how many of its parameters were zero everywhere and are filled with noise.
+
+    Raises:
+        ConfigError: it cannot be copied.
+    """
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    try:
+        twin = copy.deepcopy(model)
+        if dtype is not None:
+            twin = twin.to(dtype)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        raise ConfigError(f"{type(model).__name__}: it cannot be copied ({error}); give a model as it is built or loaded") from error
+    return twin, _fill(twin)
+
+
+@torch.no_grad()
+def _fill(model: nn.Module) -> int:
+    generator = torch.Generator().manual_seed(SEED)
+    filled = 0
+    for name, parameter in model.named_parameters():
+        # A bias of zero hides nothing.
+        if parameter.ndim < 2 and name.endswith("bias"):
+            continue
+        if parameter.requires_grad and parameter.is_floating_point() and parameter.numel() and not parameter.any():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+            parameter.copy_(FILL * noise)
+            filled += 1
+    return filled
+
+
+class Runs:
+    """A model that is run again and again.
+
+    Args:
+        model: a copy of the user's.
+        adapter: how it is called.
+        dtype: what floating inputs are cast to; None: left as they are.
+
+    Attributes:
+        passes: how many runs there were.
+    """
+
+    def __init__(self, model: nn.Module, adapter: Adapter, dtype: torch.dtype | None) -> None:
+        self.model, self.adapter, self.dtype = model, adapter, dtype
+        self.passes = 0
+        first = next((tensor for tensor in (*model.parameters(), *model.buffers())), None)
+        self.device = torch.device("cpu") if first is None else first.device
+
+    def inputs(self, batch: Inputs) -> Inputs:
+        """Copy a batch, in the precision of the model; it is on the user's device, where lengths may be on another one than tokens."""
+
+        def copied(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            floating = value.is_floating_point() and self.dtype is not None
+            return value.detach().clone().to(self.dtype if floating else value.dtype)
+
+        return {key: copied(value) for key, value in batch.items()}
+
+    def run(self, batch: Batch, recorder: Recorder | None = None, *, train: bool = False, seed: int = SEED) -> dict[str, Tensor]:
+        """Call the model on a batch and return its floating outputs by name, copied.
+
+        Args:
+            batch: what to call it on.
+            recorder: listens meanwhile.
+            train: run in training mode, without dropout; otherwise in evaluation mode.
+            seed: of all that is drawn.
+        """
+        return self.apply(self.adapter.run, batch.inputs, recorder, train=train, seed=seed)
+
+    def apply(
+        self, function: Any, inputs: Inputs, recorder: Recorder | None = None, *, train: bool = False, seed: int = SEED
+    ) -> dict[str, Tensor]:
+        """Call `function(model, inputs)` under the conditions of a run and return the floating tensors it gives, by name."""
+        self.passes += 1
+        listening = nullcontext() if recorder is None else recorder.listening(self.model)
+        with self.conditions(train=train, seed=seed), listening:
+            output = function(self.model, self.inputs(inputs))
+        return {name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()}
+
+    @contextmanager
+    def conditions(self, *, train: bool = False, seed: int = SEED) -> Iterator[None]:
+        """Hold everything but the inputs still: the mode, the seed, the default precision; and what a training mode changes."""
+        devices = [self.device] if self.device.type == "cuda" else []
+        before = torch.get_default_dtype()
+        with warnings.catch_warnings(), torch.random.fork_rng(devices), _full_precision(), torch.no_grad(), self._mode(train):
+            warnings.simplefilter("ignore")  # what a model warns of it has told its user before
+            torch.manual_seed(seed)
+            if self.dtype is not None:
+                torch.set_default_dtype(self.dtype)
+            try:
+                yield
+            finally:
+                torch.set_default_dtype(before)
+
+    @contextmanager
+    def _mode(self, train: bool) -> Iterator[None]:
+        if not train:
+            self.model.eval()
+            yield
+            return
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.model.train()
+        restored: list[tuple[nn.Module, str, float]] = []
+        for module in self.model.modules():
+            if isinstance(module, _DropoutNd):
+                module.eval()
+            for name, value in vars(module).items():
+                if "drop" in name and isinstance(value, float) and value:
+                    restored.append((module, name, value))
+        for module, name, _ in restored:
+            setattr(module, name, 0.0)
+        try:
+            with _NoDropout():
+                yield
+        finally:
+            for module, name, value in restored:
+                setattr(module, name, value)
+            for buffer, values in buffers:
+                buffer.copy_(values)
+            self.model.eval()
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Let products of float32 on a GPU be in float32: its rounding is what the limits are made of."""
+    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+
+
+class _NoDropout(TorchFunctionMode):
+    """Functions that drop elements at random drop none."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout):
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)

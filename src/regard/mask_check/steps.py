@@ -1,0 +1,146 @@
+"""The checks in their order, and a second opinion on what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.mask_check.adapter import Inputs
+from regard.mask_check.judge import cached, finite, judge, own_token
+from regard.mask_check.labels import shifted
+from regard.mask_check.probes import Missing, Probe, probes, training_probes
+from regard.mask_check.report import Result
+from regard.mask_check.runs import Runs, model_copy
+from regard.mask_check.survey import Survey
+
+CLEARLY = 4
+"""How many times the limit of the model's own precision a change must be that has to be seen in it."""
+
+
+class Step(NamedTuple):
+    """One check, ready to be made on a survey.
+
+    Attributes:
+        make: makes it; with False, without saying where a leak begins.
+        after: the name of the check that must be in order for this one to say anything new, or "".
+        name: what it is called where that one is not in order.
+    """
+
+    make: Callable[[Survey, bool], Result]
+    after: str = ""
+    name: str = ""
+
+
+def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
+    """Give the checks of a model but for those that its adapter leaves out, in the order of `regard.mask_check.CHECKS`."""
+    skip = survey.runs.adapter.skip
+    if "finite values" not in skip:
+        yield Step(lambda seen, explain: finite(seen))
+    for probe in probes(survey):
+        if probe.check not in skip:
+            yield _probe(probe)
+        if probe.check == "labels" and probe.check not in skip and (found := shifted(survey, inputs)) is not None:
+            yield Step(lambda seen, explain, found=found: found)
+    for sequence in survey.template.sequences:
+        if sequence.causal is True and "own token" not in skip:
+            yield Step(lambda seen, explain, sequence=sequence: own_token(seen, sequence))
+    if "cache" not in skip:
+        last = survey.template.sequences[-1].name
+        after = f"future tokens: {last}" if len(survey.template.sequences) > 1 else "future tokens"
+        # At once the model sees later tokens, which one at a time it cannot.
+        yield Step(lambda seen, explain: cached(seen, explain=explain), after, "cache")
+    if "training mode" not in skip:
+        yield from _training(survey)
+
+
+def _probe(probe: Probe | Missing) -> Step:
+    return Step(lambda seen, explain: judge(seen, probe, explain=explain))
+
+
+def _training(survey: Survey) -> Iterator[Step]:
+    """Give the probes in training mode, where the model is the same from run to run once its dropout is held still."""
+    found = list(training_probes(survey))
+    name = "training mode"
+    if not found:
+        return
+    reason = ""
+    try:
+        one = survey.base_outputs(train=True)
+        two = survey.runs.run(survey.base, train=True, seed=1)
+        if any(_far(survey, key, one[key], two[key]) for key in survey.comparable() if key in one and key in two):
+            reason = "the model draws at random in training, beyond dropout"
+    except Exception as error:  # many a model wants its labels then
+        reason = f"the model does not run so: {' '.join(str(error).split()) or type(error).__name__}"
+    if reason:
+        yield _probe(Missing(name, name, reason))
+        return
+    for probe in found:
+        yield _probe(probe)._replace(after=probe.name.removeprefix(f"{name}, "), name=probe.name)
+
+
+def _far(survey: Survey, name: str, one: Tensor, two: Tensor) -> bool:
+    return one.shape != two.shape or bool((one - two).abs().nan_to_num().max() > survey.limit(name))
+
+
+class SecondOpinion:
+    """Asks the model in its own precision about what was found in double precision.
+
+    A mask filled with the lowest number of float64 turns into -inf where a softmax computes in float32, as many of Hugging Face do: that
+    is a fault of double precision, and none of the model.
+
+    Args:
+        model: the user's.
+        survey: of the copy that is checked.
+    """
+
+    def __init__(self, model: nn.Module, survey: Survey) -> None:
+        self.model, self.survey = model, survey
+        types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        self.other = survey.runs.dtype == torch.float64 and types != {torch.float64}
+        self._own: Survey | None = None
+
+    @property
+    def passes(self) -> int:
+        """How often the model ran for it."""
+        return 0 if self._own is None else self._own.runs.passes
+
+    def all(self, steps: Iterable[Step]) -> list[Result]:
+        """Make checks in their order, but for those that could only repeat what an earlier one has found."""
+        results: dict[str, Result] = {}
+        for step in steps:
+            before = results.get(step.after)
+            if before is not None and before.bad:
+                check = "training mode" if step.name.startswith("training") else step.name
+                result = Result(check, step.name, "not checked", cause=f"see {step.after}")
+            else:
+                result = self.ask(step)
+            results[result.name] = result
+        return list(results.values())
+
+    def ask(self, step: Step) -> Result:
+        """Make a check; where it finds a leak that is not there in the model's own precision, return what it finds in that."""
+        if not self.other:
+            return step.make(self.survey, True)
+        found = step.make(self.survey, False)
+        if not found.bad:
+            return found
+        if found.verdict == "leak" and found.limit and (own := self._in_own_precision()) is not None:
+            try:
+                again = step.make(own, False)
+            except Exception:  # then there is no second opinion
+                again = found
+            if again.verdict == "ok" and found.change > CLEARLY * again.limit:
+                return again
+        return step.make(self.survey, True)
+
+    def _in_own_precision(self) -> Survey | None:
+        if self._own is None:
+            twin, _ = model_copy(self.model, None)
+            try:
+                self._own = Survey(Runs(twin, self.survey.runs.adapter, None), self.survey.template, self.survey.examples)
+            except Exception:
+                self.other = False
+        return self._own

@@ -1,0 +1,113 @@
+"""Every attention of a model as a map with a name: what `EncoderDecoder.attention_maps` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import RecordedWeights
+from regard.attention.areas import Areas
+from regard.errors import ConfigError
+
+AttentionKind = Literal["self", "cross", "co-attention", "alignment"]
+AttentionSide = Literal["source", "target"]
+
+
+class LayerAttention(NamedTuple):
+    """What one attention of a model weighed.
+
+    Attributes:
+        name: of the module in the model, such as "decoder.layers.0.cross_attention.attention".
+        kind: "self"; "cross", a Transformer's decoder on the source; "co-attention", of one branch of an encoder on the other;
+            "alignment", a recurrent decoder on the source.
+        query: whose tokens ask, "source" or "target"; the tokens of T.
+        key: whose tokens are asked; the tokens of S.
+        layer: of encoder or decoder, from 0; None without layers.
+        weights: (B, H, T, S) of the items, H = 1 without heads; zeros where padding asks. With areas of several items whose values are
+            summed, each item gets the area's whole weight: a row then adds up to more than 1.
+        area_weights: (B, H, T, N) of the areas in the order of `regard.ops.area_spans`, or None: without areas, or not asked for.
+        max_area: the largest length of an area, or None without areas.
+    """
+
+    name: str
+    kind: AttentionKind
+    query: AttentionSide
+    key: AttentionSide
+    layer: int | None
+    weights: Tensor
+    area_weights: Tensor | None
+    max_area: int | None
+
+
+class AttentionSite(NamedTuple):
+    """Where in a model an attention stands; the fields are those of `LayerAttention`."""
+
+    kind: AttentionKind
+    query: AttentionSide
+    key: AttentionSide
+    layer: int | None
+
+
+def attention_site(name: str) -> AttentionSite:
+    """Tell from the name of an attention what it is to its model.
+
+    Raises:
+        ConfigError: no model of ours has an attention there; holds the name.
+
+    Example:
+        >>> attention_site("encoder.layers.3.attention.left")
+        AttentionSite(kind='co-attention', query='source', key='source', layer=3)
+    """
+    match name.split("."):
+        case ["decoder", "attention"]:
+            return AttentionSite("alignment", "target", "source", None)
+        case ["decoder", "layers", number, "attention"]:
+            return AttentionSite("self", "target", "target", int(number))
+        case ["decoder", "layers", number, "cross_attention", _]:
+            return AttentionSite("cross", "target", "source", int(number))
+        case ["encoder", "layers", number, "attention"]:
+            return AttentionSite("self", "source", "source", int(number))
+        case ["encoder", "layers", number, "attention", "left" | "right"]:
+            return AttentionSite("co-attention", "source", "source", int(number))
+    raise ConfigError(f"attention_maps: cannot say what the attention {name} is between")
+
+
+def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], source_lengths: Tensor) -> list[LayerAttention]:
+    """Put what was seen in order, one entry an attention: calls of one after the other become one map.
+
+    Args:
+        model: that was watched.
+        recorded: what `regard.attention.record_weights` recorded.
+        source_lengths: (B,).
+
+    Returns:
+        In the order of the model's modules.
+    """
+    found = []
+    for name, module in model.named_modules():
+        seen = [each for each in recorded if each.attention is module]
+        if not seen:
+            continue
+        place = attention_site(name)
+        parts = [_steps([each.weights for each in seen]), _steps([each.area_weights for each in seen])]
+        if place.query == "source" and parts[0] is not None:
+            real = ops.length_mask(source_lengths, parts[0].shape[2])[:, None, :, None]
+            parts = [None if part is None else part.masked_fill(~real, 0.0) for part in parts]
+        items, areas = parts
+        assert items is not None
+        found.append(LayerAttention(name, *place, items, areas, _max_area(module)))
+    return found
+
+
+def _steps(parts: list[Tensor | None]) -> Tensor | None:
+    kept = [part for part in parts if part is not None]
+    return torch.cat(kept, 2) if kept else None
+
+
+def _max_area(attention: nn.Module) -> int | None:
+    areas = getattr(attention, "areas", None)
+    return areas.max_area if isinstance(areas, Areas) and isinstance(areas.max_area, int) else None

@@ -1,0 +1,118 @@
+"""A source as a decoder with heads sees it: projected once, and looked at many times."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard import ops
+from regard.attention import Areas, AttentionOutput, HeadMemory, IndexedMemory, MultiHeadAttention
+from regard.attention.areas import scored_area_length
+from regard.attention.indexed_memory import index_sources
+from regard.attention.recorder import is_recording
+from regard.errors import ShapeError
+
+SourceMemory = HeadMemory | IndexedMemory
+"""A source as an attention keeps it: for whole targets, and for the steps of a search."""
+
+
+class Source(NamedTuple):
+    """What an encoder made: states (B, S, E), and which of them are no padding, (B, S) bool or None for all."""
+
+    states: Tensor
+    mask: Tensor | None
+
+
+def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding: bool) -> SourceMemory:
+    """Project a source for an attention; `for_decoding`: for the steps of a search, to which the keys of areas are made once.
+
+    Example:
+        >>> import torch
+        >>> from regard.attention import Areas
+        >>> attention = MultiHeadAttention(6, 2, areas=Areas(2, key_mode="max"))
+        >>> cache_source(attention, Source(torch.ones(3, 5, 6, requires_grad=True), None), for_decoding=True).key.shape  # 5 items, 4 pairs
+        torch.Size([3, 2, 9, 3])
+    """
+    areas = attention.areas
+    # A store is for searches: where gradients are wanted, each step would copy out of it what it attends to.
+    stored = for_decoding and not (torch.is_grad_enabled() and source.states.requires_grad)
+    if stored and (areas is None or (scored_area_length(areas) and _begins(source.mask))):
+        return attention.items(source.states, source.mask)
+    memory = attention.memory(source.states, source.states, key_mask=source.mask, finite=True)
+    if not for_decoding or areas is None or areas.fused:
+        return memory
+    made = attention.areas_of(memory)
+    # Where each step would only copy them out of the store again, areas stay as they are, and where all of them are to be seen.
+    native = made.key.dtype == torch.float32 and ops.native_takes_items(made.key, made.key)
+    if not stored or not native or areas.top_k is not None or attention.score is not None or is_recording():
+        return made
+    key, value = (part.transpose(1, 2).contiguous() for part in (made.key, made.value))
+    return index_sources(key, value, made.mask)._replace(of_areas=True)
+
+
+def source_weights(areas: Areas | None, memory: IndexedMemory, weights: Tensor) -> Tensor:
+    """Give the weights (G, H, K, L) on what is in a source's store, in the order of its table, to the items of the source, (G, H, K, S).
+
+    Example:
+        >>> import torch
+        >>> memory = IndexedMemory(torch.ones(3, 1, 1), torch.ones(3, 1, 1), torch.tensor([[2, 0, 1]]), of_areas=True)
+        >>> source_weights(Areas(2, key_mode="max"), memory, torch.tensor([[[[0.5, 0.25, 0.25]]]])).tolist()  # the pair, and each item
+        [[[[0.75, 0.75]]]]
+    """
+    if areas is None or not memory.of_areas:
+        return weights
+    places = memory.places - memory.places.amin(1, keepdim=True)  # all areas of a source are in its table
+    return areas.project(torch.zeros_like(weights).scatter(-1, places[:, None, None].expand_as(weights), weights))
+
+
+def _begins(mask: Tensor | None) -> bool:
+    # What may be attended to stands first: a store, in which nothing else is, has the same neighbours.
+    return mask is None or not bool((mask[:, 1:] & ~mask[:, :-1]).any())
+
+
+def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
+    """Attend with queries (B, T, E) to what `cache_source` made of B sources, or of B / G, each for G rows that follow each other.
+
+    Raises:
+        ShapeError: B is no multiple of the sources.
+
+    Example:
+        >>> import torch
+        >>> attention, source = MultiHeadAttention(6, 2), Source(torch.ones(3, 5, 6), None)
+        >>> cache = cache_source(attention, source, for_decoding=True)
+        >>> cross_attend(attention, torch.ones(3, 7, 6), cache, need_weights=True).weights.shape
+        torch.Size([3, 2, 7, 5])
+    """
+    if isinstance(memory, IndexedMemory):
+        found = attention.attend_items(query, memory, need_weights=need_weights)
+        return found if found.weights is None else found._replace(weights=source_weights(attention.areas, memory, found.weights))
+    sources = len(memory.key)
+    if len(query) != sources:
+        # Rows of one source are queries on it: neither its keys nor its values are copied.
+        each = queries_per_source(len(query), sources)
+        found = cross_attend(attention, query.reshape(sources, -1, query.shape[-1]), memory, need_weights=need_weights)
+        context = found.context.view(*query.shape[:2], -1)
+        if found.weights is None:
+            return found._replace(context=context)
+        weights = found.weights.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
+        return found._replace(context=context, weights=weights)
+    return attention.attend(query, memory, need_weights=need_weights)
+
+
+def queries_per_source(rows: int, sources: int) -> int:
+    """Return G, how many rows share a source, where they follow each other.
+
+    Raises:
+        ShapeError: not every source has as many; holds both numbers.
+
+    Example:
+        >>> queries_per_source(6, 2)
+        3
+    """
+    if not sources or rows % sources:
+        if rows == sources:
+            return 1
+        raise ShapeError(f"{rows} targets of {sources} sources: expected a multiple, the same number for each")
+    return rows // sources

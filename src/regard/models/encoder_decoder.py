@@ -1,0 +1,191 @@
+"""What every encoder-decoder can do, and the recurrent one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import record_weights
+from regard.constructor_checks import Share, checked
+from regard.models.attention_maps import LayerAttention, collect_attention
+from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
+from regard.models.rnn_encoder import RecurrentEncoder
+from regard.models.rnn_native_step import PackedState
+from regard.models.rnn_state import DecoderState
+
+AnyState = TypeVar("AnyState")
+
+
+class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
+    """A model from one sequence to another: what training, decoding and looking ask of it.
+
+    Attributes:
+        output: from what a decoder ends with (R) to the vocabulary (V).
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.models import build
+        >>> isinstance(build(TransformerConfig(), source_size=11, target_size=11), EncoderDecoder)
+        True
+    """
+
+    output: ops.Linear
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at."""
+        return True
+
+    @abstractmethod
+    def start(self, source: Tensor, source_lengths: Tensor) -> AnyState:
+        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+
+    @abstractmethod
+    def decoder_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
+        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+
+    def step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        readout, weights, state = self.decoder_step(tokens, state)
+        return self.logits(readout), weights, state
+
+    def decoding_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
+        """Do a step for a search that wants the best tokens only: within `regard.ops.packed_weights` the logits may stay unread."""
+        readout, weights, state = self.decoder_step(tokens, state)
+        unread = ops.lazy_logits(readout, self.output)
+        return self.logits(readout) if unread is None else unread, weights, state
+
+    @abstractmethod
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+
+    @torch.no_grad()
+    def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
+        """Return what every attention weighs, all layers and heads, when the model is made to produce given targets.
+
+        Args:
+            source: (B, S) tokens, EOS included.
+            source_lengths: (B,).
+            target_input: (B, T), BOS first.
+            areas: return the weights of areas, too.
+
+        Returns:
+            One entry an attention, the encoder's first, from the bottom up; none for a model without attention.
+        """
+        with record_weights(areas=areas) as recorded:
+            self.decode(source, source_lengths, target_input, need_weights=False)
+        return collect_attention(self, recorded, source_lengths)
+
+    def logits(self, readout: Tensor) -> Tensor:
+        """Map readouts (..., R) to logits (..., V), in float32 at least."""
+        logits = self.output(readout)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target_input: Tensor,
+        target_output: Tensor,
+        target_lengths: Tensor,
+        *,
+        label_smoothing: float = 0.0,
+    ) -> ops.SequenceLoss:
+        """Return the summed loss of the targets, padding left out of every product of the output layer.
+
+        Args:
+            source: (B, S) tokens, EOS included.
+            source_lengths: (B,).
+            target_input: (B, T), BOS first.
+            target_output: (B, T), EOS last.
+            target_lengths: (B,), EOS included.
+            label_smoothing: eps of the smoothed cross-entropy.
+        """
+        readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
+        return unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+
+
+def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
+    """Return the summed loss of the goals that are there, padding left out of every product of the output layer.
+
+    Args:
+        output: from readouts to the vocabulary.
+        readout: (B, T, R).
+        goals: (B, T) tokens.
+        lengths: (B,) how many of the T are there, 0 to T.
+        label_smoothing: eps of the smoothed cross-entropy.
+    """
+    real = ops.length_mask(lengths, goals.shape[1]).flatten().nonzero().squeeze(1)
+    hidden, goal = readout.flatten(0, 1).index_select(0, real), goals.flatten().index_select(0, real)
+    return ops.linear_cross_entropy(hidden, output.weight, output.bias, goal, label_smoothing=label_smoothing)
+
+
+class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
+    """Translate one sequence into another with recurrent networks.
+
+    Without attention: Cho et al. 2014. With: Bahdanau et al. 2015, Luong et al. 2015; which one is decided by the parts passed in
+    (`regard.models.build`).
+
+    Args:
+        source_embedding: (V_source, E).
+        encoder: reads the source.
+        bridge: makes the decoder's first state.
+        decoder: generates the target.
+        output: readout (R) to vocabulary (V).
+        dropout: on source embeddings.
+
+    Example:
+        >>> import torch
+        >>> from regard.config import RNNConfig
+        >>> from regard.models import build
+        >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)
+        >>> source, lengths, target = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]])
+        >>> loss = model(source, lengths, target, torch.tensor([[6, 3]]), torch.tensor([2]))
+        >>> int(loss.tokens), model.decode(source, lengths, target).weights.shape
+        (2, torch.Size([1, 2, 3]))
+    """
+
+    @checked
+    def __init__(
+        self,
+        source_embedding: nn.Embedding,
+        encoder: RecurrentEncoder,
+        bridge: Bridge,
+        decoder: RecurrentDecoder,
+        output: ops.Linear,
+        *,
+        dropout: Share,
+    ) -> None:
+        super().__init__()
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.bridge = bridge
+        self.decoder = decoder
+        self.output = output
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
+        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        return self._start(source, source_lengths, for_decoding=True)
+
+    def decoder_step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
+        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+        return self.decoder.step(tokens, state)
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+        state = self._start(source, source_lengths, for_decoding=self.decoder.stepwise)
+        return self.decoder(target_input, state, need_weights=need_weights)
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention over the source to look at."""
+        return self.decoder.attention is not None
+
+    def _start(self, source: Tensor, source_lengths: Tensor, *, for_decoding: bool) -> DecoderState:
+        encoded = self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+        return self.decoder.start(self.bridge(encoded.final), encoded, for_decoding=for_decoding)

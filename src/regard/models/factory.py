@@ -1,0 +1,323 @@
+"""From a configuration to a model: one readable function per family, and the model of a run of any task."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar, overload
+
+from torch import nn
+
+from regard import ops
+from regard.attention import (
+    AdditiveScore,
+    Areas,
+    Attention,
+    ConcatScore,
+    CosineScore,
+    CrossedAttention,
+    DotScore,
+    GeneralScore,
+    LocationScore,
+    MonotonicWindow,
+    MultiHeadAttention,
+    PredictiveWindow,
+)
+from regard.attention.scores import ScoreModule
+from regard.attention.windows import WindowModule
+from regard.config import (
+    AreaSettings,
+    AttentionConfig,
+    CaptioningConfig,
+    ClassificationConfig,
+    CrossedConfig,
+    EntailmentConfig,
+    LanguageConfig,
+    ModelConfig,
+    RNNConfig,
+    RunConfig,
+    TransformerConfig,
+    TransformerSettings,
+    TranslationConfig,
+)
+from regard.errors import ConfigError
+from regard.models.captioning import build_captioner
+from regard.models.classifier import build_classifier
+from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedSourceAttention, CrossedTransformer
+from regard.models.embedding import ScaledEmbedding
+from regard.models.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
+from regard.models.initialization import initialize
+from regard.models.language_model import build_language_model
+from regard.models.readout import DeepReadout, Readout, TanhReadout
+from regard.models.rnn_cells import RecurrentStack
+from regard.models.rnn_decoder import Bridge, RecurrentDecoder
+from regard.models.rnn_encoder import RecurrentEncoder
+from regard.models.transformer import Transformer
+from regard.models.transformer_decoder import Decoder
+from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
+
+
+def build_for_run(config: RunConfig, *, source_size: int, target_size: int, classes: int, unknown: int) -> nn.Module:
+    """Build the model of a run, with fresh weights; a timm encoder fetches none.
+
+    Args:
+        config: of a run of any task.
+        source_size: entries of the source vocabulary, where there are two.
+        target_size: entries of the target vocabulary, or of the only one.
+        classes: labels, where there are any.
+        unknown: the token of an unknown word.
+
+    Raises:
+        ConfigError: settings that mean nothing, or a task without a model.
+
+    Example:
+        >>> model = build_for_run(TranslationConfig(), source_size=11, target_size=13, classes=2, unknown=1)
+        >>> model.output.weight.shape[0]
+        13
+    """
+    match config:
+        case CaptioningConfig():
+            return build_captioner(config.model, image_size=config.image.size, vocab_size=target_size)
+        case ClassificationConfig() | EntailmentConfig():
+            return build_classifier(config.model, vocab_size=target_size, classes=classes, unknown=unknown)
+        case LanguageConfig():
+            return build_language_model(config.model, vocab_size=target_size)
+        case TranslationConfig():
+            return build(config.model, source_size=source_size, target_size=target_size)
+    raise ConfigError(f"{config.task}: no model to build")
+
+
+AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
+
+
+@overload
+def build(config: RNNConfig, *, source_size: int, target_size: int) -> RecurrentEncoderDecoder: ...
+@overload
+def build(config: TransformerConfig, *, source_size: int, target_size: int) -> Transformer: ...
+@overload
+def build(config: CrossedConfig, *, source_size: int, target_size: int) -> CrossedTransformer: ...
+def build(config: ModelConfig, *, source_size: int, target_size: int) -> EncoderDecoder[Any]:
+    """Build the model that a configuration describes, with fresh weights.
+
+    Args:
+        config: the model part of a run's configuration.
+        source_size: entries of the source vocabulary.
+        target_size: entries of the target vocabulary.
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        ConfigError: sizes that cannot go together; names the keys.
+
+    Example:
+        >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)
+        >>> model.output.weight.shape
+        torch.Size([13, 256])
+    """
+    if config.share_embeddings and source_size != target_size:
+        raise ConfigError(f"model.share_embeddings: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
+    match config:
+        case RNNConfig():
+            return _recurrent(config, source_size, target_size)
+        case TransformerConfig():
+            return _settled(_transformer(config, source_size, target_size), config)
+        case CrossedConfig():
+            return _settled(_crossed(config, source_size, target_size), config)
+
+
+def _settled(model: AnyTransformer, config: TransformerSettings) -> AnyTransformer:
+    model.positions = config.positions
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = config.norm_eps
+    return model
+
+
+def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
+    encoder = RecurrentEncoder(
+        config.cell,
+        config.embed_dim,
+        config.encoder_dim,
+        num_layers=config.encoder_layers,
+        bidirectional=config.bidirectional,
+        dropout=config.dropout,
+    )
+    # The papers' models look rows up as they are: a factor would change both their distribution and the length of an update.
+    embedding = ScaledEmbedding if config.init == "scaled" else nn.Embedding
+    target_embedding = embedding(target_size, config.embed_dim)
+    source_embedding = target_embedding if config.share_embeddings else embedding(source_size, config.embed_dim)
+    attention = config.attention
+    attend_first = attention is not None and attention.query_state == "previous"
+    feeding = attention is not None and attention.input_feeding
+    # Several heads join what they found into a vector of the query's size.
+    context_dim = encoder.output_dim if attention is None or attention.num_heads is None else config.decoder_dim
+    stack = RecurrentStack(
+        config.cell,
+        config.embed_dim,
+        config.decoder_dim,
+        num_layers=config.decoder_layers,
+        extra_dim=config.readout_dim if feeding else context_dim if attend_first or attention is None else 0,
+        dropout=config.dropout,
+    )
+    decoder = RecurrentDecoder(
+        target_embedding,
+        stack,
+        _readout(config, context_dim),
+        attention=None if attention is None else _attention(attention, config.decoder_dim, encoder.output_dim),
+        attend_first=attend_first,
+        input_feeding=feeding,
+        dropout=config.dropout,
+    )
+    bridge = Bridge(
+        config.cell,
+        config.encoder_dim,
+        config.encoder_layers,
+        directions=encoder.directions,
+        decoder_dim=config.decoder_dim,
+        decoder_layers=config.decoder_layers,
+    )
+    output = ops.Linear(config.readout_dim, target_size)
+    nn.init.zeros_(output.bias)
+    if config.tie_embeddings:
+        output.weight = target_embedding.weight
+    model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+    initialize(model, config.init)
+    return model
+
+
+def _readout(config: RNNConfig, context_dim: int) -> Readout:
+    match config.readout:
+        case "deep":
+            return DeepReadout(config.decoder_dim, config.embed_dim, context_dim, config.readout_dim)
+        case "tanh":
+            return TanhReadout(config.decoder_dim, context_dim, config.readout_dim)
+
+
+def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention | MultiHeadAttention:
+    if config.num_heads is None:
+        return Attention(_score(config, query_dim, key_dim), window=_window(config, query_dim), areas=_areas(config.area, key_dim))
+    if query_dim % config.num_heads:
+        raise ConfigError(f"model.attention.heads: {config.num_heads} must divide model.decoder_dim, which is {query_dim}")
+    return MultiHeadAttention(query_dim, config.num_heads, memory_dim=key_dim, areas=_areas(config.area, query_dim // config.num_heads))
+
+
+def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
+    if config is None:
+        return None
+    return Areas(
+        config.max_area,
+        key_mode=config.key_mode,
+        value_mode=config.value_mode,
+        dim=dim,
+        top_k=config.top_k,
+        temperature=config.temperature,
+    )
+
+
+def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> ScoreModule:
+    match config.score:
+        case "additive":
+            return AdditiveScore(query_dim, key_dim, config.attention_dim)
+        case "concat":
+            return ConcatScore(query_dim, key_dim, config.attention_dim)
+        case "general":
+            return GeneralScore(query_dim, key_dim)
+        case "location":
+            return LocationScore(query_dim, config.max_source_length)
+        case "dot" | "scaled_dot" | "cosine":
+            if query_dim != key_dim:
+                raise ConfigError(
+                    f"model.attention.score: {config.score} needs equal sizes; model.decoder_dim is {query_dim}, "
+                    f"the source states have {key_dim} (model.encoder_dim times the directions)"
+                )
+            return CosineScore() if config.score == "cosine" else DotScore(scaled=config.score == "scaled_dot")
+
+
+def _window(config: AttentionConfig, query_dim: int) -> WindowModule | None:
+    match config.window:
+        case "global":
+            return None
+        case "local_m":
+            return MonotonicWindow(config.radius)
+        case "local_p":
+            return PredictiveWindow(query_dim, config.radius)
+
+
+def _transformer(config: TransformerConfig, source_size: int, target_size: int) -> Transformer:
+    encoder_layers = [
+        EncoderLayer(_heads(config, number), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        for number in range(config.encoder_layers)
+    ]
+    cross_attentions = [SourceAttention(_heads(config, number)) for number in range(config.decoder_layers)]
+    norms = [nn.LayerNorm(config.embed_dim) if config.norm == "pre" else None for _ in range(2)]
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    return Transformer(
+        source_embedding,
+        target_embedding,
+        Encoder(encoder_layers, norms[0]),
+        _decoder(config, cross_attentions, norms[1]),
+        output,
+        dropout=config.dropout,
+    )
+
+
+def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> CrossedTransformer:
+    encoder_layers = [
+        CrossedEncoderLayer(
+            CrossedAttention(_heads(config, number), _heads(config, number)),
+            _feed_forward(config),
+            _feed_forward(config),
+            pre=config.norm == "pre",
+            dropout=config.dropout,
+            residual=config.residual,
+        )
+        for number in range(config.encoder_layers)
+    ]
+    cross_attentions = [
+        CrossedSourceAttention(_heads(config, number), _heads(config, number), _feed_forward(config), _feed_forward(config))
+        for number in range(config.decoder_layers)
+    ]
+    norms = (nn.LayerNorm(config.embed_dim), nn.LayerNorm(config.embed_dim)) if config.norm == "pre" else None
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    return CrossedTransformer(
+        source_embedding,
+        target_embedding,
+        CrossedEncoder(encoder_layers, norms),
+        # The published numbers of parameters hold one LayerNorm more than the layers have.
+        _decoder(config, cross_attentions, nn.LayerNorm(config.embed_dim)),
+        output,
+        dropout=config.dropout,
+        swap_probability=config.swap_probability,
+    )
+
+
+def _tables(config: TransformerSettings, source_size: int, target_size: int) -> tuple[nn.Embedding, nn.Embedding, ops.Linear]:
+    target_embedding = ScaledEmbedding(target_size, config.embed_dim)
+    source_embedding = target_embedding if config.share_embeddings else ScaledEmbedding(source_size, config.embed_dim)
+    output = ops.Linear(config.embed_dim, target_size, bias=config.output_bias)
+    if output.bias is not None:
+        nn.init.zeros_(output.bias)
+    if config.tie_embeddings:
+        output.weight = target_embedding.weight
+    else:
+        nn.init.normal_(output.weight, std=config.embed_dim**-0.5)
+    return source_embedding, target_embedding, output
+
+
+def _decoder(
+    config: TransformerSettings, cross_attentions: list[SourceAttention] | list[CrossedSourceAttention], norm: nn.LayerNorm | None
+) -> Decoder:
+    layers = [
+        DecoderLayer(_heads(config, number), cross_attention, _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        for number, cross_attention in enumerate(cross_attentions)
+    ]
+    return Decoder(layers, norm, alignment_layer=-1 if config.alignment_layer is None else config.alignment_layer - 1)
+
+
+def _feed_forward(config: TransformerSettings) -> FeedForward:
+    return FeedForward(config.embed_dim, config.ff_dim, dropout=config.activation_dropout, activation=config.activation)
+
+
+def _heads(config: TransformerSettings, layer: int) -> MultiHeadAttention:
+    area = config.area if config.area is not None and layer < config.area.layers else None
+    areas = _areas(area, config.embed_dim // config.num_heads)
+    return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas)

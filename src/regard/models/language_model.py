@@ -1,0 +1,241 @@
+"""The LSTM language model, with attention to its own last states or without."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import KeyValueAttention, KeyValueMemory
+from regard.config import LanguageModelConfig
+from regard.config.language import PARTS
+from regard.constructor_checks import Share, checked
+from regard.models.embedding import ScaledEmbedding
+from regard.models.encoder_decoder import unpadded_loss
+from regard.models.rnn_cells import Layers, RecurrentStack
+
+
+class StreamState(NamedTuple):
+    """What B rows of text remember from one chunk to the next: plain tensors, so that it can be detached, sent and saved.
+
+    The states are remembered, not the keys made of them: the next chunk's keys are made with the weights of that time.
+
+    Attributes:
+        hidden: (N, B, H) of the N layers.
+        cell: (N, B, H).
+        outputs: (B, L, H) the last L states of the top layer, oldest first; L is 0 without attention.
+        mask: (B, L) bool, False before the beginning of the text.
+    """
+
+    hidden: Tensor
+    cell: Tensor
+    outputs: Tensor
+    mask: Tensor
+
+    def rows(self, index: Tensor | slice) -> StreamState:
+        """Keep only the rows `index` (B',), in that order; a slice gives views."""
+        return StreamState(self.hidden[:, index], self.cell[:, index], self.outputs[index], self.mask[index])
+
+
+@dataclass(frozen=True)
+class LanguageModelState:
+    """Where the hypotheses of B prompts, K of each, stand: what one step needs.
+
+    Attributes:
+        layers: for each LSTM layer hidden and cell, each (B, K, H).
+        memory: the keys and values of the last L states of B K hypotheses, or None without attention.
+    """
+
+    layers: Layers
+    memory: KeyValueMemory | None
+
+    def select(self, rows: Tensor, beams: Tensor) -> LanguageModelState:
+        """Keep prompts `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        width = self.layers[0][0].shape[1]
+        flat = (rows.unsqueeze(1) * width + beams).flatten()
+        layers = tuple(tuple(part[rows.unsqueeze(1), beams] for part in layer) for layer in self.layers)
+        return LanguageModelState(layers, None if self.memory is None else self.memory.rows(flat))
+
+
+class LanguageModelOutput(NamedTuple):
+    """What a model makes of a chunk of text.
+
+    Attributes:
+        readout: (B, T, R) what the output layer sees.
+        past: what the next chunk needs.
+        weights: (B, T, L + T) what each token's state attended to, over the L states before the chunk and the chunk's own; None without
+            attention or where it was not asked for.
+    """
+
+    readout: Tensor
+    past: StreamState
+    weights: Tensor | None
+
+
+class RecurrentLanguageModel(nn.Module):
+    """Predict each token of a text from those before it.
+
+        h_i = LSTM(E y_i, h_{i-1});  h*_i = attention(h_{i-L} .. h_i), or h_i;  p(y_{i+1}) = softmax(W P h*_i + b)
+
+    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.3. P brings h*_i to the size of the embedding, whose table W may be (Press and
+    Wolf 2017); it is left out where the sizes agree or the table is another.
+
+    Differs from the paper: W may be tied, and there is dropout on embeddings, between layers and before the output layer.
+
+    Parameters: embedding.weight (V, E); stack.* see `RecurrentStack`; attention.* see `KeyValueAttention`; project.weight (E, d), P;
+    output.weight (V, R), output.bias (V,).
+
+    Args:
+        embedding: (V, E).
+        stack: LSTM layers over it.
+        attention: to the last states of the top layer, or None.
+        project: P, or None.
+        output: readout to vocabulary; its weight may be the embedding's.
+        dropout: 0 to below 1.
+
+    Example:
+        >>> model = build_language_model(LanguageModelConfig(embed_dim=8, hidden_size=6, window=3), vocab_size=11).eval()
+        >>> text = torch.randint(4, 11, (2, 7))
+        >>> whole = model.decode(text)
+        >>> first = model.decode(text[:, :5])                          # the same in two chunks
+        >>> second = model.decode(text[:, 5:], first.past)
+        >>> torch.allclose(torch.cat([first.readout, second.readout], 1), whole.readout, atol=1e-6)
+        True
+    """
+
+    @checked
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        stack: RecurrentStack,
+        attention: KeyValueAttention | None,
+        project: ops.Linear | None,
+        output: ops.Linear,
+        *,
+        dropout: Share,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+        self.attention = attention
+        self.project = project
+        self.output = output
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention to look at."""
+        return self.attention is not None
+
+    def past(self, batch_size: int) -> StreamState:
+        """Return what is remembered before the first token: nothing."""
+        count, size, window = len(self.stack.cells), self.stack.hidden_size, self.attention.window if self.attention is not None else 0
+        zeros = self.output.weight.new_zeros(count, batch_size, size)
+        outputs = zeros.new_zeros(batch_size, window, size)
+        return StreamState(zeros, zeros, outputs, torch.zeros(batch_size, window, dtype=torch.bool, device=zeros.device))
+
+    def decode(self, inputs: Tensor, past: StreamState | None = None, *, need_weights: bool = False) -> LanguageModelOutput:
+        """Read a chunk of text.
+
+        A position depends on those before it alone, so padding behind a row changes nothing in it; what such a row would remember is
+        not to be used.
+
+        Args:
+            inputs: (B, T) tokens.
+            past: from the chunk before; None at the beginning of a text.
+            need_weights: return the attention.
+        """
+        past = self.past(inputs.shape[0]) if past is None else past
+        states = self.dropout(self.embedding(inputs))
+        hidden, cell = [], []
+        with ops.recurrent_steps():
+            for index in range(len(self.stack.cells)):
+                states, last = self._layer(index, states, (past.hidden[index], past.cell[index]))
+                hidden.append(last[0])
+                cell.append(last[1])
+        left, mask, weights = past.outputs, past.mask, None
+        readout = states
+        if self.attention is not None:
+            memory = self.attention.memory(past.outputs, key_mask=past.mask)
+            found, _ = self.attention.step(states, memory, need_weights=need_weights)
+            readout, weights = found.context, found.weights
+            window = self.attention.window
+            left = torch.cat([past.outputs, states], 1)[:, states.shape[1] :]
+            mask = torch.cat([past.mask, past.mask.new_ones(inputs.shape)], 1)[:, -window:]
+        return LanguageModelOutput(self._read(readout), StreamState(torch.stack(hidden), torch.stack(cell), left, mask), weights)
+
+    def forward(
+        self, inputs: Tensor, goals: Tensor, lengths: Tensor, past: StreamState | None = None, *, label_smoothing: float = 0.0
+    ) -> tuple[ops.SequenceLoss, StreamState]:
+        """Return the summed loss of a chunk, padding left out of every product of the output layer, and what the next one needs.
+
+        Args:
+            inputs: (B, T) the token before each one to predict.
+            goals: (B, T) the tokens to predict.
+            lengths: (B,) how many of the T are there, 0 to T.
+            past: from the chunk before; None at the beginning of a text.
+            label_smoothing: eps of the smoothed cross-entropy.
+        """
+        found = self.decode(inputs, past)
+        return unpadded_loss(self.output, found.readout, goals, lengths, label_smoothing=label_smoothing), found.past
+
+    def start(self, batch_size: int) -> LanguageModelState:
+        """Return the state before the first token, one hypothesis a prompt."""
+        past = self.past(batch_size)
+        layers = tuple((hidden.unsqueeze(1), cell.unsqueeze(1)) for hidden, cell in zip(past.hidden, past.cell, strict=True))
+        return LanguageModelState(layers, None if self.attention is None else self.attention.memory(past.outputs, key_mask=past.mask))
+
+    def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, Tensor | None, LanguageModelState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), None, and the new state."""
+        layers = self.stack(self.stack.project(self.dropout(self.embedding(tokens))), state.layers)
+        top, memory = layers[-1][0], state.memory
+        if self.attention is not None and memory is not None:
+            attended, memory = self.attention.step(top.flatten(0, 1).unsqueeze(1), memory)
+            top = attended.context.view(*tokens.shape, -1)
+        return self.logits(self._read(top)), None, LanguageModelState(layers, memory)
+
+    def logits(self, readout: Tensor) -> Tensor:
+        """Map readouts (..., R) to logits (..., V), in float32 at least."""
+        logits = self.output(readout)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _layer(self, index: int, states: Tensor, last: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        # A layer at a time, not a step at a time: what goes into the gates is then one product for all steps.
+        cell, outputs = self.stack.cells[index], list[Tensor]()
+        for gates in self.stack.inputs[index](self.dropout(states) if index else states).unbind(1):
+            last = cell(gates, last)
+            outputs.append(last[0])
+        return torch.stack(outputs, 1) if outputs else states.new_zeros(*states.shape[:2], self.stack.hidden_size), last
+
+    def _read(self, states: Tensor) -> Tensor:
+        return self.dropout(states if self.project is None else self.project(states))
+
+
+def build_language_model(config: LanguageModelConfig, *, vocab_size: int) -> RecurrentLanguageModel:
+    """Build the language model of a configuration, its weights drawn from torch's generator.
+
+    Args:
+        config: see there.
+        vocab_size: V.
+
+    Example:
+        >>> build_language_model(LanguageModelConfig(attention="none"), vocab_size=11).attends
+        False
+    """
+    embedding = ScaledEmbedding(vocab_size, config.embed_dim)
+    stack = RecurrentStack("lstm", config.embed_dim, config.hidden_size, num_layers=config.num_layers, extra_dim=0, dropout=config.dropout)
+    parts, attention = PARTS[config.attention], None
+    if config.attends:
+        attention = KeyValueAttention(config.hidden_size, config.window, parts=parts, dropout=config.attention_dropout)
+    size = config.hidden_size // parts
+    project = None
+    if config.tie_embeddings and size != config.embed_dim:
+        project, size = ops.Linear(size, config.embed_dim, bias=False), config.embed_dim
+    output = ops.Linear(size, vocab_size)
+    nn.init.zeros_(output.bias)
+    if config.tie_embeddings:
+        output.weight = embedding.weight
+    return RecurrentLanguageModel(embedding, stack, attention, project, output, dropout=config.dropout)

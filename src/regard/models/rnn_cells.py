@@ -1,0 +1,137 @@
+"""Recurrent cells: GRU, LSTM and tanh, one step at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.constructor_checks import Count, Share, Size, checked
+
+CellKind = Literal["gru", "lstm", "tanh"]
+Layers = tuple[tuple[Tensor, ...], ...]
+"""The state of stacked layers: for each its parts, (hidden,) or (hidden, cell)."""
+
+GATES = {"gru": 3, "lstm": 4, "tanh": 1}
+
+
+class RecurrentCell(nn.Module):
+    """One step of a recurrent layer, from inputs that are already projected to the gates.
+
+        gru:  r = sig(x_r + U_r h); z = sig(x_z + U_z h); n = tanh(x_n + r * (U_n h + b)); h' = (1 - z) n + z h
+        lstm: i, f, g, o = x + U h;  c' = sig(f) c + sig(i) tanh(g);  h' = sig(o) tanh(c')
+        tanh: h' = tanh(x + U h)
+
+    Cho et al. 2014 (arXiv:1406.1078); Hochreiter and Schmidhuber 1997. The gates stand in torch's order, so weights move to and from
+    `torch.nn.GRUCell`, `LSTMCell` and `RNNCell`. Differs from the paper: the GRU resets after the product, as torch and cuDNN do.
+    Recurrent weights start orthogonal (Bahdanau et al. 2015, B.1), gate by gate.
+
+    Args:
+        kind: "gru", "lstm" or "tanh".
+        hidden_size: H.
+
+    Example:
+        >>> cell = RecurrentCell("gru", 5)
+        >>> cell(torch.zeros(2, 15), cell.initial(2))[0].shape
+        torch.Size([2, 5])
+    """
+
+    @checked
+    def __init__(self, kind: CellKind, hidden_size: Size) -> None:
+        super().__init__()
+        self.kind: CellKind = kind
+        self.hidden_size = hidden_size
+        self.weight = nn.Parameter(torch.empty(GATES[kind] * hidden_size, hidden_size))
+        self.bias = nn.Parameter(torch.zeros(hidden_size)) if kind == "gru" else None
+        for gate in self.weight.data.split(hidden_size):
+            nn.init.orthogonal_(gate)
+
+    def initial(self, batch_size: int) -> tuple[Tensor, ...]:
+        """Return the zero state: (hidden,) or (hidden, cell), each (N, H)."""
+        zero = self.weight.new_zeros(batch_size, self.hidden_size)
+        return (zero, zero) if self.kind == "lstm" else (zero,)
+
+    def forward(self, projected: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Take one step: gate inputs (N, G H) with biases, state of (N, H) parts -> new state; its first part is the output."""
+        recurrent = ops.linear(state[0], self.weight)
+        if self.kind == "gru":
+            assert self.bias is not None
+            return (ops.gru_gates(projected, recurrent, self.bias, state[0]),)
+        if self.kind == "lstm":
+            return ops.lstm_gates(projected + recurrent, state[1])
+        return (torch.tanh(projected + recurrent),)
+
+    def extra_repr(self) -> str:
+        """Show kind and size."""
+        return f"{self.kind}, hidden_size={self.hidden_size}"
+
+
+class GateInput(ops.Linear):
+    """Projection of an input to a cell's gates; starts as torch starts recurrent layers, uniform in 1 / sqrt(H).
+
+    Args:
+        input_dim: size of the input.
+        kind: the cell's kind.
+        hidden_size: H of the cell.
+        bias: whether to add a bias; one projection per cell has it. An LSTM's forget gate starts at 1.
+
+    Example:
+        >>> GateInput(3, "lstm", 5).bias[5:10].tolist()
+        [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+
+    @checked
+    def __init__(self, input_dim: Size, kind: CellKind, hidden_size: Size, *, bias: bool = True) -> None:
+        super().__init__(input_dim, GATES[kind] * hidden_size, bias=bias)
+        bound = 1 / math.sqrt(hidden_size)
+        nn.init.uniform_(self.weight, -bound, bound)
+        if bias:
+            nn.init.zeros_(self.bias)
+            if kind == "lstm":
+                nn.init.ones_(self.bias.data[hidden_size : 2 * hidden_size])
+
+
+class RecurrentStack(nn.Module):
+    """Stacked recurrent layers that move one step together, with room for a second input beside the word.
+
+    Args:
+        kind: cell.
+        input_dim: E, size of the embedded word.
+        hidden_size: H of every layer.
+        num_layers: layers.
+        extra_dim: size of a second input of the first layer (a context or a fed-back state); 0 for none.
+        dropout: between layers.
+
+    Example:
+        >>> stack = RecurrentStack("lstm", 3, 5, num_layers=2, extra_dim=0, dropout=0.0)
+        >>> state = tuple(cell.initial(2) for cell in stack.cells)
+        >>> stack(stack.project(torch.ones(2, 3)), state)[-1][0].shape
+        torch.Size([2, 5])
+    """
+
+    @checked
+    def __init__(self, kind: CellKind, input_dim: Size, hidden_size: Size, *, num_layers: Size, extra_dim: Count, dropout: Share) -> None:
+        super().__init__()
+        self.hidden_size = hidden_size
+        layers = range(num_layers)
+        self.inputs = nn.ModuleList(GateInput(hidden_size if layer else input_dim, kind, hidden_size) for layer in layers)
+        self.cells = nn.ModuleList(RecurrentCell(kind, hidden_size) for _ in layers)
+        self.extra = GateInput(extra_dim, kind, hidden_size, bias=False) if extra_dim else None
+        self.dropout = nn.Dropout(dropout)
+
+    def project(self, embedded: Tensor) -> Tensor:
+        """Map embedded words (..., E) to the first layer's gates (..., G H); can be done for all steps at once."""
+        return self.inputs[0](embedded)
+
+    def forward(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> Layers:
+        """Move one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if there is one."""
+        if self.extra is not None and extra is not None:
+            gates = gates + self.extra(extra)
+        new: list[tuple[Tensor, ...]] = []
+        for index, cell in enumerate(self.cells):
+            projected = gates if index == 0 else self.inputs[index](self.dropout(new[-1][0]))
+            new.append(cell(projected, layers[index]))
+        return tuple(new)

@@ -1,0 +1,256 @@
+"""Recurrent decoders: without attention, attending before the cell (Bahdanau) or after it (Luong)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import Attention, HeadMemory, IndexedMemory, Memory, MultiHeadAttention
+from regard.attention.recorder import is_recording
+from regard.constructor_checks import Share, Size, checked
+from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
+from regard.models.readout import Readout
+from regard.models.rnn_cells import CellKind, Layers, RecurrentStack
+from regard.models.rnn_encoder import EncoderOutput
+from regard.models.rnn_native_step import PackedState, native_step, plan_of
+from regard.models.rnn_state import DecoderState
+
+
+class DecoderOutput(NamedTuple):
+    """What a decoder gives for whole targets.
+
+    Attributes:
+        readout: (B, T, R), what the output layer sees.
+        weights: (B, T, S) the attention, or None without attention or where it was not asked for.
+    """
+
+    readout: Tensor
+    weights: Tensor | None
+
+
+def mean_head_weights(weights: Tensor) -> Tensor:
+    """Return one map of weights that add up to 1, (B, T, S), of those of items: (B, T, S), or with heads (B, H, T, S), whose mean is taken.
+
+    The items of an area of several get the area's weight each, so that theirs would add up to more than 1. Rows of zeros stay zeros.
+
+    Example:
+        >>> mean_head_weights(torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]])).tolist()
+        [[[0.375, 0.625]]]
+    """
+    mean = weights.mean(1) if weights.dim() == 4 else weights
+    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+
+
+class Bridge(nn.Module):
+    """Make the decoder's first state from the encoder's last ones.
+
+    Bidirectional: `s_0 = tanh(W_s h)` with the backward encoder's last state (Bahdanau et al. 2015, A.2.2). One direction with
+    equal sizes and layers: the states themselves (Luong et al. 2015, section 2). Otherwise tanh(W h). An LSTM's cell has a linear
+    map of its own.
+
+    Args:
+        kind: cell of both sides.
+        encoder_dim: H of an encoder direction.
+        encoder_layers: layers of the encoder.
+        directions: 1 or 2.
+        decoder_dim: H of the decoder.
+        decoder_layers: layers of the decoder.
+
+    Example:
+        >>> bridge = Bridge("gru", 3, 1, directions=2, decoder_dim=5, decoder_layers=1)
+        >>> bridge([(torch.ones(2, 3),), (torch.ones(2, 3),)])[0][0].shape
+        torch.Size([2, 1, 5])
+    """
+
+    @checked
+    def __init__(
+        self, kind: CellKind, encoder_dim: Size, encoder_layers: Size, *, directions: Size, decoder_dim: Size, decoder_layers: Size
+    ) -> None:
+        super().__init__()
+        self.directions = directions
+        # Decoder layer i starts from encoder layer i, or from the last one when the decoder is deeper.
+        self.sources = [min(i, encoder_layers - 1) * directions + directions - 1 for i in range(decoder_layers)]
+        copy = directions == 1 and encoder_dim == decoder_dim and encoder_layers == decoder_layers
+        parts = 0 if copy else decoder_layers
+        self.hidden = nn.ModuleList(ops.Linear(encoder_dim, decoder_dim) for _ in range(parts))
+        self.cell = nn.ModuleList(ops.Linear(encoder_dim, decoder_dim) for _ in range(parts if kind == "lstm" else 0))
+
+    def forward(self, final: list[tuple[Tensor, ...]]) -> Layers:
+        """Map the encoder's final states to the decoder's first ones, (B, 1, H) each."""
+        layers = []
+        for index, source in enumerate(self.sources):
+            parts = final[source]
+            if len(self.hidden):
+                parts = (torch.tanh(self.hidden[index](parts[0])), *(self.cell[index](part) for part in parts[1:]))
+            layers.append(tuple(part.unsqueeze(1) for part in parts))
+        return tuple(layers)
+
+
+class RecurrentDecoder(nn.Module):
+    """Generate a target, one token a step, with an attention or a fixed context vector.
+
+        attend first (Bahdanau):  c_i = attend(s_{i-1});  s_i = cell([E y_{i-1}; c_i], s_{i-1});  t_i = readout(s_i, E y_{i-1}, c_i)
+        attend last (Luong):      h_t = cell([E y_{t-1}; feed], h_{t-1});  c_t = attend(h_t);  h~_t = readout(h_t, E y_{t-1}, c_t)
+        no attention:             c = [last forward; last backward state] at every step (Cho et al. 2014)
+
+    Bahdanau et al. 2015, Eq. 4 and A.2.2; Luong et al. 2015, section 3 and 3.3 (input feeding: `feed` is h~_{t-1}). Differs from A.2.2: the
+    readout takes s_i, as Eq. 4 says, where A.2.2 writes s_{i-1}.
+
+    Args:
+        embedding: the target embedding.
+        stack: the recurrent layers; their second input takes Bahdanau's or the fixed context, or Luong's attentional state.
+        readout: how state, word and context are combined.
+        attention: how to attend, with one head or several, over items or areas (Li et al. 2018, 4.1.2); None for a fixed context.
+        attend_first: Bahdanau's order (True) or Luong's.
+        input_feeding: feed the attentional state back (Luong's order only).
+        dropout: on embeddings and on the readout, where it goes to the output layer; not on what is fed back (Zaremba et al. 2014: only
+            connections that do not recur are dropped).
+
+    Example:
+        >>> from regard.models import RecurrentEncoder, RecurrentStack, TanhReadout
+        >>> stack = RecurrentStack("gru", 3, 5, num_layers=1, extra_dim=10, dropout=0.0)
+        >>> decoder = RecurrentDecoder(nn.Embedding(7, 3), stack, TanhReadout(5, 10, 2), attention=None)
+        >>> encoded = RecurrentEncoder("gru", 3, 5, num_layers=1, bidirectional=True, dropout=0.0)(torch.ones(1, 4, 3), torch.tensor([4]))
+        >>> state = decoder.start(((torch.zeros(1, 1, 5),),), encoded)
+        >>> decoder(torch.tensor([[2, 4, 6]]), state).readout.shape
+        torch.Size([1, 3, 2])
+    """
+
+    @checked
+    def __init__(
+        self,
+        embedding: nn.Embedding,
+        stack: RecurrentStack,
+        readout: Readout,
+        *,
+        attention: Attention | MultiHeadAttention | None,
+        attend_first: bool = False,
+        input_feeding: bool = False,
+        dropout: Share = 0.0,
+    ) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.stack = stack
+        self.readout = readout
+        self.attention = attention
+        self.attend_first = attend_first and attention is not None
+        self.input_feeding = input_feeding
+        self.dropout = nn.Dropout(dropout)
+
+    def start(self, layers: Layers, encoded: EncoderOutput, *, for_decoding: bool = True) -> DecoderState:
+        """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them.
+
+        `for_decoding`: the source is attended to many times, so that what is costly is made now.
+        """
+        batch = encoded.states.shape[0]
+        feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
+        if self.attention is not None:
+            mask = ops.length_mask(encoded.lengths, encoded.states.shape[1])
+            return DecoderState(layers, _memory(self.attention, encoded.states, mask, for_decoding), None, feed, 0)
+        directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
+        context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
+        return DecoderState(layers, None, context, feed, 0)
+
+    @property
+    def stepwise(self) -> bool:
+        """Whether attention waits for the step before, so that whole targets attend once a token, too."""
+        return self.attend_first or self.input_feeding
+
+    def forward(self, target: Tensor, state: DecoderState, *, need_weights: bool = True) -> DecoderOutput:
+        """Run over whole targets (B, T), each token the one before the token to predict.
+
+        Only what depends on the step before runs step by step; the rest is done for all steps at once.
+        """
+        embedded = self.dropout(self.embedding(target))
+        steps = self.stack.project(embedded).unsqueeze(2).unbind(1)  # T times (B, 1, G H)
+        if not steps:
+            return DecoderOutput(embedded.new_zeros(*target.shape, self.readout.output_dim), None)
+        with ops.recurrent_steps():
+            if self.input_feeding:
+                return self._forward_fed(steps, embedded, state, need_weights)
+            hidden, contexts, weights = [], [], []
+            for gates in steps:
+                if self.attend_first:
+                    state, context, weight = self._attend_first(gates, state, need_weights)
+                    contexts.append(context)
+                    weights.append(weight)
+                else:
+                    state = replace(state, layers=self.stack(gates, state.layers, state.context))
+                hidden.append(state.top)
+        tops = torch.cat(hidden, 1)  # (B, T, H)
+        if self.attend_first:
+            return DecoderOutput(self.dropout(self._read(tops, embedded, torch.cat(contexts, 1))), _joined(weights))
+        context, weight = self._context(tops, state, torch.arange(target.shape[1], device=target.device), need_weights)
+        return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
+
+    def step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
+        """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state.
+
+        Within `regard.ops.packed_weights`, where the native library knows all that the decoder does, it is one call of it.
+        """
+        plan = None if is_recording() else ops.cached_by_owner(self, lambda: plan_of(self))
+        if plan is not None:
+            return native_step(plan, tokens, state if isinstance(state, PackedState) else PackedState.of(state, self))
+        state = state.unpacked() if isinstance(state, PackedState) else state
+        embedded = self.dropout(self.embedding(tokens))
+        gates = self.stack.project(embedded)
+        if self.attend_first:
+            state, context, weights = self._attend_first(gates, state, True)
+            return self.dropout(self._read(state.top, embedded, context)), weights, state
+        readout, weights, state = self._attend_last(gates, embedded, state, True)
+        return self.dropout(readout), weights, replace(state, position=state.position + 1)
+
+    def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState, need_weights: bool) -> DecoderOutput:
+        readouts, weights = [], []
+        for gates, word in zip(steps, embedded.unsqueeze(2).unbind(1), strict=True):
+            readout, weight, state = self._attend_last(gates, word, state, need_weights)
+            state = replace(state, position=state.position + 1)
+            readouts.append(readout)
+            weights.append(weight)
+        return DecoderOutput(self.dropout(torch.cat(readouts, 1)), _joined(weights))
+
+    def _attend_first(self, gates: Tensor, state: DecoderState, need_weights: bool) -> tuple[DecoderState, Tensor, Tensor | None]:
+        context, weights = self._context(state.top, state, state.position, need_weights)
+        state = replace(state, layers=self.stack(gates, state.layers, context), position=state.position + 1)
+        return state, context, weights
+
+    def _attend_last(
+        self, gates: Tensor, embedded: Tensor, state: DecoderState, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None, DecoderState]:
+        layers = self.stack(gates, state.layers, state.feed if self.input_feeding else state.context)
+        state = replace(state, layers=layers)
+        context, weights = self._context(state.top, state, state.position, need_weights)
+        readout = self._read(state.top, embedded, context)
+        return readout, weights, replace(state, feed=readout) if self.input_feeding else state
+
+    def _context(self, query: Tensor, state: DecoderState, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+        match self.attention, state.memory:
+            case Attention(), Memory():
+                attended = self.attention.attend(query, state.memory, position=position, need_weights=need_weights)
+            case MultiHeadAttention(), HeadMemory() | IndexedMemory():
+                attended = cross_attend(self.attention, query, state.memory, need_weights=need_weights)
+            case _:
+                assert state.context is not None
+                return state.context, None
+        weights = attended.weights
+        if weights is not None and (weights.dim() == 4 or self.attention.areas is not None):
+            weights = mean_head_weights(weights)
+        return attended.context, weights
+
+    def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
+        return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))
+
+
+def _memory(attention: Attention | MultiHeadAttention, states: Tensor, mask: Tensor, for_decoding: bool) -> Memory | SourceMemory:
+    if isinstance(attention, Attention):
+        return attention.memory(states, key_mask=mask)
+    return cache_source(attention, Source(states, mask), for_decoding=for_decoding)
+
+
+def _joined(weights: list[Tensor | None]) -> Tensor | None:
+    kept = [weight for weight in weights if weight is not None]
+    return torch.cat(kept, 1) if kept else None

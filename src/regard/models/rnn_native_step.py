@@ -1,0 +1,197 @@
+"""Whether the native library can do a recurrent decoder's step, and the step by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.attention import AdditiveScore, Attention, ConcatScore, DotScore, GeneralScore, Memory
+from regard.models.embedding import ScaledEmbedding
+from regard.models.readout import DeepReadout, TanhReadout
+from regard.models.rnn_cells import RecurrentCell, RecurrentStack
+from regard.models.rnn_state import DecoderState
+from regard.ops.kernels import native
+from regard.ops.kernels.encoder_cpu import EncoderPlan
+from regard.ops.kernels.panels import Affine
+from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentPlan, RecurrentWeights, Sources
+
+if TYPE_CHECKING:
+    from regard.models.rnn_decoder import RecurrentDecoder
+
+_KNOWN = ((nn.Embedding, ScaledEmbedding), (AdditiveScore, ConcatScore, DotScore, GeneralScore), (DeepReadout, TanhReadout))
+
+
+@dataclass(frozen=True)
+class PackedState:
+    """Where the hypotheses of a batch stand, as the native library keeps it: what a search selects is looked up by the step after it.
+
+    Attributes:
+        first: the state that the native steps began with.
+        sources: all sentences that there were then; they stay as they are.
+        parts: (N, W) the states after the last step side by side: each layer's parts, then what is fed back.
+        parents: (B, K) long, where each hypothesis stands in `parts`.
+        sentences: (B,) long, where each sentence stands among the sources.
+        position: how many target tokens have been read.
+    """
+
+    first: DecoderState
+    sources: Sources
+    parts: Tensor
+    parents: Tensor
+    sentences: Tensor
+    position: int
+
+    @classmethod
+    def of(cls, state: DecoderState, decoder: RecurrentDecoder) -> PackedState:
+        """Pack a state of a decoder that there is a plan of."""
+        assert isinstance(state.memory, Memory)
+        values = state.memory.value if decoder.attend_first else ops.linear(state.memory.value, _context_weight(decoder))
+        fed = [] if state.feed is None else [state.feed]
+        parts = torch.cat([*(part for layer in state.layers for part in layer), *fed], -1)
+        batch, beam = parts.shape[:2]
+        places = torch.arange(batch * beam).view(batch, beam)
+        sources = Sources(state.memory.key.contiguous(), values.contiguous(), state.memory.lengths)
+        return cls(state, sources, parts.flatten(0, 1), places, torch.arange(batch), state.position)
+
+    def select(self, rows: Tensor, beams: Tensor) -> PackedState:
+        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        return replace(self, parents=self.parents[rows.unsqueeze(1), beams], sentences=self.sentences[rows])
+
+    def unpacked(self) -> DecoderState:
+        """Return the same as any decoder's state."""
+        first = self.first
+        sizes = [part.shape[-1] for layer in first.layers for part in layer]
+        *parts, fed = self.parts[self.parents].split([*sizes, self.parts.shape[1] - sum(sizes)], -1)
+        each = iter(parts)
+        return DecoderState(
+            layers=tuple(tuple(next(each) for _ in layer) for layer in first.layers),
+            memory=None if first.memory is None else first.memory.rows(self.sentences),
+            context=None,
+            feed=None if first.feed is None else fed,
+            position=self.position,
+        )
+
+
+def plan_of(decoder: RecurrentDecoder) -> RecurrentPlan | None:
+    """Copy the weights of a decoder for the native library; None where it cannot do what the decoder does.
+
+    It does GRU and LSTM layers with one attention over the whole source, of an additive, general or dot score, before or after them, in
+    float32 on a CPU, in evaluation.
+
+    Args:
+        decoder: with all its parts.
+
+    Example:
+        >>> from regard.config import RNNConfig
+        >>> from regard.models import build
+        >>> decoder = build(RNNConfig(), source_size=11, target_size=13).decoder
+        >>> plan_of(decoder) is None  # in training
+        True
+        >>> (plan_of(decoder.eval()) is None) == (native.library() is None)
+        True
+    """
+    attention, stack = decoder.attention, decoder.stack
+    if native.library() is None or decoder.training or not isinstance(attention, Attention):
+        return None
+    if attention.window is not None or attention.areas is not None or attention.choice is not None:
+        return None
+    parts = (decoder.embedding, attention.score, decoder.readout)
+    if any(type(part) not in known for part, known in zip(parts, _KNOWN, strict=True)) or decoder.embedding.max_norm is not None:
+        return None
+    if any(cell.kind == "tanh" for cell in _cells(stack)) or (decoder.attend_first and decoder.input_feeding):
+        return None
+    if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in decoder.parameters()):
+        return None
+    return RecurrentPlan(_weights(decoder, attention))
+
+
+def plan_of_cell(cell: RecurrentCell) -> EncoderPlan | None:
+    """Copy the recurrent weights of an encoder's layer for the native library; None where it cannot run it.
+
+    It does GRU and LSTM layers in float32 on a CPU.
+
+    Example:
+        >>> (plan_of_cell(RecurrentCell("gru", 5)) is None) == (native.library() is None)
+        True
+    """
+    if native.library() is None or cell.kind == "tanh" or cell.weight.dtype != torch.float32 or cell.weight.device.type != "cpu":
+        return None
+    return EncoderPlan(cell.weight, cell.bias)
+
+
+def native_step(plan: RecurrentPlan, tokens: Tensor, state: PackedState) -> tuple[Tensor, Tensor, PackedState]:
+    """Do a step by the plan of the decoder.
+
+    Args:
+        plan: of `plan_of`.
+        tokens: (B, K) long, the last of each hypothesis.
+        state: before it.
+
+    Returns:
+        The readouts (B, K, R), weights (B, K, S), and the new state.
+    """
+    readout, weights, parts = plan.step(Hypotheses(tokens, state.parts, state.parents, state.sentences), state.sources)
+    places = torch.arange(tokens.numel()).view(tokens.shape)
+    return readout, weights, replace(state, parts=parts, parents=places, position=state.position + 1)
+
+
+def _cells(stack: RecurrentStack) -> list[RecurrentCell]:
+    return [cell for cell in stack.cells if isinstance(cell, RecurrentCell)]
+
+
+def _affine(part: nn.Module | None) -> Affine | None:
+    return Affine(part.weight, part.bias) if isinstance(part, nn.Linear) else None
+
+
+def _weights(decoder: RecurrentDecoder, attention: Attention) -> RecurrentWeights:
+    stack, score = decoder.stack, attention.score
+    query, vector, scale = None, None, 1.0
+    match score:
+        case AdditiveScore():
+            query, vector = Affine(score.query.weight, None), score.vector
+        case ConcatScore():
+            query, vector = Affine(score.weight[:, : score.query_dim], None), score.vector
+        case DotScore() if score.scaled:
+            scale = stack.hidden_size**-0.5
+    below = [layer for layer in stack.inputs if isinstance(layer, nn.Linear)]
+    return RecurrentWeights(
+        table=decoder.embedding.weight,
+        scale=decoder.embedding.scale if isinstance(decoder.embedding, ScaledEmbedding) else 1.0,
+        layers=[
+            CellWeights(Affine(layer.weight, layer.bias), Affine(cell.weight, None), cell.bias)
+            for layer, cell in zip(below, _cells(stack), strict=True)
+        ],
+        extra=_affine(stack.extra),
+        query=query,
+        vector=vector,
+        score_scale=scale,
+        readout=_read(decoder),
+        attend_first=decoder.attend_first,
+        deep=isinstance(decoder.readout, DeepReadout),
+    )
+
+
+def _read(decoder: RecurrentDecoder) -> tuple[Affine, Affine | None, Affine | None]:
+    # The parts of the readout for state, word and context; of a maxout the first of every pair, then the second.
+    weight, bias, hidden = decoder.readout.linear.weight, decoder.readout.linear.bias, decoder.stack.hidden_size
+    context = Affine(_context_weight(decoder), None) if decoder.attend_first else None
+    if isinstance(decoder.readout, TanhReadout):
+        return Affine(weight[:, weight.shape[1] - hidden :], bias), None, context
+    state, word = _halves(weight)[:, :hidden], _halves(weight)[:, hidden : hidden + decoder.embedding.embedding_dim]
+    return Affine(state, _halves(bias)), Affine(word, None), context
+
+
+def _context_weight(decoder: RecurrentDecoder) -> Tensor:
+    # Attending last, the context goes nowhere but into the readout: each value is multiplied once, not every weighted sum of them.
+    weight, hidden = decoder.readout.linear.weight, decoder.stack.hidden_size
+    if isinstance(decoder.readout, TanhReadout):
+        return weight[:, : weight.shape[1] - hidden]
+    return _halves(weight)[:, hidden + decoder.embedding.embedding_dim :]
+
+
+def _halves(part: Tensor) -> Tensor:
+    return part.unflatten(0, (-1, 2)).transpose(0, 1).flatten(0, 1)

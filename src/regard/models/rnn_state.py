@@ -1,0 +1,59 @@
+"""Where the hypotheses of a recurrent decoder stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from regard.attention import Memory
+from regard.models.cross_attention import SourceMemory
+from regard.models.rnn_cells import Layers
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """Where the hypotheses of a batch stand. The source side has no beam axis: hypotheses are queries on it.
+
+    Attributes:
+        layers: for each layer its parts (hidden, and cell for an LSTM), each (B, K, H).
+        memory: the sources, or None without attention.
+        context: (B, K, C) or (B, 1, C): the fixed context without attention, else None.
+        feed: (B, K, R) the last attentional state when it is fed back, else None.
+        position: how many target tokens have been read.
+    """
+
+    layers: Layers
+    memory: Memory | SourceMemory | None
+    context: Tensor | None
+    feed: Tensor | None
+    position: int
+
+    @property
+    def top(self) -> Tensor:
+        """The output of the last layer, (B, K, H)."""
+        return self.layers[-1][0]
+
+    def repeat(self, hypotheses: int) -> DecoderState:
+        """Let so many hypotheses go on from the only one of each sentence."""
+
+        def spread(part: Tensor) -> Tensor:
+            return part.expand(-1, hypotheses, -1)
+
+        layers = tuple(tuple(spread(part) for part in layer) for layer in self.layers)
+        return replace(self, layers=layers, feed=None if self.feed is None else spread(self.feed))
+
+    def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
+        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        same = rows.shape[0] == self.layers[0][0].shape[0]
+
+        def pick(part: Tensor) -> Tensor:
+            return part[rows.unsqueeze(1), beams]
+
+        return replace(
+            self,
+            layers=tuple(tuple(pick(part) for part in layer) for layer in self.layers),
+            memory=self.memory if same or self.memory is None else self.memory.rows(rows),
+            context=self.context if same or self.context is None else self.context.index_select(0, rows),
+            feed=None if self.feed is None else pick(self.feed),
+        )

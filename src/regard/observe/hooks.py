@@ -1,0 +1,87 @@
+"""The hooks that say which module of a model is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+Enter = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any]], None]
+
+
+class Hooks:
+    """Hooks on the modules that are wanted, as long as it is entered.
+
+    A `nn.TransformerEncoderLayer` leaves its fused way where a hook is on it or on a part of it. Such modules are told by two hooks on all
+    modules there are, which it does not ask about; those are not given keyword arguments.
+
+    Args:
+        model: the model.
+        names: the modules that are wanted, by identity.
+        enter: called before the forward of each, with its name and what it is called with.
+        leave: called behind it, also when it failed.
+
+    Attributes:
+        ran: whether the model was called.
+    """
+
+    def __init__(self, model: nn.Module, names: dict[int, str], enter: Enter, leave: Callable[[nn.Module], None]) -> None:
+        self.ran = False
+        self._model, self._enter, self._leave = model, enter, leave
+        self._handles: list[RemovableHandle] = []
+        self._apart: dict[int, str] = {}
+        self._hooked: list[tuple[str, nn.Module]] = []
+        fused: set[int] = set()
+        for name, module in model.named_modules():
+            if isinstance(module, nn.TransformerEncoderLayer):
+                inside = {id(part) for part in module.modules()}
+                fused |= inside
+                if inside & names.keys():
+                    self._apart[id(module)] = names.get(id(module), name)
+            if id(module) not in names:
+                continue
+            if id(module) in fused:
+                if isinstance(module, nn.MultiheadAttention):
+                    self._apart[id(module)] = names[id(module)]
+            elif not _plain(module):
+                self._hooked.append((names[id(module)], module))
+
+    def __enter__(self) -> Hooks:
+        for name, module in self._hooked:
+            self._handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+            self._handles.append(module.register_forward_hook(self._behind, always_call=True))
+        if self._apart:
+            self._handles.append(register_module_forward_pre_hook(self._before_any))
+            self._handles.append(register_module_forward_hook(self._behind_any, always_call=True))
+        if id(self._model) not in self._apart:
+            self._handles.append(self._model.register_forward_pre_hook(self._see_run))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _see_run(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        self.ran = True
+
+    def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        self._leave(module)
+
+    def _before_any(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if id(module) in self._apart:
+            self._enter(self._apart[id(module)], module, args, {})
+
+    def _behind_any(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if id(module) in self._apart:
+            self._leave(module)
+
+
+def _plain(module: nn.Module) -> bool:
+    """Say whether a module is one of torch's that attends to nothing: a linear map, a norm, a dropout."""
+    own = type(module).__module__.startswith("torch.nn.modules.") and not isinstance(module, nn.MultiheadAttention)
+    return own and next(module.children(), None) is None

@@ -1,0 +1,269 @@
+"""What listens while a model runs: hooks that say which module is at work, and a mode that sees the functions it calls."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard.attention.recorder import RecordedWeights, recording
+from regard.errors import ConfigError
+from regard.observe.byhand import FOLLOWED, SOFTMAX, Follower
+from regard.observe.call import AttentionCall
+from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
+from regard.observe.hooks import Hooks
+from regard.observe.huggingface import layouts_told
+from regard.observe.scopes import Kind, Scope, in_backward, kind_of
+from regard.observe.weights import attention_weights, check_heads
+
+SEEN = {"scaled_dot_product_attention", *SOFTMAX, *FUSED}
+"""Functions of torch that attend."""
+# Regard's own modules say themselves what they attend to; the functions that they call are not recorded again.
+OWN = ("regard.attention.", "regard.integrations.calls")
+# Code between a function of torch and the module that wanted it.
+BETWEEN = ("torch.", "regard.ops.", "regard.observe.")
+
+_active: list[Observer] = []
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every function of torch that is called, and calls it."""
+
+    def __init__(self, see: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.compiler.is_compiling():  # the compiler comes this way, too, and shall find nothing but the call
+            return func(*args, **(kwargs or {}))
+        return self._see(func, args, kwargs or {})
+
+
+class _Work(threading.local):
+    """The modules at work in a thread, the innermost last, and the softmaxes that they computed."""
+
+    def __init__(self, record: Callable[[Scope, Tensor], None]) -> None:
+        self.scopes: list[Scope] = []
+        self.follower = Follower(record)
+
+
+class Observer:
+    """Records the calls of attention in some modules of a model between `start` and `stop`.
+
+    Args:
+        model: the model.
+        names: the modules whose attention is wanted, by identity.
+        heads: which heads; None: all.
+        areas: whether to keep the weights of areas, too.
+
+    Attributes:
+        calls: what was recorded, in order.
+        reached: whether a module that is wanted was called.
+    """
+
+    def __init__(self, model: nn.Module, names: dict[int, str], *, heads: Sequence[int] | None, areas: bool) -> None:
+        self.calls: list[AttentionCall] = []
+        self.reached = False
+        self._model, self._names, self._heads, self._areas = model, names, heads, areas
+        self._wanted = set(names.values())
+        self._weights = names_of_weights(model, names)
+        self._work = _Work(self._by_hand)
+        self._mode = _Mode(self._see)
+        self._left: list[Scope] = []
+        self._hooks = Hooks(model, names, self._enter, self._leave)
+        self._stack = ExitStack()
+
+    @property
+    def ran(self) -> bool:
+        """Whether the model was called, or a part of it that is wanted."""
+        return self._hooks.ran or self.reached
+
+    @property
+    def missed(self) -> list[Scope]:
+        """The calls of modules that say of themselves that they attend, and in which nothing was recorded."""
+        return [scope for scope in self._left if not scope.seen]
+
+    def start(self) -> None:
+        """Listen to the model.
+
+        Raises:
+            ConfigError: it, or a part of it, is being watched already.
+        """
+        if any(self._names.keys() & other._names.keys() for other in _active):
+            raise ConfigError(f"watch: {type(self._model).__name__} is being watched already; use what that block records")
+        with ExitStack() as stack:
+            _active.append(self)
+            stack.callback(_active.remove, self)
+            stack.callback(self._work.follower.clear)
+            stack.enter_context(fast_path_kept(_Mode))
+            stack.enter_context(layouts_told(self._layout))
+            stack.enter_context(recording(self._own, areas=self._areas, wanted=self._wants))
+            stack.enter_context(self._hooks)
+            self._stack = stack.pop_all()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._stack.close()
+
+    def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling() or in_backward():
+            return
+        self.reached = True
+        self._work.scopes.append(Scope(name, module, args, kwargs))
+        if len(self._work.scopes) == 1:  # where nothing is watched, nothing is slowed down
+            self._mode.__enter__()
+
+    def _leave(self, module: nn.Module) -> None:
+        work = self._work
+        if torch.compiler.is_compiling() or not work.scopes or work.scopes[-1].module is not module:
+            return
+        scope = work.scopes.pop()
+        scope.args, scope.kwargs = (), {}
+        if scope.attends and not scope.seen:
+            self._left.append(scope)
+        work.follower.leave(len(work.scopes) + 1)
+        if not work.scopes:
+            work.follower.clear()
+            self._mode.__exit__(None, None, None)
+
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", "").partition(".")[0]  # an operator of torch.ops has an overload's name behind its own
+        work = self._work
+        if not work.scopes:
+            return func(*args, **kwargs)
+        if name == "multi_head_attention_forward":
+            return self._multi_head(func, args, kwargs)
+        follow = bool(work.follower) and name in FOLLOWED
+        if not follow and name not in SEEN:
+            return func(*args, **kwargs)
+        if follow:
+            with torch._C.DisableTorchFunction():  # other modes see what the model does, and nothing of this
+                work.follower.before(name, args, kwargs)
+        out = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if follow:
+                work.follower.after(func, name, out, args, kwargs)
+            elif name in FUSED:
+                self._fused(FUSED[name](*args, **kwargs))
+            elif work.scopes[-1].name in self._wanted and not _called_by_regard():
+                if name in SOFTMAX:
+                    scope = work.scopes[-1]
+                    scope.kind = kind_of(work.scopes)
+                    work.follower.begin(out, scope, len(work.scopes), args, kwargs)
+                else:
+                    self._dot_product(*args, **kwargs)
+        return out
+
+    def _dot_product(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **more: Any,
+    ) -> None:
+        scope = self._work.scopes[-1]
+        kind = kind_of(self._work.scopes)
+        given = {"mask": attn_mask, "causal": is_causal, "scale": more.get("scale")}
+        if scope.layout is None or scope.layout == tuple(query.shape[1:3]):
+            self._take(scope.name, kind, attention_weights(query, key, **given, heads=self._heads))
+            return
+        # One query of many heads, folded into several queries of the heads that share keys.
+        weights = attention_weights(query, key, **given)
+        self._take(scope.name, kind, self._chosen(weights.reshape(weights.shape[0], *scope.layout, weights.shape[-1])))
+
+    def _fused(self, packed: Packed) -> None:
+        layer = self._weights.get(id(packed.weight))
+        if layer is None:
+            return
+        weights = packed.weights(self._heads)
+        encoder = next((scope for scope in reversed(self._work.scopes) if isinstance(scope.module, nn.TransformerEncoder)), None)
+        if packed.states.is_nested and encoder is not None:
+            # The encoder took padding out of its batch: as many rows and columns as it was given.
+            given = encoder.args[0] if encoder.args else encoder.kwargs["src"]
+            missing = given.shape[1] - weights.shape[-1]
+            weights = F.pad(weights, (0, missing, 0, missing))
+        self._take(layer, "self" if packed.keys is packed.states else "cross", weights)
+
+    def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = {**dict(zip(("query", "key", "value", "embed_dim_to_check", "num_heads"), args, strict=False)), **kwargs}
+        around = self._work.scopes[-1]
+        # An encoder layer has no hooks of its own: what it calls is told by its weights.
+        name = next((self._weights[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._weights), around.name)
+        if name not in self._wanted:
+            return func(*args, **kwargs)
+        kind: Kind = "self" if given["key"] is given["query"] else "cross"
+        self._work.scopes.append(Scope(name, around.module, kind=kind, num_heads=given["num_heads"]))
+        try:
+            with self._mode:
+                return open_multi_head()(*args, **kwargs)
+        finally:
+            self._work.scopes.pop()
+
+    def _by_hand(self, scope: Scope, weights: Tensor) -> None:
+        weights = weights.detach()
+        if weights.dim() == 3:
+            weights = weights.unsqueeze(1) if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
+        while weights.dim() < 4:
+            weights = weights.unsqueeze(0)
+        scope.seen = True  # also where the product comes after the module
+        self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights.flatten(0, -4))))
+
+    def _wants(self, attention: nn.Module) -> bool:
+        return id(attention) in self._names and not in_backward()
+
+    def _own(self, sight: RecordedWeights) -> None:
+        """Record a call of one of Regard's own modules."""
+        name = self._names[id(sight.attention)]
+        areas = None if sight.area_weights is None else _copied(self._chosen(sight.area_weights))
+        self._take(name, _own_kind(name, self._work.scopes), _copied(self._chosen(sight.weights)), areas)
+
+    def _layout(self, layout: tuple[int, int] | None) -> None:
+        if self._work.scopes:
+            self._work.scopes[-1].layout = layout
+
+    def _chosen(self, weights: Tensor) -> Tensor:
+        heads = check_heads(self._heads, weights.shape[1])
+        return weights if heads is None else weights[:, list(heads)]
+
+    def _take(self, layer: str, kind: Kind, weights: Tensor, areas: Tensor | None = None) -> None:
+        for scope in self._work.scopes:
+            scope.seen = True
+        heads = None if self._heads is None else tuple(self._heads)
+        self.calls.append(AttentionCall(layer, kind, weights, areas, heads))
+
+
+def _copied(weights: Tensor) -> Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        return weights.detach().to("cpu", torch.float32, copy=True)
+
+
+def _called_by_regard() -> bool:
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "") + "."
+        if not name.startswith(BETWEEN):
+            return name.startswith(OWN)
+        frame = frame.f_back
+    return False
+
+
+def _own_kind(name: str, scopes: Sequence[Scope]) -> Kind:
+    from regard.models.attention_maps import attention_site
+
+    parts = name.split(".")
+    for start in range(len(parts)):  # a model of ours may be part of another one
+        try:
+            return "self" if attention_site(".".join(parts[start:])).kind == "self" else "cross"
+        except ConfigError:
+            continue
+    return kind_of(scopes)

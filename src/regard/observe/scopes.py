@@ -1,0 +1,115 @@
+"""Which module is at work: its name, what it was called with, and whether it attends to its own sequence or to another one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+Kind = Literal["self", "cross"]
+
+ATTENDS = re.compile(r"[Aa]tt(?:en(?:tion|d)|n)")
+"""What a class is called that attends."""
+HELPS = re.compile(r"Norm|Bias|Mask|Output|Drop|Embed|Position")
+"""What a class is called that only helps one."""
+# Words in the name of an argument that is no sequence to attend to.
+ASIDE = {"mask", "bias", "pos", "position", "rope", "rotary", "cos", "sin", "freqs", "past", "cache"}
+
+
+@dataclass(slots=True, eq=False)
+class Scope:
+    """A module while its forward runs.
+
+    Attributes:
+        name: of the module in the model.
+        module: the module.
+        args: it was called with.
+        kwargs: likewise.
+        kind: of its attention, where that is known without a look at the arguments.
+        num_heads: how many heads lie within the batch of three-dimensional weights; None: none do.
+        layout: (H, T) that weights have, where a kernel was called with heads and queries folded into each other.
+        lost: why a softmax that it computed could not be followed to its values.
+        seen: whether a call was recorded inside.
+    """
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    kind: Kind | None = None
+    num_heads: int | None = None
+    layout: tuple[int, int] | None = None
+    lost: str = ""
+    seen: bool = False
+
+    @property
+    def attends(self) -> bool:
+        """Whether the class says of itself that it attends."""
+        return _says_attention(type(self.module))
+
+
+@cache
+def _says_attention(kind: type) -> bool:
+    return bool(ATTENDS.search(kind.__name__)) and not HELPS.search(kind.__name__)
+
+
+def kind_of(scopes: Sequence[Scope]) -> Kind:
+    """Tell self-attention from cross-attention by what the modules at work were called with, the innermost last.
+
+    A module that was given one sequence attends to it; one that was given two attends from the first to the second. A part of an attention
+    module (called with projected queries, keys and values) says nothing: then the module around it is asked.
+    """
+    for place in range(len(scopes) - 1, -1, -1):
+        scope = scopes[place]
+        if scope.kind is not None:
+            return scope.kind
+        given = [id(tensor) for tensor in _sequences(scope)][:3]
+        if len(given) < 2 or given[1] == given[0]:
+            if given:
+                return "self"
+            continue
+        inside = place > 0 and scopes[place - 1].attends
+        if not inside and len(set(given)) < 3:
+            return "cross"
+    return "cross" if any(_sequences(scope) for scope in scopes) else "self"
+
+
+def _sequences(scope: Scope) -> list[Tensor]:
+    """List the tensors a module was called with that have as many axes as the first: sequences of states, in the order of its signature."""
+    found: list[Tensor] = []
+    for name, value in _named(scope):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or ASIDE & set(name.lower().split("_")):
+            continue
+        # A single state (B, D) may ask a sequence (B, S, D), as in a recurrent decoder.
+        if not found or value.dim() == found[0].dim() or (value.dim(), found[0].dim()) == (3, 2):
+            found.append(value)
+    return found
+
+
+def _named(scope: Scope) -> Iterator[tuple[str, Any]]:
+    names = _parameters(type(scope.module).forward)
+    for number, value in enumerate(scope.args):
+        yield names[number] if number < len(names) else "", value
+    yield from sorted(scope.kwargs.items(), key=lambda pair: names.index(pair[0]) if pair[0] in names else len(names))
+
+
+@cache
+def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
+    """List the positional parameters of a forward, without self."""
+    try:
+        found = inspect.signature(forward).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(parameter.name for parameter in found if parameter.kind in kinds)[1:]
+
+
+def in_backward() -> bool:
+    """Say whether autograd is at work: what runs then was recorded before, and is computed again to save memory."""
+    return torch._C._current_graph_task_id() != -1

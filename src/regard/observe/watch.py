@@ -1,0 +1,171 @@
+"""Watch any PyTorch model: record what every attention in it attends to, without a change to the model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.errors import ConfigError, listed, shown
+from regard.observe.call import Unseen
+from regard.observe.images import find_patches
+from regard.observe.observer import Observer
+from regard.observe.recording import Recording
+from regard.observe.scopes import Scope
+
+ADVICE = (
+    "call F.scaled_dot_product_attention, or multiply torch.softmax(scores, -1) with the values; switch off kernels outside PyTorch "
+    "(FlashAttention, xFormers, FlexAttention) and compiled functions"
+)
+
+
+@contextmanager
+def watch(
+    model: nn.Module,
+    *,
+    layers: str | Collection[str] | None = None,
+    heads: int | Sequence[int] | None = None,
+    areas: bool = False,
+    strict: bool = True,
+) -> Iterator[Recording]:
+    """Record what every attention of a model attends to while it runs in this block. Any PyTorch model, as it is.
+
+    Seen are `nn.MultiheadAttention` and `nn.Transformer` (their fused paths, too), every call of `F.scaled_dot_product_attention`, every
+    softmax over the last axis that multiplies values (attention written by hand, "eager" in Hugging Face models), and Regard's own modules.
+    Weights are those before dropout. Those of fused kernels are computed once more on the side, some queries at a time. The output of the
+    model, its gradients and the random numbers that it draws stay the same, bit for bit; only decoding with Regard's own models leaves its
+    native step, which changes last digits.
+
+    Args:
+        model: any module; it runs in training or in eval mode, as often as wanted, with `generate`, too.
+        layers: names of modules, or patterns with `*`, as `model.named_modules()` has them; a name stands for all modules inside, too. Only
+            these cost time and memory. None: all.
+        heads: number of a head, or several, from 0; None: all.
+        areas: keep the weights of areas too, where Regard's attention attends to areas.
+        strict: at the end raise an error where a module that attends was not seen. False: list it in `Recording.unseen`.
+
+    Yields:
+        `Recording`: the calls, and the maps they make; `regard.view(seen, tokens)` shows them.
+
+    Raises:
+        ConfigError: no module is named so, the model is compiled, or it is being watched already. At the end, unless `strict` is off:
+            modules that attend ran and were not seen; the message names them and says what to do.
+
+    Example:
+        >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3, enable_nested_tensor=False)
+        >>> with watch(model, layers="layers.2") as seen:
+        ...     output = model(torch.ones(1, 5, 8))
+        >>> [(call.layer, call.kind, tuple(call.weights.shape)) for call in seen]
+        [('layers.2.self_attn', 'self', (1, 2, 5, 5))]
+    """
+    _check_model(model)
+    names = chosen_modules(model, layers)
+    observer = Observer(model, names, heads=_read_heads(heads), areas=areas)
+    recording = Recording(type(model).__name__, observer.calls, patches=find_patches(model))
+    observer.start()
+    try:
+        yield recording
+    finally:
+        observer.stop()
+    recording.unseen = _unseen(observer.missed)
+    if strict:
+        _check_seen(model, observer, recording, layers)
+
+
+def _check_model(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"watch: expected a torch.nn.Module, found {type(model).__name__}; name the module that it calls")
+    eager = _compiles_nothing()
+    for name, module in model.named_modules():
+        where = f"watch: {name or type(model).__name__}"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError(f"{where} is TorchScript, which cannot be seen into; watch the model it was made from")
+        if not eager and (type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None):
+            raise ConfigError(
+                f"{where} is compiled, and a compiled graph cannot be seen into; put the block inside "
+                'torch.compiler.set_stance("force_eager"), or watch the model before torch.compile'
+            )
+
+
+def _compiles_nothing() -> bool:
+    """Say whether compiled code runs uncompiled at present."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return getattr(getattr(frames, "_stance", None), "stance", "default") == "force_eager"
+
+
+def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> dict[int, str]:
+    """Name the modules that are wanted, by identity: those whose name, or that of a module around them, is asked for.
+
+    Raises:
+        ConfigError: a pattern that fits none; names modules that attend.
+
+    Example:
+        >>> model = nn.Sequential(nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2))
+        >>> list(chosen_modules(model, "1").values())
+        ['1', '1.out_proj']
+    """
+    # A compiled model that runs uncompiled goes by the names it had.
+    names = {id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod") for name, module in model.named_modules()}
+    if layers is None:
+        return {key: name or type(model).__name__ for key, name in names.items()}
+    patterns = [layers] if isinstance(layers, str) else list(layers)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise ConfigError(f"watch: layers: expected names of modules such as 'decoder.*', found {shown(pattern)}")
+        if not any(fnmatchcase(name, pattern) for name in names.values() if name):
+            known = [names[id(module)] for module in model.modules() if names[id(module)] and Scope("", module).attends]
+            raise ConfigError(
+                f"watch: layers: {shown(pattern)} is the name of no module; modules that attend: {listed(known, most=6) or 'none by name'}"
+            )
+    return {key: name for key, name in names.items() if any(_matches(name, pattern) for pattern in patterns)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts = name.split(".")
+    return bool(name) and any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+
+
+def _read_heads(heads: int | Sequence[int] | None) -> list[int] | None:
+    if heads is None:
+        return None
+    found = list(heads) if isinstance(heads, Iterable) else [heads]
+    if not found or not all(isinstance(head, int) and not isinstance(head, bool) and head >= 0 for head in found):
+        raise ConfigError(f"watch: heads: expected numbers of heads from 0 on, found {shown(heads)}")
+    return found
+
+
+def _unseen(missed: list[Scope]) -> list[Unseen]:
+    """List the modules in which nothing was seen, the innermost ones, each once."""
+    names = list(dict.fromkeys(scope.name for scope in missed))
+    inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
+    first = {scope.name: scope for scope in reversed(missed)}
+    return [Unseen(name, _reason(first[name])) for name in inner]
+
+
+def _reason(scope: Scope) -> str:
+    implementation = getattr(getattr(scope.module, "config", None), "_attn_implementation", None)
+    if isinstance(implementation, str) and implementation not in ("eager", "sdpa"):
+        return f'its attention is {implementation!r}, a kernel of its own; model.set_attn_implementation("sdpa") can be seen'
+    found = scope.lost or "no scaled_dot_product_attention, and no softmax that multiplies values"
+    return f"{type(scope.module).__name__}: {found}; {ADVICE}"
+
+
+def _check_seen(model: nn.Module, observer: Observer, recording: Recording, layers: Any) -> None:
+    name = type(model).__name__
+    if recording.unseen:
+        more = f" and {len(recording.unseen) - 1} more modules" if len(recording.unseen) > 1 else ""
+        first = recording.unseen[0]
+        raise ConfigError(
+            f"watch: {name}: {len(observer.calls)} calls were recorded, but the attention of {first.layer}{more} was not seen "
+            f"({first.reason}); with strict=False the block records the rest and lists these in `unseen`"
+        )
+    if observer.calls or not observer.ran:
+        return
+    if layers is not None and not observer.reached:
+        raise ConfigError(f"watch: {name} ran, but the modules of layers={shown(layers)} were not called, or attend to nothing")
+    raise ConfigError(f"watch: {name} ran, and no attention was seen in it: no module says it attends, and nothing was recorded; {ADVICE}")

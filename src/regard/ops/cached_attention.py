@@ -1,0 +1,91 @@
+"""Attention to items that lie scattered in one store: a search neither copies nor moves what its hypotheses have in common."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from regard.ops.area_attention import area_attention
+from regard.ops.area_windows import check_areas
+from regard.ops.kernels import indexed_cpu
+from regard.ops.masks import length_mask
+from regard.ops.softmax import masked_softmax
+from regard.ops.tensor_checks import Argument, Signature
+
+_ARGUMENTS = Signature(
+    "cached_attention",
+    Argument("query", "G K H D"),
+    Argument("keys", "N H D", dtype="query"),
+    Argument("values", "N H D", dtype="query"),
+    Argument("places", "G L", dtype="int64"),
+    Argument("lengths", "G", dtype="int64", optional=True),
+)
+
+
+def cached_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    places: Tensor,
+    *,
+    lengths: Tensor | None = None,
+    scale: float | None = None,
+    max_area: int = 1,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Attend with groups of queries to the items that a table names for each group.
+
+        weights[g, k, h, i] = softmax over i of scale * query[g, k, h] . keys[places[g, i], h]
+        context[g, k, h] = sum over i of weights[g, k, h, i] * values[places[g, i], h]
+
+    With areas (Li et al. 2018, Eq. 3 and 4) items that stand next to each other in a table are attended to together, too: the softmax goes
+    over all runs of up to A of them, the score of a run is the mean of its items', and a weight is the sum of those of the runs that hold
+    the item.
+
+    A hypothesis of a beam search has its past in such a table: what was written stays where it is, and only tables are reordered. The
+    hypotheses of one source are a group of queries to its states.
+
+    Args:
+        query: (G, K, H, D).
+        keys: (N, H, D).
+        values: (N, H, D).
+        places: (G, L) long, each 0 to N - 1.
+        lengths: (G,) long, how many of a group's places count; None: all L. A length of 0 gives zeros.
+        scale: of the scores; None: 1 / sqrt(D).
+        max_area: A, the most items of an area; 1: items alone.
+        need_weights: return the weights, too.
+
+    Returns:
+        context (G, K, H, D), and weights (G, K, H, L) or None.
+
+    Raises:
+        ShapeError: shapes or dtypes do not agree; the message holds them.
+        RangeError: a place names no item, or a length is negative or above L; the message holds it (not on a GPU).
+        ConfigError: an area has no item.
+
+    Example:
+        >>> import torch
+        >>> items = torch.tensor([[[1.0]], [[2.0]], [[4.0]]])
+        >>> cached_attention(torch.zeros(1, 1, 1, 1), items, items, torch.tensor([[2, 0]]))[0].item()
+        2.5
+    """
+    _ARGUMENTS.check(query, keys, values, places, lengths)
+    check_areas(max_area, None)
+    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+    table = indexed_cpu.SlotTable(places, lengths)
+    if indexed_cpu.supports(query, keys, values, table):
+        return indexed_cpu.attend(query, keys, values, table, scale=scale, max_area=max_area, need_weights=need_weights)
+    indexed_cpu.check_slots(table, keys.shape[0])
+    key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
+    mask = None if lengths is None else length_mask(lengths, places.shape[1])[:, None, None]
+    if mask is not None:  # a weight of 0 does not help against NaN in a place that does not count
+        key, value = (part.masked_fill(~mask.mT, 0.0) for part in (key, value))
+    if max_area > 1:
+        found = area_attention(query.transpose(1, 2), key, value, max_area=max_area, mask=mask, scale=scale, need_weights=need_weights)
+        context, weights = found if isinstance(found, tuple) else (found, None)
+        return context.transpose(1, 2), None if weights is None else weights.transpose(1, 2)
+    scores = query.transpose(1, 2) @ key.mT * scale
+    weights = masked_softmax(scores, mask)
+    context = (weights @ value.to(weights.dtype)).transpose(1, 2)
+    return context, weights.transpose(1, 2) if need_weights else None

@@ -1,6 +1,0 @@
-#define REAL_IS_FLOAT 1
-#include "target_avx512.h"
-#if HAVE_TARGET
-#include "best_body.h"
-#include "target_end.h"
-#endif

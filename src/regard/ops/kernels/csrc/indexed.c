@@ -1,6 +1,0 @@
-/* The entry point of attention to scattered items. */
-#include "indexed.h"
-
-#include "entry.h"
-
-ENTRY(indexed, IndexedCall)

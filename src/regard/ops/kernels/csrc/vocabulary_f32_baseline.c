@@ -1,6 +1,0 @@
-#define REAL_IS_FLOAT 1
-#include "target_baseline.h"
-#if HAVE_TARGET
-#include "vocabulary_body.h"
-#include "target_end.h"
-#endif

@@ -1,0 +1,66 @@
+"""Logits that nobody has computed yet: a search that wants the best few of them never needs to."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.ops.kernels import native
+from regard.ops.kernels.panels import Affine
+from regard.ops.kernels.vocabulary_cpu import OutputPlan, RunningTotals
+from regard.ops.linear import Linear, cached_by_owner
+
+
+class LazyLogits(NamedTuple):
+    """Logits (..., V) = `output(hidden)`, not computed.
+
+    Attributes:
+        hidden: (..., R).
+        output: the output layer.
+        plan: its weights as the native library wants them.
+    """
+
+    hidden: Tensor
+    output: Linear
+    plan: OutputPlan
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape that the logits would have."""
+        return torch.Size([*self.hidden.shape[:-1], self.plan.size])
+
+    def read(self) -> Tensor:
+        """Compute them."""
+        return self.output(self.hidden)
+
+    def best(
+        self, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and tokens (..., C) of the best that are not `forbidden` (n,), at most V; a tie goes to the lower token.
+
+        Where none is left or possible, `instead` stands first, with a log-probability of at least `least`, and -inf behind it.
+        `sums` tells what else matters: see there.
+        """
+        return self.plan.best(self.hidden, min(count, self.plan.size), forbidden, instead=instead, least=least, sums=sums)
+
+
+def lazy_logits(hidden: Tensor, output: Linear) -> LazyLogits | None:
+    """Return logits that are not computed; None outside `packed_weights` in float32, and where the native library would not be faster.
+
+    Args:
+        hidden: (..., R).
+        output: R to V.
+
+    Example:
+        >>> lazy_logits(torch.ones(2, 3), Linear(3, 5)) is None
+        True
+    """
+    library = native.library()
+    if library is None or not library.regard_target() or hidden.dtype != torch.float32 or hidden.device.type != "cpu":
+        return None
+    if output.weight.dtype != torch.float32 or output.weight.device.type != "cpu":
+        return None
+    plan = cached_by_owner(output, lambda: OutputPlan(Affine(output.weight, output.bias)))
+    return None if plan is None else LazyLogits(hidden, output, plan)

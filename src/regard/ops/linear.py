@@ -1,0 +1,398 @@
+"""Linear maps for training loops: the faster of two matrix libraries, and one weight product for many steps.
+
+`linear` is `torch.nn.functional.linear`. On CPUs where MKL does not use the widest vector units (any vendor but Intel), float32 products
+go through oneDNN instead, which torch's CPU builds also carry: about twice the speed on such a machine (`benchmarks/matmul.py`). Which
+one is used depends on the processor alone, never on a timing, so that a run can be repeated bit by bit.
+`REGARD_MATMUL=blas|onednn` forces one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.errors import ConfigError
+from regard.ops.tensor_checks import Argument, Signature, is_plain
+
+_ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
+
+
+@functools.cache
+def matmul_path() -> tuple[str, str]:
+    """Name the library that multiplies float32 matrices on this CPU, and why.
+
+    Returns:
+        ("onednn" or "blas", the reason in words).
+
+    Raises:
+        ConfigError: `REGARD_MATMUL` holds something else than blas or onednn, or onednn is forced but absent.
+
+    Example:
+        >>> matmul_path()[0] in ("blas", "onednn")
+        True
+    """
+    forced = os.environ.get("REGARD_MATMUL", "")
+    if forced not in ("", "blas", "onednn"):
+        raise ConfigError(f"REGARD_MATMUL: expected blas or onednn, found {forced!r}")
+    available = _has_onednn()
+    if forced == "onednn" and not available:
+        raise ConfigError("REGARD_MATMUL=onednn: this build of torch has no oneDNN linear")
+    if forced:
+        return forced, "forced by REGARD_MATMUL"
+    if not available:
+        return "blas", "this build of torch has no oneDNN linear"
+    if platform.machine().lower() not in ("x86_64", "amd64") or _is_intel():
+        return "blas", "torch's BLAS is the fast one on this processor"
+    return "onednn", "an x86-64 processor on which MKL does not use the widest vector units"
+
+
+@functools.cache
+def bfloat16_path() -> tuple[str, str]:
+    """Name what multiplies numbers that `packed_weights` rounds to bfloat16 on this CPU, and why.
+
+    Returns:
+        ("onednn" or "float32", the reason in words).
+
+    Example:
+        >>> bfloat16_path()[0] in ("onednn", "float32")
+        True
+    """
+    if not _has_onednn():
+        return "float32", "this build of torch has no oneDNN linear"
+    # Elsewhere oneDNN refuses such weights, and torch's own product of them takes several times that of float32.
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "float32", "oneDNN multiplies no bfloat16 on this processor"
+    return "onednn", "oneDNN multiplies bfloat16 on this processor"
+
+
+def _has_onednn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _is_intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "intel" in platform.processor().lower()
+
+
+def _use_onednn(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and matmul_path()[0] == "onednn" and is_plain()
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
+    if _use_onednn(x):
+        if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
+            weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it, a copy costs a hundredth
+        elif weight.stride(0) == 1 and weight.shape[1] > 1 and weight.stride(1) != weight.shape[0]:
+            weight = weight.t().contiguous().t()  # such a slice, turned: a thousandth
+        return _onednn(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # It reads a bias as if its numbers lay side by side.
+    return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
+
+
+def _autocast(x: Tensor) -> torch.dtype:
+    kind = x.device.type  # float64 stays what it is, as in torch
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x.dtype
+
+
+def outer_product(grad: Tensor, x: Tensor) -> Tensor:
+    """Return `grad.T @ x`, the gradient (O, I) of a weight, for grad (N, O) and x (N, I).
+
+    Example:
+        >>> outer_product(torch.ones(5, 2), torch.ones(5, 3)).tolist()
+        [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
+    """
+    # oneDNN copies its left factor where that is transposed: let it be the smaller one.
+    return _product(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else _product(grad.t(), x.t())
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        ctx.save_for_backward(flat, weight)
+        ctx.shape, ctx.bias = x.shape, bias is not None
+        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        flat, weight = ctx.saved_tensors
+        grad = grad.reshape(flat.shape[0], weight.shape[0])
+        # Of a wide weight the transposed copy is cheap beside what oneDNN loses without it.
+        turned = weight.t().contiguous() if weight.shape[0] > weight.shape[1] and grad.shape[0] > weight.shape[0] else weight.t()
+        x_grad = _product(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        weight_grad = outer_product(grad, flat) if ctx.needs_input_grad[1] else None
+        return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
+
+
+# Of the steps so far: the backward pass by its number, the gradient (N, O) of the product, its input (N, I).
+StepTape = list[tuple[int, Tensor, Tensor]]
+
+
+def _forget_other_passes(tape: StepTape) -> None:
+    # A pass that was asked for other gradients only, such as that of an input, runs the steps but not the collector behind them.
+    if tape and tape[-1][0] != torch._C._current_graph_task_id():
+        tape.clear()
+
+
+class _Collect(torch.autograd.Function):
+    # Stands between a parameter and the steps that use it. The engine runs it after all of them: one product over all steps.
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, tape: StepTape) -> Tensor:
+        ctx.tape = tape
+        ctx.set_materialize_grads(False)
+        return weight.view_as(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
+        _forget_other_passes(ctx.tape)
+        if not ctx.tape:
+            return None, None
+        _passes, grads, inputs = zip(*ctx.tape, strict=True)
+        ctx.tape.clear()
+        return outer_product(torch.cat(grads), torch.cat(inputs)), None
+
+
+class _Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tape: StepTape) -> Tensor:
+        flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        ctx.save_for_backward(flat, weight)
+        ctx.tape, ctx.shape, ctx.bias = tape, x.shape, bias is not None
+        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        flat, weight = ctx.saved_tensors
+        grad = grad.reshape(flat.shape[0], weight.shape[0])
+        _forget_other_passes(ctx.tape)
+        ctx.tape.append((torch._C._current_graph_task_id(), grad, flat))
+        return _product(grad, weight.t()).view(ctx.shape), None, grad.sum(0) if ctx.bias else None, None
+
+
+class _Steps:
+    # The weights met so far in a recurrent loop: each with its collector and the tape its steps write in the backward pass.
+    def __init__(self) -> None:
+        # The weight itself is kept so that its id stays its own while the loop runs.
+        self._weights: dict[int, tuple[Tensor, Tensor, StepTape]] = {}
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        dtype = _autocast(x)
+        if id(weight) not in self._weights:
+            self._weights[id(weight)] = (weight, _Collect.apply(weight.to(dtype), tape := StepTape()), tape)
+        _, collector, tape = self._weights[id(weight)]
+        return _Step.apply(x.to(dtype), collector, None if bias is None else bias.to(dtype), tape)
+
+
+_steps: ContextVar[_Steps | None] = ContextVar("_steps", default=None)
+
+
+@contextmanager
+def recurrent_steps() -> Iterator[None]:
+    """Take the gradient of every weight used by `linear` in this block as one product over all uses.
+
+    For loops that use the same weights at every step: autograd alone would multiply and add a full weight gradient at each of them.
+    The numbers are the same up to the order of summation.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.eye(3))
+        >>> with recurrent_steps():
+        ...     total = linear(torch.ones(2, 3), weight) + linear(torch.ones(2, 3), weight)
+        >>> total.sum().backward()
+        >>> weight.grad[0].tolist()
+        [4.0, 4.0, 4.0]
+    """
+    if torch.compiler.is_compiling():  # where `linear` asks for no steps
+        yield
+        return
+    token = _steps.set(_Steps())
+    try:
+        yield
+    finally:
+        _steps.reset(token)
+
+
+Made = TypeVar("Made")
+
+
+class _Packs(NamedTuple):
+    dtype: torch.dtype
+    # The weights themselves are kept so that their ids stay their own in the block.
+    weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Tensor]]
+    prepared: dict[int, tuple[object, Any]]
+
+
+_packs: ContextVar[_Packs | None] = ContextVar("_packs", default=None)
+
+# oneDNN compiles a product for each number of rows it meets, in 0.2 to 2 ms. A search meets every number up to its largest.
+_ROWS = 16
+
+
+@contextmanager
+def packed_weights(dtype: torch.dtype = torch.float32) -> Iterator[None]:
+    """Prepare each weight that `linear` uses on a CPU in this block once, for many products with weights that do not change meanwhile.
+
+    In float32, where `matmul_path` is oneDNN, weights are kept in its own layout: a product with few rows takes half the time. In bfloat16
+    inputs and weights are rounded to 8 bits and multiplied in about half the time again where `bfloat16_path` is oneDNN, elsewhere in
+    float32, which saves nothing; results are float32. Without effect where a gradient is asked for and under autocast. Threads share what
+    is packed if they run in a copy of the context.
+
+    Args:
+        dtype: torch.float32 or torch.bfloat16.
+
+    Example:
+        >>> with torch.no_grad(), packed_weights(torch.bfloat16):
+        ...     linear(torch.ones(2, 3), torch.nn.Parameter(torch.ones(5, 3))).sum().item()
+        30.0
+    """
+    if torch.compiler.is_compiling():  # where nothing asks for packed weights
+        yield
+        return
+    token = _packs.set(_Packs(dtype, {}, {}))
+    try:
+        yield
+    finally:
+        _packs.reset(token)
+
+
+def cached_by_owner(owner: object, make: Callable[[], Made]) -> Made | None:
+    """Return what `make` makes of an owner's weights, once within a block of `packed_weights` in float32; None outside of one.
+
+    None also where a gradient is asked for and under autocast, as for `packed_weights` itself.
+
+    Example:
+        >>> with torch.no_grad(), packed_weights():
+        ...     [cached_by_owner(linear, lambda: [1]) is cached_by_owner(linear, lambda: [1]), cached_by_owner(linear, lambda: [2])]
+        [True, [1]]
+    """
+    packs = None if torch.compiler.is_compiling() else _packs.get()
+    if packs is None or packs.dtype != torch.float32 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    if id(owner) not in packs.prepared:
+        packs.prepared[id(owner)] = (owner, make())
+    return packs.prepared[id(owner)][1]
+
+
+def _packed(x: Tensor, weight: Tensor) -> _Packs | None:
+    packs = _packs.get()
+    if packs is None or torch.is_grad_enabled() or not isinstance(weight, torch.nn.Parameter) or torch.is_autocast_enabled("cpu"):
+        return None
+    if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu" or not x.numel():
+        return None
+    return packs if packs.dtype == torch.bfloat16 or _use_onednn(x) else None
+
+
+def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
+    # With several weights one below the other.
+    packed = packs.dtype == torch.float32 or bfloat16_path()[0] == "onednn"
+    name = tuple(map(id, weights))
+    if name not in packs.weights:
+        kept = torch.cat([weight.detach().to(packs.dtype) for weight in weights])
+        packs.weights[name] = (weights, torch.ops.mkldnn._reorder_linear_weight(kept) if packed else kept.float())
+    rows, kept = x.shape[0], packs.weights[name][1]
+    if not packed:
+        return _product(x.to(packs.dtype).float(), kept, None if bias is None else bias.to(packs.dtype).float())
+    whole = -(-rows // _ROWS) * _ROWS if rows > _ROWS else 1 << (rows - 1).bit_length()
+    if whole > rows:
+        x = F.pad(x, (0, 0, 0, whole - rows))
+    if packs.dtype == torch.float32:
+        product = _onednn(x, kept, bias)
+        return product[:rows] if whole > rows else product
+    x, bias = x.to(packs.dtype), None if bias is None else bias.to(packs.dtype)
+    return _onednn(x, kept, bias)[:rows].float()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Apply an affine map: `x @ weight.T + bias`, as `torch.nn.functional.linear` does, by the faster library.
+
+    Args:
+        x: (..., I).
+        weight: (O, I).
+        bias: (O,) or None.
+
+    Returns:
+        (..., O); under autocast in autocast's dtype.
+
+    Raises:
+        ShapeError: shapes do not fit together; the message holds them.
+
+    Example:
+        >>> linear(torch.ones(2, 3), torch.ones(5, 3)).shape
+        torch.Size([2, 5])
+    """
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or (bias is not None and bias.shape != weight.shape[:1]):
+        _ARGUMENTS.check(x, weight, bias)
+    if not is_plain(x, weight, bias):
+        return F.linear(x, weight, bias)  # a compiler traces no context variable, and plans its own products
+    steps = _steps.get()
+    if steps is not None and torch.is_grad_enabled() and weight.requires_grad:
+        return steps.linear(x, weight, bias)
+    packs = _packed(x, weight)
+    if packs is not None:
+        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).view(*x.shape[:-1], weight.shape[0])
+    narrow = weight.dtype != torch.float32 or (bias is not None and bias.dtype != torch.float32)
+    if _use_onednn(x) and not narrow and not torch.is_autocast_enabled("cpu"):
+        return _Linear.apply(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear` computed by `linear`; same parameters, same initialisation, same names.
+
+    Example:
+        >>> Linear(3, 5)(torch.ones(2, 3)).shape
+        torch.Size([2, 5])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map (..., I) to (..., O)."""
+        return linear(input, self.weight, self.bias)
+
+
+def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
+    """Apply several affine maps to the same input, with `packed_weights` as one product.
+
+    With many rows one wide product is not faster than several, and its gradient slower.
+
+    Args:
+        x: (..., I).
+        layers: each from I features, all with a bias or all without.
+
+    Returns:
+        For each layer (..., O) of its own size.
+
+    Raises:
+        ShapeError: the last axis of x is not I; the message holds both shapes.
+
+    Example:
+        >>> [part.shape for part in joint_linear(torch.ones(2, 3), [Linear(3, 5), Linear(3, 7)])]
+        [torch.Size([2, 5]), torch.Size([2, 7])]
+    """
+    weights = tuple(layer.weight for layer in layers)
+    packs = None if x.shape[-1] != weights[0].shape[1] or not is_plain(x, *weights) else _packed(x, weights[0])
+    if packs is None:
+        return tuple(layer(x) for layer in layers)
+    sizes = [weight.shape[0] for weight in weights]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).view(*x.shape[:-1], sum(sizes)).split(sizes, -1)

@@ -1,0 +1,66 @@
+"""From scores to weights: the softmax that knows masks and empty rows, and Luong's Gaussian window."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.ops.masks import check_mask
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Normalise the scores over the source, where the mask allows.
+
+        weights[t, s] = exp(scores[t, s]) / sum over allowed j of exp(scores[t, j])
+
+    A masked position gets weight exactly 0 and gradient exactly 0, whatever its score holds (NaN included). A row with nothing
+    allowed is all zeros, with zero gradients.
+
+    Args:
+        scores: (..., T, S), in nats; -inf counts as masked.
+        mask: bool, (S,) or with every axis of the scores, each of its true size or 1; True = may be attended. None allows everything.
+
+    Returns:
+        (..., T, S), same dtype; each row sums to 1, or to 0 when empty.
+
+    Raises:
+        ShapeError: the mask is not boolean, does not broadcast, or lacks axes; the message holds both shapes.
+
+    Example:
+        >>> masked_softmax(torch.zeros(1, 3), torch.tensor([True, True, False])).tolist()
+        [[0.5, 0.5, 0.0]]
+        >>> masked_softmax(torch.zeros(1, 2), torch.tensor([False, False])).tolist()
+        [[0.0, 0.0]]
+    """
+    blocked = torch.isneginf(scores)
+    if mask is not None:
+        check_mask(mask, scores.shape, "masked_softmax")
+        blocked = blocked | ~mask
+    # A row without any allowed position is all zeros, not all -inf: it stays finite and is zeroed below.
+    empty = blocked.all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(blocked, -torch.inf).masked_fill(empty, 0.0), dim=-1)
+    return weights.masked_fill(blocked, 0.0)
+
+
+def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
+    """Weigh source positions by their distance from a predicted centre.
+
+        factor[t, s] = exp(-(s - center[t])^2 / (2 sigma^2)),  sigma = radius / 2
+
+    Luong et al. 2015, Eq. 10. Differentiable in `center`.
+
+    Args:
+        center: (..., T) real positions, counted from 0.
+        size: S.
+        radius: D >= 1, in positions.
+
+    Returns:
+        (..., T, S) between 0 and 1.
+
+    Example:
+        >>> gaussian_window(torch.tensor([1.0]), 3, 2).round(decimals=3).tolist()
+        [[0.6069999933242798, 1.0, 0.6069999933242798]]
+    """
+    sigma = radius / 2
+    positions = torch.arange(size, device=center.device, dtype=center.dtype)
+    return torch.exp(-((positions - center.unsqueeze(-1)) ** 2) / (2 * sigma * sigma))

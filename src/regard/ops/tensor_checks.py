@@ -1,0 +1,271 @@
+"""What an operation is given: shapes, dtypes, devices and ranges, checked in one place before a way to compute is chosen.
+
+So that a wrong call gets the same message from PyTorch, from the native library and from Triton, and no kernel reads what is not there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+from torch._C import _dispatch_keys, _is_tracing, _len_torch_dispatch_stack
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
+
+from regard.errors import ConfigError, RangeError, ShapeError
+
+DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32, "bool": torch.bool, "uint8": torch.uint8}
+_TYPES = (Tensor, torch.nn.Parameter)
+# Of each kind of device the dispatch keys of its ordinary tensors: with a gradient, and made in inference mode.
+_ORDINARY: dict[str, tuple[int, int]] = {}
+
+
+_MAX_SEEN = 1024
+
+
+class Argument(NamedTuple):
+    """A tensor that an operation takes.
+
+    Attributes:
+        name: as in its signature.
+        axes: a name or number for each axis, equal names being equal sizes; `...` for leading axes that all arguments with it share,
+            `*` for any leading axes.
+        dtype: "float" for any floating type, one of `DTYPES`, or the name of an argument whose type it has.
+        optional: whether None is allowed.
+    """
+
+    name: str
+    axes: str
+    dtype: str = "float"
+    optional: bool = False
+
+
+class Signature:
+    """The tensors that an operation takes.
+
+    Args:
+        operation: what messages begin with.
+        arguments: in order.
+
+    Example:
+        >>> pair = Signature("dot", Argument("query", "* D"), Argument("key", "* D"))
+        >>> pair.check(torch.ones(2, 3), torch.ones(3))
+        {'D': 3}
+    """
+
+    def __init__(self, operation: str, *arguments: Argument) -> None:
+        self.operation, self.arguments = operation, arguments
+        places = {argument.name: number for number, argument in enumerate(arguments)}
+        # Axes that are numbers; of each argument: the leading axes, the others, its dtype or the place of the argument whose dtype it has.
+        self._constants = {axis: int(axis) for argument in arguments for axis in argument.axes.split() if axis.isdigit()}
+        self._seen: dict[tuple[object, ...], dict[str, int]] = {}
+        self._wanted = []
+        for name, axes, dtype, optional in arguments:
+            first, *rest = axes.split() or [""]
+            named = [first, *rest] if first not in ("...", "*", "") else rest
+            leading = first if first in ("...", "*") else ""
+            self._wanted.append((name, leading, tuple(named), DTYPES.get(dtype), places.get(dtype, -1), optional))
+
+    def check(self, *tensors: Tensor | None) -> dict[str, int]:
+        """Refuse tensors that do not fit.
+
+        Returns:
+            The size of every named axis.
+
+        Raises:
+            ShapeError: one is missing, or has other axes, another dtype or device; the message names it, what was found and expected.
+        """
+        if torch.compiler.is_compiling():
+            return self._check(tensors)
+        # What was right once is right again: most calls are like one before, and are only looked up.
+        seen = tuple([None if x is None else (x.shape, x.dtype, x.device) for x in tensors])
+        try:
+            sizes = self._seen.get(seen)
+        except TypeError:  # sizes that are symbols
+            return self._check(tensors)
+        if sizes is None:
+            sizes = self._check(tensors)
+            if len(self._seen) >= _MAX_SEEN:
+                self._seen.clear()
+            self._seen[seen] = sizes
+        return sizes
+
+    def _check(self, tensors: tuple[Tensor | None, ...]) -> dict[str, int]:
+        sizes = dict(self._constants)
+        first = leading = None
+        for (_, free, axes, dtype, like, optional), tensor in zip(self._wanted, tensors, strict=True):
+            if tensor is None:
+                if not optional:
+                    self._refuse(tensors)
+                continue
+            shape, count = tensor.shape, len(axes)
+            more = len(shape) - count
+            if more if not free else more < 0:
+                self._refuse(tensors)
+            if free == "...":
+                leading = shape[:more] if leading is None else leading
+                if leading != shape[:more]:
+                    self._refuse(tensors)
+            for axis, size in zip(axes, shape[more:] if more else shape, strict=True):
+                if sizes.setdefault(axis, size) != size:
+                    self._refuse(tensors)
+            other = tensors[like] if like >= 0 else None
+            wanted = dtype if other is None else other.dtype
+            if not (tensor.dtype == wanted if wanted is not None else tensor.is_floating_point()):
+                self._refuse(tensors)
+            first = tensor if first is None else first
+            if tensor.device != first.device:
+                self._refuse(tensors)
+        return sizes
+
+    def _refuse(self, tensors: tuple[Tensor | None, ...]) -> NoReturn:
+        given = list(zip(self.arguments, tensors, strict=True))
+        missing = [argument.name for argument, tensor in given if tensor is None and not argument.optional]
+        if missing:
+            raise ShapeError(f"{self.operation}: {missing[0]} is missing; {self.expected()}")
+        wrong = _wrong_dtype(self.arguments, tensors)
+        if wrong:
+            raise ShapeError(f"{self.operation}: {wrong}")
+        devices = {str(tensor.device): argument.name for argument, tensor in given if tensor is not None}
+        if len(devices) > 1:
+            places = " and ".join(f"{name} on {device}" for device, name in devices.items())
+            raise ShapeError(f"{self.operation}: found {places}; move all tensors to one device")
+        found = ", ".join(f"{argument.name} {tuple(tensor.shape)}" for argument, tensor in given if tensor is not None)
+        raise ShapeError(f"{self.operation}: {self.expected()}; found {found}")
+
+    def expected(self) -> str:
+        """Say what shapes are expected.
+
+        Example:
+            >>> Signature("scale", Argument("x", "... E"), Argument("bias", "E", optional=True)).expected()
+            'expected x (..., E), bias (E,) or None'
+        """
+        return "expected " + ", ".join(f"{a.name} {_axes(a.axes)}{' or None' if a.optional else ''}" for a in self.arguments)
+
+
+def _axes(axes: str) -> str:
+    names = ["..." if axis == "*" else axis for axis in axes.split()]
+    return f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _wrong_dtype(arguments: tuple[Argument, ...], tensors: tuple[Tensor | None, ...]) -> str:
+    by_name = {argument.name: tensor for argument, tensor in zip(arguments, tensors, strict=True)}
+    for name, _, dtype, _ in arguments:
+        tensor, other = by_name[name], by_name.get(dtype)
+        if tensor is None:
+            continue
+        wanted = DTYPES.get(dtype) if other is None else other.dtype
+        if wanted is None and not tensor.is_floating_point():
+            return f"{name} must hold floating-point numbers, found {tensor.dtype}"
+        if wanted is not None and tensor.dtype != wanted:
+            as_other = "" if other is None else f", the dtype of {dtype}"
+            return f"{name} must be {wanted}{as_other}, found {tensor.dtype}; convert it with {name}.to({wanted})"
+    return ""
+
+
+def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int) -> None:
+    """Refuse whole numbers that name nothing: each is `low` to `high`.
+
+    Only ordinary tensors on a CPU are looked at: elsewhere the numbers are not known yet, or waiting for them would cost more than the
+    operation, and PyTorch's own indexing checks them.
+
+    Args:
+        operation: what the message begins with.
+        name: of the argument.
+        numbers: of any shape.
+        low: the lowest that is allowed.
+        high: the highest.
+
+    Raises:
+        RangeError: the message holds the first number outside, where it stands, and the range.
+
+    Example:
+        >>> check_range("pick", "places", torch.tensor([0, 2]), 0, 2)
+    """
+    if not numbers.is_cpu or not numbers.numel() or not is_plain(numbers):
+        return
+    least, most = torch.aminmax(numbers)
+    if least >= low and most <= high:
+        return
+    place = ((numbers < low) | (numbers > high)).nonzero()[0].tolist()
+    where = f"{name}[{', '.join(map(str, place))}]" if place else name
+    bounds = f"from {low} to {high}" if low <= high else "none: there is nothing to name"
+    raise RangeError(f"{operation}: {where} is {int(numbers[tuple(place)])}; allowed are numbers {bounds}")
+
+
+def check_share(operation: str, name: str, number: float) -> None:
+    """Refuse a probability that is not in [0, 1).
+
+    Raises:
+        ConfigError: the message holds the number.
+
+    Example:
+        >>> check_share("dropout", "probability", 0.5)
+    """
+    if not 0 <= number < 1:
+        raise ConfigError(f"{operation}: {name} must be at least 0 and less than 1, found {number}")
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Tell whether tensors are numbers in memory and nothing else happens: then a kernel may be given their addresses.
+
+    False for everything that only stands for numbers or has them in another form: fake and functional tensors, subclasses, those that
+    `torch.vmap` and other transforms wrap, with tangents of forward mode, negative and conjugate views, sparse, nested or quantized ones;
+    and while a graph is traced (`torch.compile`, `torch.export`, `make_fx`, `torch.jit.trace`) or a dispatch mode is on.
+
+    Example:
+        >>> is_plain(torch.ones(2), None), is_plain(torch._neg_view(torch.ones(2)))
+        (True, False)
+    """
+    # What is allowed is listed, not what is forbidden: a kind of tensor that nobody has thought of yet is not plain.
+    if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing() or peek_interpreter_stack() is not None:
+        return False
+    if forward_ad._current_level >= 0:
+        return False
+    for tensor in tensors:  # noqa: SIM110 (a generator takes as long as the rest)
+        if tensor is not None and not is_ordinary(tensor):
+            return False
+    return True
+
+
+def is_ordinary(tensor: Tensor) -> bool:
+    """Tell whether a tensor is nothing but its numbers, see `is_plain`; whatever else is going on.
+
+    Example:
+        >>> is_ordinary(torch.ones(2)), is_ordinary(torch.ones(2).to_sparse())
+        (True, False)
+    """
+    if type(tensor) not in _TYPES:
+        return False
+    kind = tensor.device.type
+    return _dispatch_keys(tensor).raw_repr() in (_ORDINARY.get(kind) or _ordinary(kind))
+
+
+def _ordinary(kind: str) -> tuple[int, int]:
+    with _disable_current_modes():
+        with torch.inference_mode():
+            inference = torch.empty(0, device=kind)
+        with torch.inference_mode(False):
+            usual = torch.empty(0, device=kind)
+        _ORDINARY[kind] = (_dispatch_keys(usual).raw_repr(), _dispatch_keys(inference).raw_repr())
+    return _ORDINARY[kind]
+
+
+def is_tracing(*tensors: Tensor | None) -> bool:
+    """Tell whether a graph is traced, or only shapes are computed: then operators registered with PyTorch stand for kernels.
+
+    Example:
+        >>> from torch._subclasses.fake_tensor import FakeTensorMode
+        >>> with FakeTensorMode():
+        ...     is_tracing()
+        True
+    """
+    if torch.compiler.is_compiling():  # first: the compiler knows this and none of the others
+        return True
+    if peek_interpreter_stack() is not None:
+        return False
+    if _is_tracing() or _len_torch_dispatch_stack():
+        return True
+    return any(type(tensor).__name__ in ("FakeTensor", "FunctionalTensor") for tensor in tensors)

@@ -1,0 +1,246 @@
+"""What the command line shows of long work, on standard error: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
+
+from regard.progress.stages import Event, Stage, current_listener, set_listener, stage
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+DELAY = 0.5
+"""Seconds before anything is shown of a stage: what is over sooner needs no word."""
+LINE_INTERVAL = 10.0
+"""Seconds between two lines about stages, but for the first line of each."""
+FRAME = 0.25
+"""Seconds between two drawings of the bars; a drawing takes some 2 milliseconds."""
+WORTH_A_LINE = 2.0
+"""Seconds from which on an outermost stage leaves a line on the terminal when it ends."""
+
+
+class Display:
+    """Show stages on standard error; a listener, and a context manager that puts back the listener before it.
+
+    A thread does the drawing, so that a stage is seen though its work sits in a call that takes minutes.
+
+    Args:
+        stream: where to write; None for standard error.
+        mode: "bars", "lines", "quiet" (warnings only), or "auto": bars on a terminal, lines elsewhere.
+
+
+    Example:
+        >>> from regard.progress import stage
+        >>> with Display(sys.stdout, mode="lines"), stage("over before a word is said"):
+        ...     pass
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines", "quiet"] = "auto") -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._mode = _mode_of(self._stream) if mode == "auto" else mode
+        self._changed = threading.Condition(threading.RLock())
+        self._stages: list[Stage] = []
+        self._tasks: dict[Stage, TaskID] = {}
+        self._bars: Progress | None = None
+        self._told: set[tuple[Stage | None, str]] = set()
+        self._line_at = float("-inf")
+        self._last: tuple[Stage, int] | None = None
+        self._thread: threading.Thread | None = None
+        self._before: Any = None
+        self._startup: Stage | None = None
+
+    def __enter__(self) -> Self:
+        self._before = set_listener(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        set_listener(self._before)
+        self.close()
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if self._mode == "quiet" and not event.warning:
+            return
+        with self._changed:
+            if self._startup in self._stages:
+                self._stages.remove(self._startup)
+                self._end(self._startup)
+            if event.kind == "message":
+                self._write(event.text)
+            elif event.kind == "start" and event.stage is not None:
+                self._stages.append(event.stage)
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._watch, name="regard-progress", daemon=True)
+                    self._thread.start()
+                self._changed.notify()
+            elif event.kind == "end" and event.stage in self._stages:
+                self._stages.remove(event.stage)
+                self._end(event.stage)
+
+    def start_up(self, name: str) -> None:
+        """Show a stage until there is something else to show: libraries are being loaded, which takes seconds."""
+        starting = stage(name)
+        self(Event("start", starting))
+        self._startup = starting
+
+    def quiet(self) -> None:
+        """Show nothing but warnings from now on."""
+        self.hide()
+        self._mode = "quiet"
+
+    def hide(self) -> None:
+        """Take the bars of the stages shown now off the terminal, for good: the program is about to write there itself."""
+        with self._changed:
+            if self._bars is not None:
+                self._bars.stop()
+                self._bars = None
+            self._stages.clear()
+            self._tasks.clear()
+
+    def close(self) -> None:
+        """Take away what is drawn; the thread ends."""
+        with self._changed:
+            self.hide()
+            thread, self._thread = self._thread, None
+            self._changed.notify()
+        if thread is not None:
+            thread.join()
+
+    def _watch(self) -> None:
+        if self._mode == "bars":
+            import rich.progress  # noqa: F401 - takes a while, and nobody should wait for the lock meanwhile
+        with self._changed:
+            while self._thread is threading.current_thread():
+                if not self._stages:
+                    self._changed.wait()
+                    continue
+                if self._mode == "bars":
+                    self._draw()
+                else:
+                    self._tell()
+                self._changed.wait(FRAME)
+
+    def _tell(self) -> None:
+        now = monotonic()
+        for shown in self._stages:
+            # A part that comes again and again, as an evaluation does, has its first line once.
+            part = (shown.parent, shown.name)
+            if part not in self._told and now - shown.started >= DELAY:
+                self._told.add(part)
+                self._line(shown, now)
+        inner = self._stages[-1]
+        # Where nothing was counted since the last line the work waits for its input, and a log need not fill with that.
+        moved = not inner.done or (inner, inner.done) != self._last
+        if now - self._line_at >= LINE_INTERVAL and (inner.parent, inner.name) in self._told and moved:
+            self._line(inner, now)
+
+    def _line(self, shown: Stage, now: float) -> None:
+        self._line_at, self._last = now, (shown, shown.done)
+        chain = [shown]
+        while (outer := chain[-1].parent) is not None:
+            chain.append(outer)
+        self._write("; ".join(str(each) for each in reversed(chain)))
+
+    def _draw(self) -> None:
+        now = monotonic()
+        for shown in self._stages:
+            if shown not in self._tasks and now - shown.started >= DELAY:
+                self._bars = self._bars or _make_bars(self._stream)
+                self._tasks[shown] = self._bars.add_task(_indented(shown), total=None, figures="")
+        if self._bars is None:
+            return
+        for shown, task in self._tasks.items():
+            _, _, figures = str(shown).partition(f"{shown.name}: ")
+            self._bars.update(task, total=shown.total, completed=shown.done, figures=figures)
+        self._bars.refresh()
+
+    def _end(self, ended: Stage) -> None:
+        self._told = {part for part in self._told if part[0] is not ended}
+        if (task := self._tasks.pop(ended, None)) is None or self._bars is None:
+            return
+        self._bars.remove_task(task)
+        if not self._tasks:
+            self._bars.stop()
+            self._bars = None
+        if ended.parent is None and ended.ended is not None and not ended.failed and ended.seconds >= WORTH_A_LINE:
+            self._write(str(ended))
+
+    def _write(self, text: str) -> None:
+        if self._bars is not None:
+            self._bars.console.print(f"regard: {text}", markup=False, highlight=False, soft_wrap=True)
+            return
+        try:
+            self._stream.write(f"regard: {text}\n")
+            self._stream.flush()
+        except (OSError, ValueError):  # nobody reads there any more; the work goes on
+            self._mode = "quiet"
+
+
+def show(stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines", "quiet"] = "auto") -> Display:
+    """Show from now on what the command line shows: a bar with rate and time left on a terminal, a line every 10 s elsewhere.
+
+    Args:
+        stream: where to write; None for standard error.
+        mode: "bars", "lines", "quiet" (warnings only), or "auto": bars on a terminal, lines elsewhere.
+
+    Returns:
+        The `Display`; its `close` takes away what is drawn. Use `Display` in a `with` block to show only what happens there.
+
+    Example:
+        >>> from regard.progress import message, set_listener
+        >>> display = show(sys.stdout, mode="lines")
+        >>> message("2,000 training pairs")
+        regard: 2,000 training pairs
+        >>> display.close()
+        >>> before = set_listener(None)
+    """
+    display = Display(stream, mode=mode)
+    set_listener(display)
+    return display
+
+
+def hide() -> None:
+    """Take the bars of the stages shown now off the terminal, where there are any: the program writes there itself.
+
+    Example:
+        >>> hide()
+    """
+    if isinstance(listener := current_listener(), Display):
+        listener.hide()
+
+
+def _mode_of(stream: TextIO) -> Literal["bars", "lines"]:
+    try:
+        return "bars" if stream.isatty() and os.environ.get("TERM") != "dumb" else "lines"
+    except ValueError:  # closed
+        return "lines"
+
+
+def _indented(shown: Stage) -> str:
+    depth, outer = 0, shown.parent
+    while outer is not None:
+        depth, outer = depth + 1, outer.parent
+    return "  " * depth + shown.name
+
+
+def _make_bars(stream: TextIO) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    # Its own thread and its hold on standard output and error are left aside: the thread here draws, and messages come through `Display`.
+    bars = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[figures]}", markup=False),
+        console=Console(file=stream),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bars.start()
+    return bars

@@ -1,0 +1,58 @@
+"""JSON that nobody vouches for: what it holds is bounded before anyone looks at it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+MAX_DEPTH = 64
+"""Levels of lists and objects within each other; files of ours have six."""
+MAX_DIGITS = 19
+"""Digits of an integer: as many as 64 bits hold. With more, numpy, torch and Python's own conversions each fail in a way of their own."""
+
+
+def parse_json(
+    text: str | bytes, *, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None, constant: Callable[[str], Any] | None = None
+) -> Any:
+    """Parse JSON.
+
+    Args:
+        text: a document, as UTF-8 where it is bytes.
+        pairs: makes an object of its keys and values; None: a dictionary, of equal keys the last.
+        constant: makes a number of NaN, Infinity or -Infinity, which are no JSON; None: a float.
+
+    Raises:
+        ValueError: it is not JSON, not UTF-8, holds an integer of more than 64 bits, or too many levels; says which in a few words.
+
+    Example:
+        >>> parse_json('{"a": [1, 2.5]}')
+        {'a': [1, 2.5]}
+        >>> parse_json("9" * 5000)
+        Traceback (most recent call last):
+            ...
+        ValueError: an integer of 5000 digits, expected at most 64 bits
+    """
+    try:
+        whole = text.decode("utf-8") if isinstance(text, bytes) else text
+        tree = json.loads(whole, parse_int=_integer, parse_constant=constant, object_pairs_hook=pairs)
+    except RecursionError:
+        raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects") from None
+    level = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [part for node in level for part in _parts(node) if isinstance(part, dict | list)]
+        if not level:
+            return tree
+    raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects")
+
+
+def _parts(node: Any) -> Any:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _integer(digits: str) -> int:
+    if len(digits) <= MAX_DIGITS - 1:
+        return int(digits)
+    if len(digits) > MAX_DIGITS + 1 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError(f"an integer of {len(digits.lstrip('-'))} digits, expected at most 64 bits")
+    return int(digits)

@@ -1,0 +1,186 @@
+"""What became of the hypotheses of a study: comparisons over seeds and test items, verdicts, and a sentence for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from regard.config.study import HypothesisConfig, StudyConfig
+from regard.metrics.seeds import LEVEL, RunScore, SeedComparison, compare_seeds, run_score
+from regard.metrics.significance import holm
+
+SEEDS = 3
+"""With fewer seeds nothing holds, whatever the p-value: their spread is hardly known, or not at all."""
+POWER = 0.8
+"""Of the studies with as many seeds as are said to be needed, so many find the difference."""
+LOWER = ("perplexity",)
+"""Of these scores the lower is the better."""
+Over = Literal["seeds and items", "items", "seeds"]
+
+
+class Finding(NamedTuple):
+    """A hypothesis of a study on one of its data sets.
+
+    Attributes:
+        says: what it says.
+        data: the data set.
+        published: the difference in a paper.
+        runs: how many seeds both of its variants have; 0: it was not tested.
+        gain: by how much the one said to be better is better; below 0 where it is worse.
+        interval: its 95 % interval; None where there is none.
+        p_value: of that difference; None without runs, or without the scores of test items.
+        corrected: the p-value corrected for all hypotheses of the study (Holm).
+        over: what interval and p-value are about: both levels, test items alone (one seed), or seeds alone (no scores of items are kept).
+        needed: seeds of each variant that would find such a gain with a power of `POWER`, corrected as here; None: not known, or more than
+            are looked for.
+        tolerated: with one seed, the standard deviation over seeds up to which such a gain is more than chance.
+    """
+
+    says: str
+    data: str
+    published: str | None
+    runs: int
+    gain: float | None = None
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
+    corrected: float | None = None
+    over: Over | None = None
+    needed: int | None = None
+    tolerated: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The result in words.
+
+        "holds" or "the opposite holds": from three seeds on, over seeds and test items. "suggests" or "suggests the opposite": two seeds,
+        or one, over test items alone. "not shown": a corrected p-value of 0.05 or more. "no verdict": the scores of the test items are
+        missing. "not tested": no run.
+        """
+        if self.gain is None:
+            return "not tested"
+        if self.corrected is None:
+            return "no verdict"
+        if self.corrected >= LEVEL:
+            return "not shown"
+        if self.runs < SEEDS or self.over != "seeds and items":
+            return "suggests" if self.gain > 0 else "suggests the opposite"
+        return "holds" if self.gain > 0 else "the opposite holds"
+
+    def sentence(self, metric: str, *, data: str, decimals: int = 2) -> str:
+        """Return the conclusion in one sentence.
+
+        Args:
+            metric: the name of the score.
+            data: the title of the data set.
+            decimals: of scores.
+
+        Example:
+            >>> found = Finding("it helps", "a", None, 2, 1.5, (-0.5, 3.5), 0.09, 0.18, "seeds and items", needed=4)
+            >>> found.sentence("BLEU", data="set a")
+            'it helps, set a: not shown (2 seeds): +1.50 BLEU [-0.50, +3.50], p = 0.180 over seeds and items; about 4 seeds would show it.'
+        """
+        start = f"{self.says}, {data}: {self.verdict}"
+        if self.gain is None:
+            return f"{start}."
+        form = f"+.{decimals}f"
+        start += f" ({self.runs} seed{'s' if self.runs > 1 else ''}): {self.gain:{form}} {metric}"
+        if self.interval is not None:
+            start += " [{:{form}}, {:{form}}]".format(*self.interval, form=form)
+        if self.corrected is None:
+            return f"{start}{'' if self.interval is None else ' over seeds alone'}; the scores of the test items are missing."
+        start += f", p {p_text(self.corrected)} over {'test items alone' if self.over == 'items' else self.over}"
+        if self.over == "items":
+            if self.corrected >= LEVEL or self.tolerated is None:
+                return f"{start}."
+            return f"{start}; chance, if seeds spread by more than {self.tolerated:.{decimals}f} {metric}."
+        if self.corrected < LEVEL:
+            return f"{start}."
+        return f"{start}; {'over 1,000' if self.needed is None else f'about {self.needed}'} seeds would show it."
+
+
+def p_text(p_value: float) -> str:
+    """Return how a p-value is told.
+
+    Example:
+        >>> p_text(0.0312), p_text(0.00001)
+        ('= 0.031', '< 0.001')
+    """
+    return f"= {p_value:.3f}" if p_value >= 0.0005 else "< 0.001"
+
+
+Found = Mapping[tuple[str, str], Mapping[int, dict[str, Any]]]
+Compared = tuple[SeedComparison | None, list[int]]
+Compare = Callable[[str, str, str], Compared]
+
+
+def comparer(found: Found, samples: int) -> Compare:
+    """Return what compares two variants of a data set on the seeds that both have, and names these; each comparison is made once.
+
+    Args:
+        found: the results, by data set and variant, then by seed.
+        samples: draws of each comparison.
+    """
+
+    @cache
+    def scored(data: str, variant: str, seed: int) -> RunScore:
+        run = found[data, variant][seed]
+        counts = np.array(run.get("counts") or [], dtype=np.float64)
+        return RunScore(run["scores"][run["main"]], None) if len(counts) < 2 else run_score(run["metric"], counts)
+
+    @cache
+    def compare(data: str, variant: str, other: str) -> Compared:
+        ours, theirs = found.get((data, variant), {}), found.get((data, other), {})
+        common = [seed for seed in ours if seed in theirs]
+        one, another = ([scored(data, name, seed) for seed in common] for name in (variant, other))
+        if not common or (len(common) == 1 and any(run.influence is None for run in (*one, *another))):
+            return None, common
+        return compare_seeds(one, another, samples=samples), common
+
+    return compare
+
+
+def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
+    """Return what became of each hypothesis on each of its data sets."""
+    rows, known = [], list[SeedComparison | None]()
+    sign = -1 if study.compared_by in LOWER else 1
+    for hypothesis in study.hypotheses:
+        for data in hypothesis.data or study.data:
+            compared, seeds = compare(data, hypothesis.better, hypothesis.than)
+            row = Finding(hypothesis.says, data, _published(hypothesis, study.data[data].published), len(seeds))
+            if compared is not None:
+                row = _with(row, compared, sign)
+            elif seeds:  # one, without scores of items
+                one, other = (found[data, name][seeds[0]] for name in (hypothesis.better, hypothesis.than))
+                row = row._replace(gain=sign * (one["scores"][one["main"]] - other["scores"][other["main"]]))
+            rows.append(row)
+            known.append(compared)
+    p_values = [row.p_value for row in rows if row.p_value is not None]
+    corrected = iter(holm(p_values))
+    for number, (row, compared) in enumerate(zip(rows, known, strict=True)):
+        if row.p_value is not None and compared is not None:
+            needed = compared.seeds_needed(POWER, level=LEVEL / len(p_values))  # as the smallest p-value is corrected
+            rows[number] = row._replace(corrected=next(corrected), needed=needed)
+    return rows
+
+
+def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
+    low, high = sorted(sign * end for end in compared.interval)
+    alone = compared.over == "seeds"  # another test set may differ by more: no p-value
+    return row._replace(
+        gain=sign * compared.difference,
+        interval=(low, high),
+        p_value=None if alone else compared.p_value,
+        over=compared.over,
+        tolerated=compared.tolerated if compared.over == "items" else None,
+    )
+
+
+def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str]) -> str | None:
+    # What the hypothesis says of it, or else the difference of the two figures that stand beside ours.
+    one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
+    if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
+        return f"{round(one - other, 6):+g}"
+    return hypothesis.published

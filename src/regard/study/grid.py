@@ -1,0 +1,373 @@
+"""The runs of a study, one after the other, by one process or by many that share the study's folder."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from regard import progress
+from regard.config import describe_changes, dump_config, load_config
+from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
+from regard.data.lines import write_files
+from regard.errors import ConfigError, RegardError, TrainingError
+from regard.strict_json import parse_json
+from regard.study.locks import hold_lock, lock_holders
+from regard.study.measure import attention_of, checkpoint_selection, measure_run
+from regard.tasks.captioning_training import check_captioning_settings as check_captioning
+from regard.tasks.classification_training import check_sentence_settings
+from regard.tasks.language_training import check_language_settings
+from regard.tasks.translation_training import check_translation_settings as check_translation
+from regard.training import StopSignal
+
+RUNS, RESULTS, LOCKS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
+TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
+POLL = 0.2
+# What torchrun tells a process of its group: a training inside has none.
+GROUP = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
+# What a file of weights holds beside parameters.
+BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
+
+# Whether the settings of a run fit together.
+CHECKS: dict[str, Callable[[Any], None]] = {
+    "translation": check_translation,
+    "captioning": check_captioning,
+    "classification": check_sentence_settings,
+    "entailment": check_sentence_settings,
+    "lm": check_language_settings,
+}
+
+Trainer = Callable[[Sequence[str], Path], float | None]
+"""Does a training: the words of its command and the file of its log in, its memory in MiB out."""
+
+
+class StudyStopped(Exception):
+    """A signal stopped a training: `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def run_study(
+    study: StudyConfig,
+    folder: Path,
+    *,
+    beside: Path,
+    on_result: Callable[[], None] | None = None,
+    train: Trainer | None = None,
+) -> int:
+    """Do the runs of a study that nobody has done and nobody is doing.
+
+    Every run is a `regard train` in a process of its own, which the same study resumes. Several processes, on one or many machines, may
+    work on one folder at a time: each takes the next run that is free.
+
+    Args:
+        study: the study.
+        folder: of its runs and results; made if it is not there.
+        beside: the folder of the study's file, for relative paths.
+        on_result: called after each run.
+        train: does a training; None does each in a process of its own, see `train_apart`.
+
+    Returns:
+        0 when all runs are done; the number of a signal that stopped it; -1 where others still work on some.
+
+    Raises:
+        ConfigError: see `check_study`; or a file of a test set is not there.
+        TrainingError: runs failed; names them. The others are done all the same.
+
+    Example:
+        >>> from regard.config import validate
+        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}}
+        >>> study = validate(tree, "here", kind=StudyConfig)
+        >>> run_study(study, Path("runs/s"), beside=Path())
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: s: data.a.test.text: a.txt: no such file; no run could be measured
+    """
+    train = train_apart if train is None else train
+    plan, failed = study_cells(study), list[str]()
+    check_study(study, folder, beside=beside)
+    _check_test_files(study)
+    while waiting := [cell for cell in plan if not result_file(folder, cell).exists() and cell.name not in failed]:
+        tried = 0
+        for cell in waiting:
+            with hold_lock(folder / LOCKS, cell.name) as ours:
+                if not ours or result_file(folder, cell).exists():
+                    continue
+                number = len(plan) - len(waiting) + tried + 1
+                progress.message(f"{cell.name}: {number} of {len(plan)}")
+                tried += 1
+                try:
+                    with progress.stage(f"Run {cell.name}", total=len(plan), unit="runs", done=number - 1):
+                        updates = _updates(study, folder, cell, beside, train)
+                        config = cell_config(study, cell, folder=beside, updates=updates)
+                        _do(study, folder, cell, dump_config(config), train)
+                except StudyStopped as stop:
+                    return stop.number
+                except RegardError as error:
+                    failed.append(cell.name)
+                    write_files({failure_file(folder, cell): f"{error}\n".encode()})
+                    progress.message(f"{cell.name}: {error}")
+                    continue
+            if on_result is not None:
+                on_result()
+        if not tried:
+            for name, who in lock_holders(folder / LOCKS).items():
+                progress.message(f"{name}: {who} works on it")
+            return -1
+    if failed:
+        raise TrainingError(f"{len(failed)} of {len(plan)} runs failed: {', '.join(failed)}; the same command tries them again")
+    return 0
+
+
+def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
+    """Check that every run of a study has settings that fit, and those that are done have the study's.
+
+    Variants, data sets and seeds may be added to a study that has begun: nothing of what is there becomes untrue.
+
+    Raises:
+        ConfigError: names the run and the settings.
+    """
+    for cell in study_cells(study):
+        config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
+        try:
+            CHECKS[study.task](config)
+        except ConfigError as error:
+            raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
+        if result_file(folder, cell).exists():
+            done = load_config(folder / CONFIGS / f"{cell.name}.yaml", kind=type(config))
+            if changed := describe_changes(done, config):
+                raise ConfigError(
+                    f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
+                    f"{result_file(folder, cell)} and {folder / RUNS / cell.name}"
+                )
+
+
+def _check_test_files(study: StudyConfig) -> None:
+    for name, data in study.data.items():
+        for key, value in data.test.items():
+            if key not in ("link_unit", "split") and not Path(value).exists():
+                raise ConfigError(f"{study.name}: data.{name}.test.{key}: {value}: no such file; no run could be measured")
+
+
+def failure_file(folder: Path, cell: StudyCell) -> Path:
+    """Return where it stands why a run failed; what it says is of the past once the run is done."""
+    return folder / FAILED / f"{cell.name}.txt"
+
+
+def result_file(folder: Path, cell: StudyCell) -> Path:
+    """Return where the figures of a run are kept."""
+    return folder / RESULTS / f"{cell.name}.json"
+
+
+def read_result(path: Path, metric: str) -> dict[str, Any]:
+    """Return the figures of a run.
+
+    Args:
+        path: of the result.
+        metric: the main score that is expected.
+
+    Raises:
+        ConfigError: the file is damaged, or its main score is another.
+    """
+    again = "remove it to measure the run again"
+    try:
+        found = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: damaged result: {error}; {again}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: damaged result: expected an object; {again}")
+    if found.get("main") != metric:
+        raise ConfigError(f"{path}: its main score is {found.get('main')}, the study compares by {metric}; {again}")
+    return found
+
+
+def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
+    """Return the words of the command that trains a run, without the Python before it."""
+    return ["regard", "train", study.task, "--config", str(config), "--out", str(run)]
+
+
+def _put_once(path: Path, text: str) -> None:
+    # Whole or not at all, and never over what another has written.
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{uuid.uuid4().hex}")
+        draft.write_text(text, encoding="utf-8")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+
+
+def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: Trainer) -> None:
+    path, run = folder / CONFIGS / f"{cell.name}.yaml", folder / RUNS / cell.name
+    write_files({path: config.encode()})
+    (folder / RUNS).mkdir(exist_ok=True)
+    command = train_command(study, path, run)
+    done_before = (run / "log.jsonl").exists() and any(event["event"] == "done" for event in _events(run))
+    megabytes = train(command, folder / RUNS / f"{cell.name}.log")
+    measured = measure_run(study.task, run, study.data[cell.data].test, metric=study.metric)
+    figures = _training_figures(run) | {
+        "cell": cell.model_dump(),
+        "command": shlex.join(command),
+        "scores": measured.scores,
+        "metric": measured.metric,
+        "main": measured.main,
+        "by_length": measured.by_length,
+        "counts": measured.counts.tolist(),
+        "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
+        "parameters": _parameters(run),
+        "megabytes": None if done_before else megabytes,  # of a training that has ended, what is seen is not its memory
+        "attention": attention_of(study.task, run, study.data[cell.data].test),
+        "selection": checkpoint_selection(run, study.data[cell.data].test, metric=study.metric)._asdict() if study.checkpoints else None,
+    }
+    write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
+
+
+def train_apart(command: Sequence[str], log: Path) -> float | None:
+    """Train in a process of its own.
+
+    Args:
+        command: the words of the command, without the Python before it.
+        log: gets what it says.
+
+    Returns:
+        The most memory the process took in MiB, None where that cannot be known.
+
+    Raises:
+        StudyStopped: a signal came; the training has been told, and has saved.
+        TrainingError: it failed; names the command and its last word.
+    """
+    most = None
+    with StopSignal() as stop, log.open("ab") as file:
+        words = [sys.executable, "-m", *command]
+        process = subprocess.Popen(words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=single_process_environment(os.environ))
+        told = False
+        while process.poll() is None:
+            most = max(filter(None, (most, _peak(process.pid))), default=None)
+            if stop.received and not told:
+                process.send_signal(signal.SIGTERM)  # it saves; the terminal may have told it already, which does no harm
+                told = True
+            time.sleep(POLL)
+    if stop.received:
+        raise StudyStopped(stop.received)
+    if process.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")
+    return most
+
+
+def single_process_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a training that is no part of a group: where torchrun started several, each has a device of its own.
+
+    Args:
+        environment: of this process.
+
+    Example:
+        >>> single_process_environment({"HOME": "/x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"})
+        {'HOME': '/x', 'CUDA_VISIBLE_DEVICES': '6'}
+    """
+    kept = {name: value for name, value in environment.items() if not GROUP.fullmatch(name)}
+    if (rank := environment.get("LOCAL_RANK", "")).isdigit():
+        devices = [device for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
+        devices = devices or [str(number) for number in range(torch.cuda.device_count())]
+        if devices:
+            kept["CUDA_VISIBLE_DEVICES"] = devices[int(rank) % len(devices)]
+    return kept
+
+
+def _peak(pid: int) -> float | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")), None)
+
+
+def _events(run: Path) -> list[dict[str, Any]]:
+    path = run / "log.jsonl"
+    try:
+        events = [parse_json(line) for line in path.read_bytes().splitlines()]
+        return [{**event, "event": str(event["event"]), "step": int(event["step"])} for event in events]
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise TrainingError(f"{path}: damaged log; remove {run} to train it again") from error
+
+
+def _training_figures(run: Path) -> dict[str, Any]:
+    events = _events(run)
+    trained = [event for event in events if event["event"] == "train"]
+    curve = [{key: event[key] for key in event if key not in ("event", "best")} for event in events if event["event"] == "evaluate"]
+    updates = max((event["step"] for event in events), default=0)
+    figures: dict[str, Any] = {"updates": updates, "curve": curve}
+    if len(trained) > 1:
+        steps = [
+            (after["seconds"] - before["seconds"]) / (after["step"] - before["step"])
+            for before, after in itertools.pairwise(trained)
+            if after["step"] > before["step"] and after["seconds"] > before["seconds"]
+        ]
+        figures["tokens_per_second"] = statistics.median(event["tokens_per_second"] for event in trained)
+        figures["seconds_per_update"] = statistics.median(steps) if steps else None
+    return figures
+
+
+def _parameters(run: Path) -> int:
+    with safe_open(run / "model" / "model.safetensors", framework="numpy") as file:
+        names = [name for name in file.keys() if not name.endswith(BUFFERS)]  # noqa: SIM118 - no mapping
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+
+
+def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | None:
+    # Of a budget of seconds or tokens, where the trial has been.
+    budget = study.budget
+    if budget is None or budget.updates is not None or not (kept := _trial_file(folder, cell)).exists():
+        return None
+    try:
+        found = parse_json(kept.read_bytes())
+        if budget.tokens is not None:
+            return max(1, round(budget.tokens / found["tokens_per_update"]))
+        return max(1, int((budget.seconds or 0.0) / found["seconds_per_update"]))
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise ConfigError(f"{kept}: damaged; remove it to measure the variant again") from error
+
+
+def _trial_file(folder: Path, cell: StudyCell) -> Path:
+    return folder / TRIALS / f"{cell.data}-{cell.variant}.json"
+
+
+def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, train: Trainer) -> int | None:
+    """Return how many updates a budget of seconds or tokens allows a variant on a data set, else None: a short training tells, once."""
+    if study.budget is None or study.budget.updates is not None:
+        return None
+    if (known := _known_updates(study, folder, cell)) is not None:
+        return known
+    config = cell_config(study, cell, folder=beside, updates=sum(TRIAL_UPDATES))
+    limits = {"log_every": TRIAL_UPDATES[0], "evaluate_every": 10**9, "save_every": 10**9}
+    config = config.model_copy(update={"training": config.training.model_copy(update=limits)})
+    (folder / TRIALS).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder / TRIALS) as name:
+        path, run = Path(name) / "config.yaml", Path(name) / "run"
+        write_files({path: dump_config(config).encode()})
+        train(train_command(study, path, run), Path(name) / "log")
+        trained = [event for event in _events(run) if event["event"] == "train"]
+        seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
+        tokens = seconds * statistics.mean(event["tokens_per_second"] for event in trained[1:])
+    # Whoever is first: one figure for all seeds.
+    _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds, "tokens_per_update": tokens}) + "\n")
+    return _known_updates(study, folder, cell)

@@ -1,0 +1,165 @@
+"""Records of what a run attended to, and where they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from regard.errors import ConfigError, DataError
+from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.hop_attention import line_records
+from regard.tasks.language_prediction import language_records
+from regard.tasks.record_layers import add_layers
+from regard.tasks.run_folder import run_task
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.unknown_tokens import UnknownTokenWarning
+from regard.viewer import AttentionRecord, save_page, save_picture, write_records
+
+
+def attention_records(
+    folder: str | Path, seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam_size: int | None = None
+) -> list[AttentionRecord]:
+    """Record what a run of any task attended to.
+
+    Args:
+        folder: a run folder.
+        seen: what its task reads: lines of text, or paths of images for a captioner.
+        target: for translation and captioning, look at this output instead of the model's own.
+        beam_size: for these, hypotheses of the search; None takes the run's setting.
+
+    Returns:
+        One record for each that has anything in it.
+
+    Raises:
+        ConfigError: the model has no attention, text is given to a captioner or images to another run, or `target` or `beam_size` do not go
+            with the task or the number of lines.
+        DataError: there is nothing to look at, or an image cannot be read.
+
+    Example:
+        >>> attention_records("no-such-run", ["a joy"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    task = run_task(Path(folder))
+    images = [each for each in seen if isinstance(each, Path)]
+    if task == "captioning":
+        if len(images) < len(seen) or not images:
+            raise ConfigError(f"{folder}: a captioner looks at images (--image FILE), not at text")
+        return _captioned(folder, images, target, beam_size)
+    if images:
+        raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")
+    lines = [str(each) for each in seen]
+    if task == "translation":
+        return translation_records(folder, lines, target=target, beam_size=beam_size)
+    if (target, beam_size) != (None, None):
+        raise ConfigError(f"--target, --beam-size: not for a run of the task {task}")
+    return (language_records if task == "lm" else line_records)(folder, lines)
+
+
+def _captioned(folder: str | Path, images: Sequence[Path], target: str | None, beam_size: int | None) -> list[AttentionRecord]:
+    captioner = Captioner.open(folder)
+    if target is not None and len(images) != 1:
+        raise ConfigError(f"--target: goes with one image, found {len(images)}")
+    decoding = captioner.run.config.decoding.model_copy(update={} if beam_size is None else {"beam_size": beam_size})
+    return [captioner.record(image, text=target, decoding=decoding) for image in images]
+
+
+def translation_records(
+    folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam_size: int | None = None
+) -> list[AttentionRecord]:
+    """Translate lines with a run and record what it attended to.
+
+    Args:
+        folder: a run folder.
+        lines: sentences.
+        target: look at this translation of the only line instead of the model's own.
+        beam_size: hypotheses of the search; None takes the run's setting.
+
+    Returns:
+        One record a line that has anything in it.
+
+    Raises:
+        ConfigError: the model has no attention, or `target` comes with several lines.
+        DataError: no line holds anything to translate.
+    """
+    translator = Translator.open(folder)
+    if not translator.run.config.model.attends:
+        raise ConfigError(f"{folder}: this model has no attention to look at")
+    if target is not None:
+        if len(lines) != 1:
+            raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
+        found = [_aligned(translator, lines[0], target)]
+    else:
+        decoding = translator.run.config.decoding
+        if beam_size is not None:
+            decoding = decoding.model_copy(update={"beam_size": beam_size})
+        translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
+        unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
+        for number, item in enumerate(translations, start=1):
+            unknown.add(number, item.source)
+        unknown.tell()
+        found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
+    records = [record for record in found if record is not None]
+    if not records:
+        raise DataError("nothing to look at: the input holds no text")
+    return records
+
+
+def side_by_side(
+    folders: Sequence[str | Path], seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam_size: int | None = None
+) -> list[AttentionRecord]:
+    """Record what several runs attended to: for each line or image one record of each run, named after its folder.
+
+    Args:
+        folders: run folders, of tasks that read the same.
+        seen: see `attention_records`, and so for the rest.
+        target: instead of the models' own output.
+        beam_size: hypotheses of the search.
+
+    Raises:
+        ConfigError: see `attention_records`.
+        DataError: see `attention_records`.
+    """
+    found = [attention_records(folder, seen, target=target, beam_size=beam_size) for folder in folders]
+    names = [Path(folder).name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    return [replace(record, model=name) for same in zip(*found, strict=True) for record, name in zip(same, names, strict=True)]
+
+
+def _aligned(translator: Translator, line: str, target: str) -> AttentionRecord | None:
+    record = translator.align(line, target)
+    if record is None:
+        return None
+    limit = translator.run.config.data.max_length
+    source, forced = (
+        vocabulary.encode(text).ids[:limit] for vocabulary, text in zip(translator.run.vocabularies, (line, target), strict=True)
+    )
+    return add_layers(translator.run, record, source, forced)
+
+
+def save_records(records: Sequence[AttentionRecord], path: Path, *, map: str | None = None, head: int | None = None) -> None:
+    """Write records as the file's ending says: .html a page, .json records, .png .svg .pdf a picture of the only one.
+
+    Args:
+        records: what to write.
+        path: the file.
+        map: for a picture the name of a map, see `AttentionRecord.matrix`.
+        head: for a picture which head, from 0.
+
+    Raises:
+        DataError: another ending, a picture of several records, or no such map or head.
+    """
+    match path.suffix.lower():
+        case ".html":
+            save_page(records, path)
+        case ".json":
+            write_records(path, records)
+        case ".png" | ".svg" | ".pdf":
+            if len(records) != 1:
+                raise DataError(f"{path}: a picture shows one example, found {len(records)}; write a .html page instead")
+            save_picture(records[0], path, map=map, head=head)
+        case _:
+            raise DataError(f"{path}: expected a name ending in .html, .json, .png, .svg or .pdf")

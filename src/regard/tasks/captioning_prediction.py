@@ -1,0 +1,356 @@
+"""Using a trained captioner: images in, one caption each out, with where it looked."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from regard import ops, progress
+from regard.config import DecodingConfig
+from regard.config.captioning import FeaturesConfig
+from regard.data.batching import collate
+from regard.data.image_features import FeatureFile
+from regard.data.images import ImageSource
+from regard.data.vocabulary import BOS, EOS, PAD
+from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.errors import ConfigError, DataError
+from regard.models import LayerAttention
+from regard.models.captioning import ShowAttendTell
+from regard.tasks.batch_threads import cut_batches, map_batches
+from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
+from regard.tasks.captioning_run import CaptionRun, open_caption_run
+from regard.tasks.run_folder import device_of
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, Tokens
+from regard.viewer import HypothesisRecord as Shown
+
+# A page of more weights than this opens slowly; what is left out is told in the record's facts.
+MAX_WEIGHTS = 4_194_304
+WRITTEN = "written"
+
+
+class Caption(NamedTuple):
+    """What became of one image.
+
+    Attributes:
+        text: the best caption, one line; empty where there is an error.
+        texts: the texts of all hypotheses returned, best first.
+        hypotheses: their tokens, scores and attention (T, L).
+        source: the image, or the id of features.
+        error: why the image could not be read; None for a good one.
+    """
+
+    text: str
+    texts: list[str]
+    hypotheses: list[Hypothesis]
+    source: ImageSource
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the texts with what they were chosen by, or the error, ready for JSON."""
+        if self.error is not None:
+            return {"image": str(self.source), "error": self.error}
+        hypotheses = [
+            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
+            for text, found in zip(self.texts, self.hypotheses, strict=True)
+        ]
+        return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses}
+
+
+class Captioner:
+    """Caption images with a trained run.
+
+    Args:
+        run: an opened run.
+        poll: called before each batch; may raise to leave.
+
+    Example:
+        >>> Captioner.open("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+
+    def __init__(self, run: CaptionRun, *, poll: Callable[[], None] | None = None) -> None:
+        self.run = run
+        self._poll = poll
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Captioner:
+        """Open a run folder.
+
+        Raises:
+            CheckpointError: see `regard.tasks.captioning_run.open_caption_run`.
+        """
+        return cls(open_caption_run(folder))
+
+    def choose(self, mode: str | None) -> None:
+        """Set how hard attention chooses from now on: "sample", "argmax" or "expected"; None leaves it as the run says.
+
+        Raises:
+            ConfigError: the run's attention is not hard.
+        """
+        if mode is None:
+            return
+        model = self.run.model
+        choice = model.decoder.attention.choice if isinstance(model, ShowAttendTell) else None
+        if choice is None or mode not in ("sample", "argmax", "expected"):
+            raise ConfigError(f"attention {mode}: expected sample, argmax or expected, with a run of model.attention=hard")
+        choice.mode = mode
+
+    def caption(
+        self,
+        images: Sequence[ImageSource],
+        *,
+        decoding: DecodingConfig | None = None,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        need_attention: bool = False,
+    ) -> list[Caption]:
+        """Caption images; the result of one does not depend on the others.
+
+        (But where hard attention draws: each draw depends on those before it. `torch.manual_seed` repeats all of them.)
+
+        Args:
+            images: image files, or images in an archive.
+            decoding: how to search; None takes the run's own settings.
+            n_best: hypotheses for each image; with sampling, see `SamplingOptions.num_samples`.
+            sampling: draw words instead of search.
+            need_attention: return attention with the hypotheses.
+
+        Returns:
+            One `Caption` an image, in order; one that cannot be read has an `error` instead of a text.
+
+        Raises:
+            ConfigError: the run reads features, not images.
+        """
+        return list(self.stream(images, decoding=decoding, n_best=n_best, sampling=sampling, need_attention=need_attention))
+
+    def stream(
+        self,
+        images: Iterable[ImageSource],
+        *,
+        decoding: DecodingConfig | None = None,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        need_attention: bool = False,
+    ) -> Iterator[Caption]:
+        """Caption any number of images in constant memory, a batch at a time; see `caption`."""
+        if isinstance(self.run.config.model.encoder, FeaturesConfig):
+            raise ConfigError(f"{self.run.folder}: reads features computed beforehand, not images; give it a file of features")
+        decoding = decoding or self.run.config.decoding
+        waiting = iter(images)
+        while chunk := list(islice(waiting, decoding.batch_size)):
+            pixels, errors = self._read(chunk)
+            found = self.describe(pixels, decoding=decoding, n_best=n_best, sampling=sampling, need_attention=need_attention)
+            good = iter(found)
+            for source, error in zip(chunk, errors, strict=True):
+                yield next(good)._replace(source=source) if error is None else Caption("", [], [], source, error)
+
+    def caption_features(
+        self, file: FeatureFile, ids: Sequence[str] | None = None, *, decoding: DecodingConfig | None = None
+    ) -> list[Caption]:
+        """Caption images by their features; `ids` names some of those in the file, None takes all.
+
+        Raises:
+            ConfigError: the run does not read such features.
+            DataError: an id is not in the file.
+        """
+        encoder = self.run.config.model.encoder
+        if not isinstance(encoder, FeaturesConfig) or (encoder.grid, encoder.dim) != (file.grid, file.shape[2]):
+            raise ConfigError(f"{self.run.folder}: does not read features like those of {file.path}, {file.grid} cells of {file.shape[2]}")
+        rows = FeatureRows(file, file.ids if ids is None else ids)
+        found = self.describe(rows, decoding=decoding)
+        return [item._replace(source=name) for item, name in zip(found, rows.ids, strict=True)]
+
+    def describe(
+        self,
+        pictures: IndexedImages | Tensor,
+        *,
+        decoding: DecodingConfig | None = None,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        need_attention: bool = False,
+    ) -> list[Caption]:
+        """Caption images that are tensors already: (n, 3, H, W) as preprocessed, or features (n, L, D); `source` is the number of each."""
+        decoding = decoding or self.run.config.decoding
+        count = len(pictures)
+        # A source of chance for each image, so that what is drawn for one does not depend on the batch it is in.
+        seeds = torch.randint(2**62, (count,)).tolist() if sampling is not None else []
+
+        def search(rows: list[int]) -> list[list[Hypothesis]]:
+            generators = [torch.Generator().manual_seed(seeds[row]) for row in rows] if sampling is not None else None
+            options = self._options(decoding, n_best, sampling, len(rows), need_attention)
+            return self._search(pictures[rows], options, decoding, sampling, generators)
+
+        batches = cut_batches(list(range(count)), decoding.batch_size, device=device_of(self.run.model))
+        stage = progress.stage("Captioning", total=count, unit="images")
+        with ops.packed_weights(getattr(torch, decoding.precision)):
+            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
+        captions = []
+        for number, hypotheses in enumerate(found for batch in results for found in batch):
+            texts = [self.run.vocabulary.decode([token for token in item.tokens if token != EOS]) for item in hypotheses]
+            captions.append(Caption(texts[0], texts, hypotheses, str(number)))
+        return captions
+
+    def record(self, image: ImageSource, *, text: str | None = None, decoding: DecodingConfig | None = None) -> AttentionRecord:
+        """Return where the model looked, word by word, to be shown over the image.
+
+        Args:
+            image: an image file.
+            text: look at this caption instead of the model's own.
+            decoding: how to search; None takes the run's own settings.
+
+        Returns:
+            A record of the items "image" and "caption", whose first map holds the weights of each word (with boxes, where there are areas);
+            after it every other attention of the model, and the hypotheses of the search.
+
+        Raises:
+            DataError: the image cannot be read, or the caption has no words.
+            ConfigError: the run reads features, not images.
+        """
+        if isinstance(self.run.config.model.encoder, FeaturesConfig):
+            raise ConfigError(f"{self.run.folder}: reads features computed beforehand; there is no image to draw over")
+        how = build_preprocessing(self.run.config.image)
+        pixels = how.pixels(image)
+        picture = how.normalize(pixels).unsqueeze(0)
+        found = None
+        if text is None:
+            decoding = decoding or self.run.config.decoding
+            (found,) = self.describe(picture, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
+            ids = [token for token in found.hypotheses[0].tokens if token != EOS]
+            rows = len(found.hypotheses[0].tokens)
+        else:
+            (ids,) = self.run.vocabulary.encode_ids([normalize_caption(text, self.run.config.data)])
+            ids = ids[: self.run.config.data.max_length]
+            rows = len(ids) + 1
+            if not ids:
+                raise DataError("nothing to look at: the caption holds no words")
+        return self._record(pixels, picture, ids, rows, found, str(image))
+
+    def _record(self, pixels: np.ndarray, picture: Tensor, ids: list[int], rows: int, found: Caption | None, title: str) -> AttentionRecord:
+        model, pieces = self.run.model, self.run.vocabulary.pieces(ids)
+        tokens = [*pieces, "</s>"][:rows]
+        batch = collate([()], [ids[: rows - 1]], (0,))
+        cells = torch.tensor([model.grid[0] * model.grid[1]])
+        arguments = [part.to(device_of(model)) for part in (picture, cells, batch.target_input)]
+        with torch.inference_mode():
+            shown = model.decode(*arguments).weights
+            layers = model.attention_maps(*arguments, areas=True)
+        assert shown is not None
+        searched = found.hypotheses[0].attention if found is not None else None
+        weights = shown[0] if searched is None else searched
+        items: dict[str, Any] = {
+            "image": Grid(*model.grid, image=_address(pixels), size=(pixels.shape[1], pixels.shape[0])),
+            "caption": Tokens(tokens, self.run.vocabulary.decode(ids)),
+        }
+        maps, left_out = self._maps(weights, layers)
+        if any(each.key == WRITTEN for each in maps):
+            items[WRITTEN] = Tokens(["<s>", *tokens][:rows])
+        hypotheses = self._shown(found) if found is not None and len(found.hypotheses) > 1 else []
+        scores = {"caption": found.hypotheses[0].log_probs[:rows]} if found is not None else {}
+        meta = {"left out": f"{left_out} of {len(layers)} maps, too large for one page"} if left_out else {}
+        record = AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, title=title, meta=meta)
+        return replace(record, model=self.run.folder.name)
+
+    def _maps(self, weights: Tensor, layers: Sequence[LayerAttention]) -> tuple[list[AttentionMap], int]:
+        model, total, left_out = self.run.model, 0, 0
+        first = AttentionMap("image", "image", "caption", "image", weights)
+        maps: list[AttentionMap] = []
+        for layer in layers:
+            areas = None
+            if layer.area_weights is not None:
+                areas = AreaMap(ops.area_spans(model.grid, self._area_of(layer)), layer.area_weights[0].cpu())
+            if layer.kind == "alignment":  # the record's own, here with its areas
+                first = replace(first, areas=areas)
+                continue
+            total += math.prod(layer.weights.shape) + (0 if layer.area_weights is None else layer.area_weights.numel())
+            if total > MAX_WEIGHTS:
+                left_out += 1
+                continue
+            asked = "look at the image" if layer.kind == "cross" else "cells" if layer.query == "source" else "words"
+            name = f"{asked} {(layer.layer or 0) + 1}"
+            query = "image" if layer.query == "source" else "caption"
+            key = "image" if layer.key == "source" else WRITTEN
+            kind = "image" if layer.kind == "cross" else "self"
+            maps.append(AttentionMap(name, kind, query, key, layer.weights[0].cpu(), layer=layer.layer, areas=areas))
+        return [first, *maps], left_out
+
+    def _area_of(self, layer: LayerAttention) -> tuple[int, int]:
+        areas = getattr(self.run.model.get_submodule(layer.name), "areas")  # noqa: B009 - a module's attribute, unknown to its type
+        return areas.max_area
+
+    def _shown(self, found: Caption) -> list[Shown]:
+        shown = []
+        for hypothesis, text in zip(found.hypotheses, found.texts, strict=True):
+            pieces = self.run.vocabulary.pieces([token for token in hypothesis.tokens if token != EOS])
+            tokens = [*pieces, "</s>"][: len(hypothesis.tokens)]
+            shown.append(Shown(tokens, hypothesis.score, text, hypothesis.log_probs[: len(tokens)], "image", hypothesis.attention))
+        return shown
+
+    def _read(self, sources: Sequence[ImageSource]) -> tuple[Tensor, list[str | None]]:
+        how = build_preprocessing(self.run.config.image)
+        pixels, errors = [], []
+        for source in sources:
+            try:
+                pixels.append(how.pixels(source))
+                errors.append(None)
+            except DataError as error:
+                errors.append(" ".join(str(error).splitlines()))
+        stacked = np.stack(pixels) if pixels else np.zeros((0, how.size, how.size, 3), np.uint8)
+        return how.normalize(stacked), errors
+
+    def _options(
+        self, decoding: DecodingConfig, n_best: int, sampling: SamplingOptions | None, count: int, need_attention: bool
+    ) -> DecodingOptions:
+        rows, columns = self.run.model.grid
+        return DecodingOptions(
+            bos=BOS,
+            eos=EOS,
+            pad=PAD,
+            beam_size=max(decoding.beam_size, n_best) if sampling is None else 1,
+            n_best=n_best if sampling is None else 1,
+            max_length=decoding.max_length,
+            min_length=decoding.min_length,
+            length_penalty=decoding.length_penalty,
+            coverage_penalty=decoding.coverage_penalty,
+            no_repeat_ngram_size=decoding.no_repeat_ngram_size,
+            banned=(PAD, BOS),
+            source_lengths=[rows * columns] * count,
+            need_attention=need_attention,
+        )
+
+    def _search(
+        self,
+        pictures: Tensor,
+        options: DecodingOptions,
+        decoding: DecodingConfig,
+        sampling: SamplingOptions | None,
+        generators: list[torch.Generator] | None,
+    ) -> list[list[Hypothesis]]:
+        model, device, count = self.run.model, device_of(self.run.model), len(pictures)
+        cells = torch.full((count,), model.grid[0] * model.grid[1], device=device)
+        # On a CPU the packed weights have the precision.
+        half = device.type == "cuda" and decoding.precision == "bfloat16"
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            state, step = model.start(pictures.to(device), cells), model.decoding_step
+            if sampling is not None:
+                return sample(step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
+            search = greedy_search if options.beam_size == 1 else beam_search
+            return search(step, state, batch_size=count, options=options, device=device)
+
+
+def _address(pixels: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,60 @@
+"""A captioning run: its vocabulary and model beside what every run folder has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
+from regard.data.vocabulary import Vocabulary
+from regard.models.captioning import CaptionModel, build_captioner
+from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
+
+VOCABULARY, IMAGES = "vocabulary.json", "images"
+RUN_FILES = (CONFIG, DATA, VOCABULARY)
+
+
+class CaptionRun(NamedTuple):
+    """A trained captioner, opened for use.
+
+    Attributes:
+        folder: where it is.
+        config: how it was made.
+        vocabulary: of the captions.
+        model: with the trained weights, in evaluation mode.
+        weights: the file these came from.
+    """
+
+    folder: Path
+    config: CaptioningConfig
+    vocabulary: Vocabulary
+    model: CaptionModel[Any]
+    weights: Path
+
+
+def open_caption_run(folder: str | Path) -> CaptionRun:
+    """Open a trained captioner: configuration, vocabulary, verified weights.
+
+    Args:
+        folder: a run folder as `regard train captioning` leaves it, finished or not.
+
+    Raises:
+        CheckpointError: the folder is not such a run, or a file in it is missing, damaged or does not fit; names the file.
+        MissingExtraError: its encoder needs timm, which is not installed.
+
+    Example:
+        >>> open_caption_run("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    folder = Path(folder)
+    config = read_config(folder, CaptioningConfig)
+    vocabulary = Vocabulary.load(folder / VOCABULARY)
+
+    def build() -> CaptionModel[Any]:
+        return build_captioner(config.model, image_size=config.image.size, vocab_size=len(vocabulary))
+
+    ours = isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig)
+    model, weights = load_model(folder, build, RUN_FILES, sizes_first=ours)
+    return CaptionRun(folder, config, vocabulary, model, weights)

@@ -1,0 +1,32 @@
+"""Any number of items in constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+# What is read before any of it is worked on: enough to sort by length, little enough to hold.
+CHUNK_ITEMS = 4096
+CHUNK_CHARACTERS = 4_000_000
+
+
+def in_chunks(items: Iterable[Item], size: Callable[[Item], int], *, most: int | None = None) -> Iterator[list[Item]]:
+    """Yield items in lists of at most `most` items (default: `CHUNK_ITEMS`) and about `CHUNK_CHARACTERS` characters.
+
+    Example:
+        >>> list(in_chunks(["a", "b"], len))
+        [['a', 'b']]
+    """
+    chunk: list[Item] = []
+    characters = 0
+    most = CHUNK_ITEMS if most is None else most
+    for item in items:
+        chunk.append(item)
+        characters += size(item)
+        if len(chunk) == most or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

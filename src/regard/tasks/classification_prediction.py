@@ -1,0 +1,132 @@
+"""Asking a trained run for labels: one for each text or pair, whatever else is asked for beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from regard import ops, progress
+from regard.data.labelled import lowercase_text, pad_tokens
+from regard.tasks.batch_threads import cut_batches, map_batches
+from regard.tasks.classification_training import SentenceRun, encode_texts
+from regard.tasks.run_folder import device_of
+
+BATCH_SIZE = 64
+# More digits would tell of the batch an example was in, not of the example.
+DIGITS = 6
+
+
+class LabelPrediction(NamedTuple):
+    """What became of one example.
+
+    Attributes:
+        label: the most probable label; "" where a text is empty or blank.
+        probabilities: of each label; empty without one.
+        weights: for each text (R, S), how much each token counted in each hop; None if not asked for, or without a label.
+        truncated: how many tokens were cut off (`data.max_length`).
+    """
+
+    label: str
+    probabilities: dict[str, float]
+    weights: tuple[np.ndarray, ...] | None
+    truncated: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return label (null for an empty text) and probabilities, ready for JSON."""
+        return {"label": self.label or None, "probabilities": {name: round(p, DIGITS) for name, p in self.probabilities.items()}}
+
+
+class ExampleScores(NamedTuple):
+    """Probabilities (C,) and, if asked for, for each text the weights (R, S) of an example."""
+
+    probabilities: np.ndarray
+    weights: tuple[np.ndarray, ...] | None
+
+
+def predict_labels(
+    run: SentenceRun, examples: Sequence[tuple[list[int], ...]], *, need_weights: bool = False, poll: Callable[[], None] | None = None
+) -> list[ExampleScores]:
+    """Return what a run says of encoded examples; of one it does not depend on the others, but for rounding.
+
+    Args:
+        run: an opened run.
+        examples: token ids of the text, or of premise and hypothesis.
+        need_weights: what its hops looked at, too.
+        poll: called before each batch; may raise to leave.
+    """
+    device = device_of(run.model)
+    # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
+    order = sorted(range(len(examples)), key=lambda i: (-max(map(len, examples[i])), i))
+    batches = cut_batches(order, BATCH_SIZE, device=device)
+
+    def read(rows: list[int]) -> list[ExampleScores]:
+        padded = [pad_tokens([examples[row][side] for row in rows]) for side in range(len(examples[rows[0]]))]
+        tokens, lengths = [ids.to(device) for ids, _ in padded], [count.to(device) for _, count in padded]
+        with torch.inference_mode():
+            reading = run.model.classify(tokens, lengths, need_weights=need_weights)
+            probabilities = reading.logits.double().softmax(-1).cpu().numpy()
+        looked = [None if text.weights is None else text.weights.float().cpu().numpy() for text in reading.pooled]
+        answers = []
+        for place, row in enumerate(rows):
+            own = [part[place, :, : len(ids)] for part, ids in zip(looked, examples[row], strict=True) if need_weights and part is not None]
+            answers.append(ExampleScores(probabilities[place], tuple(own) or None))
+        return answers
+
+    stage = progress.stage("Labelling", total=len(order), unit="examples")
+    with ops.packed_weights():
+        results = map_batches(read, batches, device=device, poll=poll, stage=stage)
+    found: dict[int, ExampleScores] = {}
+    for rows, answers in zip(batches, results, strict=True):
+        found.update(zip(rows, answers, strict=True))
+    return [found[row] for row in range(len(examples))]
+
+
+def encode_example(run: SentenceRun, texts: Sequence[str]) -> tuple[tuple[list[int], ...], int]:
+    """Return the token ids of an example's texts, and how many tokens were cut off."""
+    limit = run.config.data.max_length
+    whole = encode_texts(run.vocabulary, run.config, texts)
+    return tuple(ids[:limit] for ids in whole), sum(max(0, len(ids) - limit) for ids in whole)
+
+
+def token_texts(run: SentenceRun, text: str) -> list[str]:
+    """Return the tokens of a text as a reader would see them: whole words as they are written there."""
+    encoded = run.vocabulary.encode(lowercase_text(text) if run.config.vocabulary.lowercase else text)
+    pieces = [text[slice(*span)] for span in encoded.offsets] if run.vocabulary.kind == "word" else encoded.pieces
+    return pieces[: run.config.data.max_length]
+
+
+def label_texts(
+    run: SentenceRun, examples: Sequence[Sequence[str]], *, need_weights: bool = False, poll: Callable[[], None] | None = None
+) -> list[LabelPrediction]:
+    """Label examples: texts, or pairs of premise and hypothesis.
+
+    Args:
+        run: an opened run.
+        examples: a text each, or a premise and a hypothesis.
+        need_weights: what its hops looked at, too.
+        poll: called before each batch; may raise to leave.
+
+    Returns:
+        One `LabelPrediction` an example, in order; of an empty or blank text there is none to tell ("").
+    """
+    # One at a time: the tokens of a line of a megabyte take a hundred times its size.
+    encoded = [encode_example(run, texts) for texts in progress.track(examples, "Encoding the examples", unit="examples", block=256)]
+    usable = [
+        all(ids) and all(text.strip() for text in texts)  # nothing but white space is never labelled, whatever the vocabulary
+        for texts, (ids, _) in zip(examples, encoded, strict=True)
+    ]
+    answers = iter(
+        predict_labels(run, [ids for (ids, _), use in zip(encoded, usable, strict=True) if use], need_weights=need_weights, poll=poll)
+    )
+    found = []
+    for (_, cut), use in zip(encoded, usable, strict=True):
+        if not use:
+            found.append(LabelPrediction("", {}, None, 0))
+            continue
+        answer = next(answers)
+        probabilities = dict(zip(run.labels, answer.probabilities.tolist(), strict=True))
+        found.append(LabelPrediction(run.labels[int(answer.probabilities.argmax())], probabilities, answer.weights, cut))
+    return found

@@ -1,0 +1,383 @@
+"""What classification and entailment share: a run on labelled examples, made, trained, opened, and asked for labels."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from regard import progress
+from regard.config import ClassificationConfig, EntailmentConfig
+from regard.data.batching import PlannedBatch, split_batch
+from regard.data.labelled import (
+    LabelledBatch,
+    LabelledExample,
+    LabelledFile,
+    hold_out_labelled,
+    lowercase_text,
+    pad_tokens,
+    plan_labelled,
+    read_entailment,
+    read_sentences,
+)
+from regard.data.parallel import file_digest
+from regard.data.subsample import sampled
+from regard.data.text_encoder import TextEncoder
+from regard.data.token_arrays import FlatTokens
+from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
+from regard.data.word_vectors import WordVectors, read_vectors
+from regard.errors import CheckpointError, ConfigError, DataError, listed, shown
+from regard.metrics.classification import macro_f1
+from regard.models.classifier import SentenceClassifier, build_classifier
+from regard.ops import SequenceLoss
+from regard.strict_json import parse_json
+from regard.tasks.batch_threads import map_batches
+from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
+from regard.tasks.run_folder import (
+    CONFIG,
+    DATA,
+    check_metric,
+    device_of,
+    load_model,
+    read_config,
+    resolve_precision,
+    run_task,
+    start_or_resume,
+)
+from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
+from regard.training.memory_check import build_with_memory_check, check_memory
+
+VOCABULARY, LABELS = "vocabulary.json", "labels.json"
+# The names of a hundred thousand labels have room; a file that is larger is something else.
+MAX_LABEL_BYTES = 2**22
+RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
+METRICS = ("loss", "accuracy", "macro_f1")
+SentenceConfig = ClassificationConfig | EntailmentConfig
+
+
+class SentenceRun(NamedTuple):
+    """A trained run, opened for use.
+
+    Attributes:
+        folder: where it is.
+        config: how it was made.
+        vocabulary: of its texts.
+        labels: C names, in the order of its classes.
+        model: with the trained weights, in evaluation mode.
+        weights: the file these came from.
+    """
+
+    folder: Path
+    config: SentenceConfig
+    vocabulary: Vocabulary
+    labels: tuple[str, ...]
+    model: SentenceClassifier
+    weights: Path
+
+
+class LabelledCorpus(NamedTuple):
+    """Encoded examples.
+
+    Attributes:
+        lines: N numbers of the examples' lines in their file, from 1.
+        ids: for each text (one or two) the token ids of every example.
+        labels: (N,) class numbers.
+        weights: (C,) what an example of each class counts for in the loss.
+        left_out: examples that were not taken, by reason.
+    """
+
+    lines: np.ndarray
+    ids: tuple[FlatTokens, ...]
+    labels: np.ndarray
+    weights: np.ndarray
+    left_out: dict[str, int]
+
+    def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
+        """Return an epoch's batches."""
+        return plan_labelled([text.lengths for text in self.ids], batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+
+    def batch(self, planned: PlannedBatch) -> LabelledBatch:
+        """Return the padded batch of the planned examples."""
+        padded = [pad_tokens([text[index] for index in planned.indices]) for text in self.ids]
+        classes = self.labels[list(planned.indices)]
+        labels, weights = torch.from_numpy(classes), torch.from_numpy(self.weights[classes]).float()
+        return LabelledBatch(tuple(ids for ids, _ in padded), tuple(count for _, count in padded), labels, weights, planned.indices)
+
+
+def open_sentence_run(folder: str | Path, kind: type[ClassificationConfig] | type[EntailmentConfig] | None = None) -> SentenceRun:
+    """Open a trained run: configuration, vocabulary, labels, verified weights.
+
+    Args:
+        folder: a run folder as training leaves it, finished or not.
+        kind: the configuration of the task it must be of; None: of either.
+
+    Raises:
+        CheckpointError: the folder is not a run of this task, or a file in it is missing, damaged or does not fit; names the file.
+
+    Example:
+        >>> open_sentence_run("no-such-run", EntailmentConfig)
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    folder = Path(folder)
+    if kind is None:
+        pairs = run_task(folder) == EntailmentConfig.model_fields["task"].default
+        kind = EntailmentConfig if pairs else ClassificationConfig
+    config = read_config(folder, kind)
+    vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
+    sizes = {"vocab_size": len(vocabulary), "classes": len(labels), "unknown": UNK}
+    model, weights = load_model(folder, lambda: build_classifier(config.model, **sizes), RUN_FILES)
+    return SentenceRun(folder, config, vocabulary, labels, model, weights)
+
+
+def read_labelled_file(config: SentenceConfig, path: str | Path) -> LabelledFile:
+    """Read a file of labelled examples as a run of this configuration does.
+
+    Raises:
+        DataError: see `regard.data.labelled.read_sentences`.
+    """
+    read = read_entailment if isinstance(config, EntailmentConfig) else read_sentences
+    return read(path, encoding=config.data.encoding)
+
+
+def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence[str]) -> list[list[int]]:
+    """Return the token ids of texts, read as the configuration says."""
+    return vocabulary.encode_ids([lowercase_text(text) for text in texts] if config.vocabulary.lowercase else texts)
+
+
+def train_sentence_classifier(config: SentenceConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
+    """Train a model of labelled examples, or resume the run in `folder`.
+
+    Args:
+        config: what to train on what; `data.train` must be set.
+        folder: the run folder.
+        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
+
+    Raises:
+        RegardError: bad data, settings that do not fit, a damaged run; see `prepare_run` and `regard.training.train`.
+    """
+    folder = Path(folder)
+    check_sentence_settings(config)
+    with processes() as world, run_lock(folder, world):
+        config = resolve_start(resolve_precision(config, folder, world.device), folder)
+        parts, digests = _read_data(config)
+        kept = parts[0].examples
+        with start_or_resume(world, folder, config, digests, lambda: _own_files(config, kept), RUN_FILES):
+            vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
+            lower = config.vocabulary.lowercase
+            report_unknown(config, vocabulary, (lowercase_text(text) if lower else text for example in kept for text in example.texts))
+            corpus, held = (encode_labelled(part, config, vocabulary, labels) for part in parts)
+            vectors = _read_vectors(config, vocabulary)
+        torch.manual_seed(config.training.seed)
+        sizes = {"vocab_size": len(vocabulary), "classes": len(labels), "unknown": UNK}
+        model = build_with_memory_check(lambda: build_classifier(config.model, **sizes), config.training, world.device)
+        _report(parts, (corpus, held), vocabulary, labels)
+        if vectors is not None:
+            progress.message(_start_from(model.embedding, vectors, vocabulary, corpus))
+        progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+        job = _job(config, corpus, held, labels)
+        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
+        return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
+
+
+def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Vocabulary, labels: Sequence[str]) -> LabelledCorpus:
+    """Encode examples, leaving out (and counting) those that cannot be trained on.
+
+    Raises:
+        DataError: an example has a label that is not among `labels`, or none is left; names file and line, or why.
+    """
+    numbers = {label: number for number, label in enumerate(labels)}
+    if unknown := next((example for example in file.examples if example.label not in numbers), None):
+        raise DataError(f"{file.path}, line {unknown.line}: label {shown(unknown.label)}, the training data has {listed(labels)}")
+    weights = np.array(_class_weights(config, labels, Counter(example.label for example in file.examples)))
+    encoder = TextEncoder(vocabulary)
+    texts = [[example.texts[side] for example in file.examples] for side in range(_sides(config))]
+    encoded = [
+        encoder.encode_all([lowercase_text(text) for text in side] if config.vocabulary.lowercase else side, file.path) for side in texts
+    ]
+    lengths = np.stack([side.lengths for side in encoded])
+    blank = np.array([not all(map(str.strip, example.texts)) for example in file.examples], bool)
+    empty = blank | (lengths == 0).any(0)
+    long = ~empty & (lengths.max(0) > config.data.max_length)
+    kept, left_out = ~(empty | long), {"empty": int(empty.sum()), "too long": int(long.sum())}
+    if not kept.any():
+        reasons = (
+            f"{left_out['empty']} with an empty text, {left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
+        )
+        raise DataError(f"{file.path}: no example can be used: {reasons}")
+    lines = np.array([example.line for example in file.examples])[kept]
+    classes = np.array([numbers[example.label] for example in file.examples])[kept]
+    return LabelledCorpus(lines, tuple(side.chosen(kept) for side in encoded), classes, weights, left_out)
+
+
+def measure_labels(
+    model: SentenceClassifier, corpus: LabelledCorpus, labels: Sequence[str], *, poll: Callable[[], None] | None = None
+) -> dict[str, float]:
+    """Measure a model, in evaluation mode, on examples: loss (nats an example), accuracy and macro_f1 (both 0 to 1)."""
+    device, nll = device_of(model), 0.0
+    predicted = np.zeros_like(corpus.labels)
+
+    @torch.no_grad()
+    def measure(planned: PlannedBatch) -> tuple[float, np.ndarray]:
+        batch = corpus.batch(planned).to(device)
+        logits = model.classify(batch.tokens, batch.lengths, need_weights=False).logits.float()
+        return F.cross_entropy(logits, batch.labels, reduction="sum").item(), logits.argmax(-1).cpu().numpy()
+
+    plan = corpus.plan(batch_tokens=4096, seed=0, epoch=0)
+    # The batches in lists of one: what is counted is batches, as the examples of each are not.
+    stage = progress.stage("Predicting the labels", total=len(plan), unit="batches")
+    found = map_batches(lambda batches: measure(batches[0]), [[planned] for planned in plan], device=device, poll=poll, stage=stage)
+    for planned, (own, numbers) in zip(plan, found, strict=True):
+        nll += own
+        predicted[list(planned.indices)] = numbers
+    f1 = macro_f1([labels[int(number)] for number in predicted], [labels[int(number)] for number in corpus.labels])
+    return {"loss": nll / len(predicted), "accuracy": float((predicted == corpus.labels).mean()), "macro_f1": f1.value / 100}
+
+
+def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, labels: Sequence[str]) -> TrainingJob:
+    training = config.training
+
+    def loss(model: nn.Module, batch: LabelledBatch) -> SequenceLoss:
+        return model(batch.tokens, batch.lengths, batch.labels, batch.weights, label_smoothing=training.label_smoothing)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, SentenceClassifier)
+        return measure_labels(model, held, labels, poll=job.stop.poll)
+
+    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
+    job = TrainingJob(
+        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
+        collate=corpus.batch,
+        loss=loss,
+        evaluate=evaluate,
+        split=split_batch,
+        micro_batches=automatic_micro_batches(training.batch_tokens),
+    )
+    return job
+
+
+def check_sentence_settings(config: SentenceConfig) -> None:
+    """Refuse settings that do not fit together, before anything is read or written.
+
+    Raises:
+        ConfigError: names the setting and what it needs.
+
+    Example:
+        >>> from regard.config import ClassificationConfig
+        >>> check_sentence_settings(ClassificationConfig())
+    """
+    check_metric(config, METRICS)
+    if config.data.vectors is not None and config.vocabulary.kind != "word":
+        raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
+    if not config.vocabulary.shared:
+        raise ConfigError("vocabulary.shared: must be true, labelled sentences have one vocabulary")
+    check_memory(lambda: build_classifier(config.model, vocab_size=8, classes=2, unknown=UNK))
+
+
+def _read_data(config: SentenceConfig) -> tuple[tuple[LabelledFile, LabelledFile], dict[str, str]]:
+    data = config.data
+    if data.train is None:
+        raise DataError("data.train: no training data given (--train FILE)")
+    files = {"train": data.train, "valid": data.valid, "vectors": data.vectors}
+    digests = {name: file_digest(path) for name, path in files.items() if path is not None}
+    whole = read_labelled_file(config, data.train)
+    if data.valid is not None:
+        return (whole, read_labelled_file(config, data.valid)), digests
+    kept, held = hold_out_labelled(whole.examples, data.valid_size, config.training.seed)
+    return (whole._replace(examples=kept), whole._replace(examples=held, dropped=0)), digests
+
+
+def _own_files(config: SentenceConfig, examples: Sequence[LabelledExample]) -> dict[str, bytes]:
+    labels = sorted({example.label for example in examples}, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
+    if len(labels) < 2:
+        raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
+    if isinstance(config.model.class_weights, Mapping) and (strange := sorted(set(config.model.class_weights) ^ set(labels))):
+        raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
+    settings = config.vocabulary
+    chosen = sampled(examples, settings.sample)
+    texts = (lowercase_text(text) if settings.lowercase else text for example in chosen for text in example.texts)
+    vocabulary = Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count)
+    return {VOCABULARY: vocabulary.to_bytes(), LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
+
+
+def _load_labels(path: Path) -> tuple[str, ...]:
+    try:
+        if path.stat().st_size > MAX_LABEL_BYTES:
+            raise CheckpointError(f"{path}: more than {MAX_LABEL_BYTES:,} bytes, expected a list of labels")
+        labels = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: missing or damaged") from error
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels) or len(set(labels)) < max(2, len(labels)):
+        raise CheckpointError(f"{path}: damaged, expected a list of at least two labels, none twice")
+    return tuple(labels)
+
+
+def _class_weights(config: SentenceConfig, labels: Sequence[str], counts: Counter[str]) -> list[float]:
+    chosen = config.model.class_weights
+    if chosen == "none":
+        return [1.0] * len(labels)
+    if chosen == "balanced":  # N / (C n_c): on average 1 over the examples
+        return [counts.total() / (len(labels) * max(1, counts[label])) for label in labels]
+    return [chosen[label] for label in labels]
+
+
+def _sides(config: SentenceConfig) -> int:
+    return 2 if isinstance(config, EntailmentConfig) else 1
+
+
+def _read_vectors(config: SentenceConfig, vocabulary: Vocabulary) -> WordVectors | None:
+    if config.data.vectors is None:
+        return None
+    words = vocabulary.pieces(range(len(SPECIALS), len(vocabulary)))
+    found = read_vectors(config.data.vectors, words)
+    if found.dim != config.model.embed_dim:
+        raise ConfigError(f"model.embed_dim: {config.model.embed_dim}, but the vectors of {found.path} have {found.dim} numbers")
+    return found
+
+
+@torch.no_grad()
+def _start_from(embedding: nn.Embedding, found: WordVectors, vocabulary: Vocabulary, corpus: LabelledCorpus) -> str:
+    """Put the vectors in the place of those of their words, and tell how much of the training text they cover."""
+    words = vocabulary.pieces(range(len(vocabulary)))
+    rows = [number for number, word in enumerate(words) if number >= len(SPECIALS) and word in found.vectors]
+    if rows:
+        vectors = torch.from_numpy(np.stack([found.vectors[words[number]] for number in rows]))
+        # The words without a vector start as large as those with one.
+        embedding.weight.normal_(std=vectors.std().item() if vectors.numel() > 1 else 1.0)
+        embedding.weight[rows] = vectors.to(embedding.weight.dtype)
+    known = np.concatenate([text.ids for text in corpus.ids])
+    tokens = int(np.isin(known, rows).sum())
+    entries = max(1, len(vocabulary) - len(SPECIALS))
+    return (
+        f"{found.path}: vectors for {len(rows)} of {entries} words of the vocabulary ({len(rows) / entries:.1%}), "
+        f"{tokens / max(1, len(known)):.1%} of the words of the training text"
+    )
+
+
+def _report(
+    files: tuple[LabelledFile, LabelledFile],
+    parts: tuple[LabelledCorpus, LabelledCorpus],
+    vocabulary: Vocabulary,
+    labels: Sequence[str],
+) -> None:
+    progress.message(f"{time.strftime('%H:%M:%S')} {len(parts[0].labels)} training examples, {len(parts[1].labels)} validation examples")
+    counts = np.bincount(parts[0].labels, minlength=len(labels))
+    progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(labels, counts, strict=True)))
+    for file, part, name in zip(files, parts, ("training", "validation"), strict=True):
+        if file.dropped:
+            progress.message(f"{name} pairs without an agreed label dropped: {file.dropped}")
+        if left := ", ".join(f"{count} {reason}" for reason, count in part.left_out.items() if count):
+            progress.message(f"{name} examples left out: {left}")
+    known = np.concatenate([text.ids for text in parts[1].ids])
+    unknown = f"; unknown in validation text: {(known == UNK).mean():.2%}" if vocabulary.kind in ("word", "character") else ""
+    progress.message(f"vocabulary: {len(vocabulary)} entries{unknown}")

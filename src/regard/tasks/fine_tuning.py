@@ -1,0 +1,252 @@
+"""Going on from a trained run in a new one: its weights, its vocabularies and, where it fits, the state of its optimizer.
+
+The new run keeps what the old one is (settings of model, vocabulary and image, their files, the weights) and may change how it trains and
+on what. Epochs, updates and the learning rate schedule count from the beginning.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from regard import progress
+from regard.config import RunConfig, changed_values
+from regard.data.vocabulary import Vocabulary
+from regard.errors import CheckpointError, ConfigError, listed
+from regard.tasks.run_folder import CONFIG, DATA, read_config
+from regard.training.atomic_folder import STATE, file_sha256, read_state, verify_folder
+from regard.training.checkpoint import EMA, MODEL, OPTIMIZER, TrainingState, check_run_files, checkpoint_path, read_optimizer, weights_file
+from regard.training.weights import read_weights
+
+AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
+
+FIXED_SETTINGS = ("model", "vocabulary", "image")
+"""Parts of a configuration that a run which goes on from another keeps."""
+MAY_CHANGE = (
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "embed_dropout",
+    "word_dropout",
+    "swap_probability",
+    "penalty",
+    "penalty_reduction",
+    "doubly_stochastic",
+    "class_weights",
+    "alignment_layer",
+    "augment",
+    "half_soft",
+    "half_soft_per",
+    "soft_batches",
+    "reward",
+    "reward_weight",
+    "entropy_weight",
+    "scaling",
+    "learning_rate_factor",
+    "start",
+)
+"""Settings of a model that its weights do not depend on."""
+GROWABLE = ("training.epochs", "training.max_updates")
+
+
+def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool = True) -> dict[str, Any]:
+    """Return the settings of a run that goes on from another: `base` for `regard.config.load_config`.
+
+    Args:
+        run: the folder of the run to go on from, finished or not, trained or imported.
+        kind: the configuration of its task.
+        keep_data: with the files it was trained on; False where all that is trained on is named anew.
+
+    Raises:
+        CheckpointError: the folder is not a run of this task; names it.
+
+    Example:
+        >>> from regard.config import TranslationConfig
+        >>> settings_from_run("no-such-run", TranslationConfig)
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    config = read_config(Path(run), kind)
+    tree = config.model_dump(mode="json")
+    dropped = [] if keep_data else data_files(kind)
+    tree["data"] = {name: value for name, value in tree["data"].items() if name not in dropped and name != "vectors"}
+    tree["start"] = {"run": str(run)}
+    return {**tree, "recipe": "none"} if "recipe" in tree else tree
+
+
+def data_files(kind: type[RunConfig]) -> list[str]:
+    """Return the settings under `data` of a task that name files.
+
+    Example:
+        >>> from regard.config import LanguageConfig
+        >>> data_files(LanguageConfig)
+        ['text', 'valid_text']
+    """
+    data: Any = kind.model_fields["data"].annotation
+    return [name for name, field in data.model_fields.items() if field.annotation == str | None]
+
+
+def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
+    """Check the run that a new one goes on from, and note the sha256 of its weights in the configuration.
+
+    Args:
+        config: what is asked for.
+        folder: the new run's. If there is a run, what it began with counts; the run it went on from need not be there any more.
+
+    Raises:
+        ConfigError: the run is `folder` itself, or of other settings of model, vocabulary or image; names them.
+        CheckpointError: there is no such run, or it is damaged.
+    """
+    start = config.start
+    if start is None:
+        return config
+    run = Path(start.run)
+    if run.resolve() == folder.resolve():
+        raise ConfigError(f"{folder}: named by --from and by --out; a run that goes on from another needs a folder of its own")
+    if (folder / CONFIG).exists():
+        known = read_config(folder, type(config)).start
+        if known is None or start.weights not in (None, known.weights):
+            return config
+        same = start.run == known.run or (run.is_dir() and file_sha256(weights_file(run)) == known.weights)
+        return (
+            config.model_copy(update={"start": start.model_copy(update={"run": known.run, "weights": known.weights})}) if same else config
+        )
+    unlike = [
+        f"{key}: {old} -> {new}"
+        for key, (old, new) in changed_values(read_config(run, type(config)), config).items()
+        if key.split(".")[0] in FIXED_SETTINGS and not set(key.split(".")) & set(MAY_CHANGE)
+    ]
+    if unlike:
+        raise ConfigError(
+            f"--from {run}: a run that goes on from it keeps its model and vocabulary ({listed(unlike, most=5)}); of the model's settings "
+            f"{listed(MAY_CHANGE[:6])} and the like may change"
+        )
+    found = file_sha256(weights_file(run))
+    if start.weights not in (None, found):
+        raise CheckpointError(f"{run}: its weights have the sha256 {found}, start.weights expects {start.weights}")
+    return config.model_copy(update={"start": start.model_copy(update={"weights": found})})
+
+
+def inherited_files(run: Path, names: Sequence[str]) -> dict[str, bytes]:
+    """Return the files of a run that one which goes on from it takes over, vocabularies and labels, by name.
+
+    Raises:
+        CheckpointError: one is missing, or has changed since the weights were saved.
+    """
+    own = [name for name in names if name not in (CONFIG, DATA) and not (run / name).is_dir() and Path(name).suffix]
+    weights = weights_file(run)
+    check_run_files(verify_folder(weights.parent, only=[weights.name, STATE]), run, [CONFIG, *own])
+    return {name: (run / name).read_bytes() for name in own}
+
+
+def initial_state(config: RunConfig) -> Callable[[TrainingState], None]:
+    """Return what a new run begins with, for `regard.training.TrainingJob`: nothing, or another run's weights and optimizer state.
+
+    Args:
+        config: as `resolve_start` returned it.
+    """
+    start = config.start
+    if start is None:
+        return lambda state: None
+
+    def begin(state: TrainingState) -> None:
+        run = Path(start.run)
+        weights = weights_file(run)
+        if (found := file_sha256(weights)) != start.weights:
+            raise CheckpointError(
+                f"{weights}: has the sha256 {found}, but this run was begun with {start.weights}; start it in a new folder"
+            )
+        read_weights(weights, state.model)
+        if state.average is not None:
+            for name, parameter in state.model.named_parameters():
+                state.average.tensors[name].copy_(parameter.detach())
+        source = _optimizer_of(run, weights)
+        missing = _not_taken(config, run, source)
+        if not missing:
+            assert source is not None
+            read_optimizer(source / OPTIMIZER, state)
+        taken = f"the optimizer starts anew: {missing}" if missing else "the optimizer goes on"
+        progress.message(f"from {run}: weights (sha256 {found[:12]}) and vocabulary; {taken}")
+
+    return begin
+
+
+def report_unknown(config: RunConfig, vocabulary: Vocabulary, texts: Iterable[str], *, name: str = "vocabulary") -> None:
+    """Tell how much of the new training text a vocabulary, which is another run's, does not know; of a run of its own, nothing.
+
+    Args:
+        config: of the run.
+        vocabulary: taken over.
+        texts: the training text; read only where there is something to tell.
+        name: of the vocabulary.
+    """
+    if config.start is not None and vocabulary.kind != "bpe":  # which knows every byte
+        with progress.stage("Counting unknown tokens", unit="lines") as counting:
+            rate = vocabulary.unknown_rate(counting.track(texts))
+        progress.message(f"{name}: that of {config.start.run}; unknown in training text: {rate:.2%}")
+
+
+def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
+    """Return the command that trains with other settings and keeps what a run has learned; "" where its model or vocabulary differs.
+
+    Args:
+        old: settings of the run.
+        new: what was asked for.
+        folder: of the run.
+    """
+    words = ["regard", "train", old.task, "--from", str(folder), "--out", str(_free(folder))]
+    for key, (before, after) in changed_values(old, new).items():
+        part = key.split(".")[0]
+        if part in FIXED_SETTINGS and not set(key.split(".")) & set(MAY_CHANGE):
+            return ""
+        if part in ("decoding", "start", "recipe", "task"):
+            continue
+        # Of a run that goes on, updates count from the beginning.
+        grown = key in GROWABLE and isinstance(before, int) and isinstance(after, int) and after > before
+        value = after - before if grown else after
+        words.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
+    return shlex.join(words)
+
+
+def _free(folder: Path) -> Path:
+    number = 2
+    while (free := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    return free
+
+
+def _optimizer_of(run: Path, weights: Path) -> Path | None:
+    """Return the checkpoint whose weights these are, if it is one's."""
+    if weights.name != MODEL:
+        return None
+    if weights.parent.parent.name == "checkpoints":
+        return weights.parent
+    sources = read_state(weights.parent).get("sources")
+    if not isinstance(sources, dict) or len(sources) != 1:
+        return None
+    [(name, digest)] = sources.items()
+    found = checkpoint_path(run, 0).parent / Path(name).name
+    # Weights that are a moving average have their file's sha256 there: the optimizer is that of other weights.
+    taken_from = found / EMA if (found / EMA).is_file() and file_sha256(found / EMA) == digest else found / MODEL
+    return found if taken_from.name == MODEL else None
+
+
+def _not_taken(config: RunConfig, run: Path, source: Path | None) -> str:
+    """Say why the state of the optimizer is not taken; "" if it is."""
+    assert config.start is not None
+    old = read_config(run, type(config)).training
+    if not config.start.optimizer:
+        return "start.optimizer is false"
+    if old.optimizer != config.training.optimizer:
+        return f"{config.training.optimizer}, before {old.optimizer}"
+    if source is None:
+        return "the weights are of no single checkpoint"
+    try:
+        verify_folder(source)
+    except CheckpointError:
+        return f"{source.name} is no longer there"
+    return ""

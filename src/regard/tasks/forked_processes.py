@@ -1,0 +1,83 @@
+"""The same work in several processes that share this one's memory, where the system can fork."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+_INTERVAL = 0.1
+
+
+def can_fork() -> bool:
+    """Whether `in_forks` may be called here: on Linux, in the main thread.
+
+    Example:
+        >>> isinstance(can_fork(), bool)
+        True
+    """
+    return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+
+
+def in_forks(work: Callable[[int], object], count: int, poll: Callable[[], object]) -> bool:
+    """Call `work` with each number below `count`, in a process of its own.
+
+    The processes leave with this one, however it ends. They have no threads but their own: `work` must not use torch or the display.
+
+    Args:
+        work: what it is to leave behind it writes to files.
+        count: of processes.
+        poll: called now and then, in this process; what it raises ends all.
+
+    Returns:
+        Whether every call came to its end; if not, call `work` here to learn why.
+
+    Example:
+        >>> in_forks(lambda number: None, 2, lambda: None)
+        True
+    """
+    parent, children = os.getpid(), set()
+    try:
+        for number in range(count):
+            with warnings.catch_warnings():
+                # Python warns of forks of a process with threads. None of their locks is needed in these.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                _serve(work, number, parent)
+            children.add(child)
+        whole = True
+        while children:
+            poll()
+            time.sleep(_INTERVAL)
+            for child in list(children):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    children.remove(child)
+                    whole = whole and status == 0
+        return whole
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _serve(work: Callable[[int], object], number: int, parent: int) -> None:
+    """Do the work in a new process, and end it."""
+    code = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        set_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGKILL))
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are not here
+        if os.getppid() == parent:
+            work(number)
+            code = 0
+    finally:
+        os._exit(code)

@@ -1,0 +1,241 @@
+"""What the hops of a labeller look at: in one sentence, in all those of a label, and whether each looks elsewhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from regard.attention import record_weights
+from regard.config import EntailmentConfig
+from regard.data.labelled import pad_tokens
+from regard.errors import DataError
+from regard.tasks.classification_prediction import DIGITS, LabelPrediction, encode_example, label_texts, token_texts
+from regard.tasks.classification_training import SentenceRun, open_sentence_run
+from regard.tasks.entailment import split_pair
+from regard.tasks.run_folder import device_of
+from regard.viewer import AttentionMap, AttentionRecord, PredictionRecord, Tokens
+
+HOPS = "hops"
+# A word seen less often tells of its sentence, not of its label.
+MIN_OCCURRENCES = 5
+MAX_WORDS = 10
+
+
+class HopOverlap(NamedTuple):
+    """How far hops look at the same words; means over texts, of A A^T (R, R).
+
+    Attributes:
+        overlap: of its entries off the diagonal: 0 for hops that share no word, 1 for hops that look at the same single word.
+        focus: of its diagonal: 1 for a hop on a single word, 1 / S for one that looks evenly.
+        cosine: of the cosine between two hops' weights: overlap without regard to focus; 1 for equal hops.
+        texts: how many were measured.
+        hops: R.
+        matrix: (R, R), the mean of A A^T itself.
+    """
+
+    overlap: float
+    focus: float
+    cosine: float
+    texts: int
+    hops: int
+    matrix: list[list[float]]
+
+
+def hop_overlap(labellings: Sequence[LabelPrediction]) -> HopOverlap:
+    """Measure the overlap between the hops of a run.
+
+    Args:
+        labellings: with weights, of at least two hops; those without (empty texts) do not count.
+
+    Raises:
+        DataError: there are no weights of two hops or more.
+
+    Example:
+        >>> apart, alike = np.eye(2, 3), np.full((2, 4), 0.25)
+        >>> hop_overlap([LabelPrediction("a", {}, (apart,), 0)]).overlap, hop_overlap([LabelPrediction("a", {}, (alike,), 0)]).overlap
+        (0.0, 0.25)
+    """
+    products = [weights @ weights.T for item in labellings for weights in item.weights or ()]
+    if not products or len(products[0]) < 2:
+        raise DataError("hop overlap: expected texts with the weights of at least 2 hops")
+    hops = len(products[0])
+    apart = ~np.eye(hops, dtype=bool)
+    lengths = [np.sqrt(np.diag(product)) for product in products]
+    cosines = [(product / np.outer(size, size))[apart].mean() for product, size in zip(products, lengths, strict=True)]
+    mean: np.ndarray = np.stack(products).astype(np.float64).mean(axis=0)
+    matrix: list[list[float]] = mean.round(DIGITS).tolist()
+    return HopOverlap(float(mean[apart].mean()), float(np.diag(mean).mean()), float(np.mean(cosines)), len(products), hops, matrix)
+
+
+class HopWords(NamedTuple):
+    """What one hop looked at in the texts of one label.
+
+    Attributes:
+        label: the label the run gave.
+        hop: from 0.
+        words: the words with the largest mean weights: (word, mean weight, times seen).
+    """
+
+    label: str
+    hop: int
+    words: list[tuple[str, float, int]]
+
+
+def words_by_label(
+    run: SentenceRun,
+    examples: Sequence[Sequence[str]],
+    labellings: Sequence[LabelPrediction],
+    *,
+    top: int = MAX_WORDS,
+    least: int = MIN_OCCURRENCES,
+) -> list[HopWords]:
+    """Gather for each label and hop the words that were looked at most, by their mean weight where they stand.
+
+    Args:
+        run: that labelled them.
+        examples: texts or pairs; the words of both sides of a pair are counted together.
+        labellings: of these examples, with weights.
+        top: words for each label and hop at most.
+        least: words seen fewer times in the texts of a label are left out.
+    """
+    found: dict[str, dict[str, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
+    for texts, item in zip(examples, labellings, strict=True):
+        for text, weights in zip(texts, item.weights or (), strict=False):
+            for word, column in zip(token_texts(run, text), weights.T, strict=True):
+                found[item.label][word.lower()].append(column)
+    rows = []
+    for label in run.labels:
+        means = {word: (np.mean(seen, axis=0), len(seen)) for word, seen in found[label].items() if len(seen) >= least}
+        hops = len(next(iter(means.values()))[0]) if means else 0
+        for hop in range(hops):
+            best = sorted(means, key=lambda word: (-means[word][0][hop], word))[:top]
+            rows.append(HopWords(label, hop, [(word, round(float(means[word][0][hop]), DIGITS), means[word][1]) for word in best]))
+    return rows
+
+
+def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labellings: Sequence[LabelPrediction]) -> list[AttentionRecord]:
+    """Return a record for each label: its most attended words, and the mean weight that each hop gave them."""
+    rows, records = words_by_label(run, examples, labellings), []
+    for label in run.labels:
+        own = [row for row in rows if row.label == label]
+        words = list(dict.fromkeys(word for row in own for word, _, _ in row.words))
+        if not words:
+            continue
+        table = np.zeros((len(own), len(words)), np.float32)
+        for row in own:
+            for word, weight, _ in row.words:
+                table[row.hop, words.index(word)] = weight
+        count = sum(item.label == label for item in labellings)
+        items = {"words": Tokens(words, ""), HOPS: Tokens(_hop_names(run, len(own)))}
+        meta = {"texts": str(count), "weights": "mean where the word stands; the words of other hops' lists count as 0"}
+        found = AttentionMap(HOPS, "hops", HOPS, "words", table)
+        records.append(AttentionRecord(items, [found], model=run.folder.name, title=f"all that was labelled {label}", meta=meta))
+    return records
+
+
+def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPrediction, *, title: str = "") -> AttentionRecord | None:
+    """Return what was looked at in one example: by its hops, and by the layers of a Transformer; None where there is no attention.
+
+    Args:
+        run: that labelled it.
+        texts: the text, or premise and hypothesis.
+        labelling: of these, with weights.
+        title: a name for the example.
+    """
+    if not labelling.label:
+        return None
+    names = ("premise", "hypothesis") if isinstance(run.config, EntailmentConfig) else ("text",)
+    items: dict[str, Any] = {name: Tokens(token_texts(run, text), text) for name, text in zip(names, texts, strict=True)}
+    maps = _layer_maps(run, texts, names)
+    if labelling.weights is not None:
+        items[HOPS] = Tokens(_hop_names(run, len(labelling.weights[0])))
+        for name, weights in zip(names, labelling.weights, strict=True):
+            maps.append(AttentionMap(HOPS if len(names) == 1 else f"hops on the {name}", "hops", HOPS, name, weights))
+    if not maps:
+        return None
+    prediction = PredictionRecord(labelling.label, labelling.probabilities)
+    return AttentionRecord(items, maps, prediction=prediction, model=run.folder.name, title=title)
+
+
+def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[AttentionRecord]:
+    """Label examples and return what was looked at in each; nothing of those with an empty text.
+
+    Raises:
+        DataError: no example holds text, or the run's pooling has no weights to look at.
+    """
+    labellings = label_texts(run, examples, need_weights=True)
+    records = [example_record(run, texts, item) for texts, item in zip(examples, labellings, strict=True)]
+    found = [record for record in records if record is not None]
+    if not found:
+        if any(item.label for item in labellings):
+            raise DataError(f"{run.folder}: this model has no attention to look at (model.pooling {run.config.model.pooling})")
+        raise DataError("nothing to look at: the input holds no text")
+    return found
+
+
+def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
+    """Open a run, label lines and return what was looked at in each: sentences, or for entailment a premise, a tab and a hypothesis.
+
+    Args:
+        folder: a run of either task.
+        lines: as `regard classify` or `regard entail` reads them; blank ones give no record.
+
+    Raises:
+        DataError: a line is no pair, no line holds text, or there is no attention to look at.
+        CheckpointError: see `regard.tasks.classification_training.open_sentence_run`.
+
+    Example:
+        >>> line_records("no-such-run", ["a joy"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    run = open_sentence_run(folder)
+    if not isinstance(run.config, EntailmentConfig):
+        return example_records(run, [(line,) for line in lines])
+    examples = []
+    for number, line in enumerate(lines, start=1):
+        pair = split_pair(line)
+        if pair is None and line.strip():
+            found = line.count("\t") + 1
+            raise DataError(f"line {number}: expected a premise, a tab and a hypothesis, found {found} column{'s' * (found > 1)}")
+        examples.append(pair or ("", ""))
+    return example_records(run, examples)
+
+
+def _hop_names(run: SentenceRun, count: int) -> list[str]:
+    # Without structured attention there is one row: from which words the pooling took its features.
+    return [f"hop {hop + 1}" for hop in range(count)] if run.config.model.pooling == "structured" else [run.config.model.pooling]
+
+
+def _layer_maps(run: SentenceRun, texts: Sequence[str], names: Sequence[str]) -> list[AttentionMap]:
+    ids, _ = encode_example(run, texts)
+    device = device_of(run.model)
+    padded = [pad_tokens([own]) for own in ids]
+    sizes = {name: len(own) for name, own in zip(names, ids, strict=True)}
+    with torch.inference_mode(), record_weights() as recorded:
+        run.model.classify([tokens.to(device) for tokens, _ in padded], [count.to(device) for _, count in padded], need_weights=False)
+    maps = []
+    for name, module in run.model.named_modules():
+        seen = [each.weights[0].float().cpu().numpy() for each in recorded if each.attention is module]
+        if not seen:
+            continue
+        parts = name.split(".")
+        if "layers" not in parts:  # what pools the states: its hops are maps of their own
+            continue
+        layer = int(parts[parts.index("layers") + 1])
+        if parts[-1] in ("left", "right"):
+            # The left one is asked by the second text, see `CrossedAttention`; a shared one is both, the left one first.
+            asked = [names[::-1], names] if len(seen) == 2 else [names[::-1] if parts[-1] == "left" else names]
+            for (query, key), weights in zip(asked, seen, strict=True):
+                own = weights[:, : sizes[query], : sizes[key]]  # without what two texts of one length were padded with
+                maps.append(AttentionMap(f"{query} on {key} {layer + 1}", "co-attention", query, key, own, layer=layer))
+        else:
+            sides = zip(names, seen, strict=True)
+            maps += [AttentionMap(f"{side} self {layer + 1}", "self", side, side, weights, layer=layer) for side, weights in sides]
+    return maps

@@ -1,0 +1,127 @@
+"""The text of a language model's run: counted, sampled for the vocabulary, encoded into the run folder, and mapped from there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regard.config import LanguageConfig
+from regard.data.file_digests import FileDigest, find_digest, read_digests, write_digests
+from regard.data.lines import stream_lines
+from regard.data.parallel import file_digest, line_count
+from regard.data.running_text import EncodedText, append_eos, text_size
+from regard.data.subsample import in_sample
+from regard.data.text_encoder import TextEncoder
+from regard.data.token_arrays import TokenFile, TokenWriter, smallest_dtype
+from regard.data.token_cache import new_cache, open_cache, read_cache
+from regard.data.vocabulary import UNK, Vocabulary
+from regard.errors import DataError
+from regard.progress import stage
+
+TOKENS = "tokens"
+"""Folder of a run for its encoded text. It may be removed: the next start makes it again."""
+FILES = "files.json"
+PARTS = ("train", "valid")
+BLOCK = 16384
+"""Lines that are read and encoded together."""
+
+
+class TrainingLines:
+    """The lines a language model is trained and validated on.
+
+    Args:
+        config: of the run.
+        folder: of the run. What an earlier start has kept there is used.
+
+    Attributes:
+        digests: sha256 of each data file, by the key of `data` that names it.
+        size: lines to train on.
+
+    Raises:
+        DataError: no text is named, or a file cannot be read or has too few lines; names it.
+    """
+
+    def __init__(self, config: LanguageConfig, folder: Path) -> None:
+        data, self._folder = config.data, folder / TOKENS
+        if data.text is None:
+            raise DataError("data.text: no training text given (--text FILE)")
+        known = read_digests(self._folder / FILES)
+        self._files = {name: Path(path) for name, path in (("text", data.text), ("valid_text", data.valid_text)) if path is not None}
+        self._facts: dict[str, FileDigest] = {name: find_digest(path, known) for name, path in self._files.items()}
+        self.digests = {name: facts.sha256 for name, facts in self._facts.items()}
+        lines, held = self._facts["text"].lines, 0
+        if data.valid_text is None:
+            if lines < 2:
+                raise DataError(f"{data.text}: {line_count(lines)}: at least 2 are needed to hold one out for validation")
+            held = max(1, min(data.valid_size, lines // 10))
+        for name, facts in self._facts.items():
+            if not facts.lines:
+                raise DataError(f"{self._files[name]}: no lines, expected at least one")
+        self.size = lines - held
+
+    def sample(self, count: int) -> Iterator[str]:
+        """Yield about `count` lines to train on, from all over the text."""
+        chosen = np.zeros(0, bool)
+        for number, line in enumerate(self._lines("train")):
+            if number % BLOCK == 0:
+                chosen = in_sample(self.size, count, number, min(BLOCK, self.size - number))
+            if chosen[number % BLOCK]:
+                yield line
+
+    def encode(self, vocabulary: Vocabulary, file: Path) -> None:
+        """Encode the lines into the run folder, unless that is done.
+
+        Args:
+            vocabulary: of the run.
+            file: where it is stored.
+
+        Raises:
+            DataError: a file has changed meanwhile, or the folder cannot be written.
+        """
+        about = {"format": 1, "text": self.digests, "vocabulary": file_digest(file), "size": self.size}
+        if open_cache(self._folder, about) is None:
+            with new_cache(self._folder, about) as (folder, kept):
+                for part in PARTS:
+                    kept[part] = self._write(part, folder, vocabulary)
+        write_digests(self._folder / FILES, {os.path.abspath(self._files[name]): facts for name, facts in self._facts.items()})
+
+    def _write(self, part: str, folder: Path, vocabulary: Vocabulary) -> dict[str, Any]:
+        encoder, dtype = TextEncoder(vocabulary), smallest_dtype(len(vocabulary))
+        lines, unknown, size = self._lines(part), 0, 0
+        with TokenWriter(folder / part, dtype) as writer, stage(f"Encoding the {part} text", unit="lines") as encoding:
+            while block := list(islice(lines, BLOCK)):
+                tokens = append_eos(encoder.encode(block))
+                writer.append(tokens)
+                unknown += int((tokens.ids == UNK).sum())
+                size += text_size(block)
+                encoding.advance(len(block))
+        return {"dtype": dtype, "unknown": unknown, "size": size}
+
+    def _lines(self, part: str) -> Iterator[str]:
+        name = "valid_text" if part == "valid" and "valid_text" in self._files else "text"
+        found = 0
+        for line in stream_lines(self._files[name]):
+            if name == "valid_text" or (found < self.size) == (part == "train"):
+                yield line
+            found += 1
+        if found != self._facts[name].lines:
+            raise DataError(f"{self._files[name]}: changed while it was read, {line_count(found)} where {self._facts[name].lines} were")
+
+
+def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:
+    """Open the encoded training and validation text in a run folder.
+
+    Raises:
+        DataError: it is not there, or it is damaged; names the file.
+    """
+    kept, texts = read_cache(folder / TOKENS), []
+    for part in PARTS:
+        file = TokenFile(folder / TOKENS / part, kept[part]["dtype"])
+        tokens = file.part(0, len(file))
+        texts.append(EncodedText(tokens.ids, tokens.offsets, kept[part]["size"], kept[part]["unknown"]))
+    return texts[0], texts[1]

@@ -1,0 +1,319 @@
+"""Using a trained language model: how likely is a line, how does it go on, and what was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard import ops, progress
+from regard.data.lines import single_line
+from regard.data.running_text import pad_rows
+from regard.data.vocabulary import BOS, EOS, PAD, UNK
+from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.errors import ConfigError, DataError
+from regard.tasks.batch_threads import cut_batches, map_batches
+from regard.tasks.chunking import in_chunks
+from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
+from regard.tasks.run_folder import device_of
+from regard.viewer import AttentionMap, AttentionRecord, Tokens
+
+# Rows of logits alive at a time.
+BATCH_ROWS = 512
+# Of a longer prompt only the last so many tokens are read: each takes a step.
+MAX_PROMPT = 512
+# Tokens of a line whose attention is shown: a page of more weights opens slowly.
+MAX_RECORD_TOKENS = 2048
+
+
+class LineScore(NamedTuple):
+    """How likely a line is.
+
+    Attributes:
+        line: the line.
+        pieces: its tokens as text, "</s>" for its end last.
+        log_probs: of each of them after those before it, nats.
+    """
+
+    line: str
+    pieces: list[str]
+    log_probs: list[float]
+
+    @property
+    def total(self) -> float:
+        """The log-probability of the line, its end included."""
+        return sum(self.log_probs)
+
+    @property
+    def mean(self) -> float:
+        """The log-probability per token."""
+        return self.total / len(self.log_probs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        figures = {"log_prob": self.total, "log_prob_per_token": self.mean}
+        return {"text": self.line, **figures, "tokens": self.pieces, "log_probs": self.log_probs}
+
+
+class Continuation(NamedTuple):
+    """How a prompt goes on.
+
+    Attributes:
+        prompt: the prompt, one line.
+        texts: for each hypothesis, best first, the prompt and what follows it to the end of the line.
+        hypotheses: their tokens, those of the prompt included, scores and log-probabilities.
+        unread: tokens at the beginning of the prompt that were not read.
+    """
+
+    prompt: str
+    texts: list[str]
+    hypotheses: list[Hypothesis]
+    unread: int
+
+    @property
+    def text(self) -> str:
+        """The best."""
+        return self.texts[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the texts with what they were chosen by, ready for JSON."""
+        hypotheses = [
+            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
+            for text, found in zip(self.texts, self.hypotheses, strict=True)
+        ]
+        return {"prompt": self.prompt, "text": self.text, "hypotheses": hypotheses}
+
+
+class LanguageModel:
+    """Score lines and continue prompts with a trained run; each line is read from the beginning, nothing is remembered from others.
+
+    Args:
+        run: an opened run.
+        poll: called before each batch; may raise to leave.
+
+    Example:
+        >>> LanguageModel.open("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+
+    def __init__(self, run: LanguageRun, *, poll: Callable[[], None] | None = None) -> None:
+        self.run = run
+        self._poll = poll
+
+    @classmethod
+    def open(cls, folder: str | Path) -> LanguageModel:
+        """Open a run folder.
+
+        Raises:
+            CheckpointError: see `regard.tasks.language_training.open_language_run`.
+        """
+        return cls(open_language_run(folder))
+
+    def score(self, lines: Sequence[str], *, batch_size: int = 64) -> list[LineScore]:
+        """Return how likely lines are, in order; that of one does not depend on the others.
+
+        Args:
+            lines: an empty one is a line that ends at once.
+            batch_size: lines read together.
+        """
+        ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
+        # Longest first: those still going on are always the first ones of a batch.
+        order = sorted(range(len(ids)), key=lambda i: (-len(ids[i]), i))
+        batches = cut_batches(order, batch_size, device=device_of(self.run.model))
+        stage = progress.stage("Scoring", total=len(order), unit="lines")
+
+        def score(rows: list[int]) -> list[list[float]]:
+            return self._log_probs([ids[i] for i in rows])
+
+        with ops.packed_weights():
+            results = map_batches(score, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
+        found: dict[int, list[float]] = {}
+        for rows, log_probs in zip(batches, results, strict=True):
+            found.update(zip(rows, log_probs, strict=True))
+        return [
+            LineScore(line, [*self.run.vocabulary.pieces(own[:-1]), "</s>"], found[number])
+            for number, (line, own) in enumerate(zip(lines, ids, strict=True))
+        ]
+
+    def score_stream(self, lines: Iterable[str], *, batch_size: int = 64) -> Iterator[LineScore]:
+        """Score any number of lines in constant memory; in order, one result a line."""
+        for chunk in in_chunks(lines, len):
+            yield from self.score(chunk, batch_size=batch_size)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_length: int = 100,
+        beam_size: int = 1,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        batch_size: int = 64,
+    ) -> list[Continuation]:
+        """Continue prompts to the end of the line; the result of one does not depend on the others.
+
+        Args:
+            prompts: how each line begins; an empty one leaves all of it to the model.
+            max_length: tokens generated at most.
+            beam_size: hypotheses of the search; 1 takes the most probable token at every step.
+            n_best: hypotheses for each prompt; with sampling, see `SamplingOptions.num_samples`.
+            sampling: draw instead of search.
+            batch_size: prompts continued together.
+
+        Returns:
+            One `Continuation` a prompt, in order.
+
+        Raises:
+            ConfigError: an option out of range.
+        """
+        encoded = self.run.vocabulary.encode_ids(prompts)
+        read = [ids[-MAX_PROMPT:] for ids in encoded]
+        # A source of chance for each prompt, so that what is drawn for one does not depend on the batch it is in.
+        seeds = torch.randint(2**62, (len(prompts),)).tolist() if sampling is not None else []
+        order = sorted(range(len(read)), key=lambda i: (-len(read[i]), i))
+        batches = cut_batches(order, batch_size, device=device_of(self.run.model))
+
+        def search(rows: list[int]) -> list[list[Hypothesis]]:
+            options = DecodingOptions(
+                bos=BOS,
+                eos=EOS,
+                pad=PAD,
+                beam_size=beam_size if beam_size < 1 or sampling is not None else max(beam_size, n_best),
+                n_best=n_best if sampling is None else 1,
+                max_length=[max_length + len(read[i]) for i in rows],
+                banned=(PAD, UNK, BOS),
+                prefix=[read[i] for i in rows],
+            )
+            generators = [torch.Generator().manual_seed(seeds[i]) for i in rows] if sampling is not None else None
+            return self._search(len(rows), options, sampling, generators)
+
+        stage = progress.stage("Continuing", total=len(order), unit="lines")
+        with ops.packed_weights():
+            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
+        found: dict[int, list[Hypothesis]] = {}
+        for rows, hypotheses in zip(batches, results, strict=True):
+            found.update(zip(rows, hypotheses, strict=True))
+        return [
+            Continuation(
+                single_line(prompt),
+                [self._text(prompt, hypothesis.tokens[len(read[number]) :]) for hypothesis in found[number]],
+                found[number],
+                len(encoded[number]) - len(read[number]),
+            )
+            for number, prompt in enumerate(prompts)
+        ]
+
+    def generate_stream(
+        self,
+        prompts: Iterable[str],
+        *,
+        max_length: int = 100,
+        beam_size: int = 1,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        batch_size: int = 64,
+    ) -> Iterator[Continuation]:
+        """Continue any number of prompts in constant memory; in order, one result a prompt. See `generate`."""
+        for chunk in in_chunks(prompts, len):
+            yield from self.generate(
+                chunk, max_length=max_length, beam_size=beam_size, n_best=n_best, sampling=sampling, batch_size=batch_size
+            )
+
+    def record(self, line: str) -> AttentionRecord | None:
+        """Return what each token of a line, and its end, looked at while it was predicted; None without attention.
+
+        The token that is being predicted looks at what was read before, so what was read are items of their own: the begin sign, then the
+        line but for its end. The last token read, whose state does the looking, cannot be looked at.
+        """
+        if not self.run.model.attends:
+            return None
+        ids = self.run.vocabulary.encode_ids([line])[0]
+        goals = [*ids, EOS][:MAX_RECORD_TOKENS]
+        pieces = self.run.vocabulary.pieces(ids[:MAX_RECORD_TOKENS])
+        batch = pad_rows([torch.tensor(goals).numpy()], [EOS]).to(device_of(self.run.model))
+        with torch.inference_mode():
+            found = self.run.model.decode(batch.inputs, need_weights=True)
+            log_probs = self._rows(found.readout[0], batch.goals[0])
+        assert found.weights is not None
+        weights = found.weights[0, :, -len(goals) :].float().cpu()
+        items = {"text": Tokens([*pieces, "</s>"][: len(goals)], line), "read": Tokens(["<s>", *pieces][: len(goals)])}
+        window = AttentionMap("window", "self", "text", "read", weights)
+        left = len(ids) + 1 - len(goals)
+        meta = {"left out": f"the last {left} tokens, too many for one page"} if left else {}
+        return AttentionRecord(items, [window], scores={"text": log_probs.tolist()}, model=self.run.folder.name, meta=meta)
+
+    @torch.inference_mode()
+    def _log_probs(self, rows: list[list[int]]) -> list[list[float]]:
+        # Rows longest first: a batch of ever fewer rows goes on as long as one of them does.
+        model, found, past = self.run.model, [[] for _ in rows], None
+        for start in range(0, max(map(len, rows), default=0), CHUNK):
+            left = [torch.tensor(row[start : start + CHUNK]).numpy() for row in rows if len(row) > start]
+            before = [row[start - 1] if start else EOS for row in rows[: len(left)]]
+            batch = pad_rows(left, before).to(device_of(model))
+            if past is not None:
+                past = past.rows(torch.arange(len(left), device=batch.goals.device))
+            output = model.decode(batch.inputs, past)
+            past = output.past
+            real = ops.length_mask(batch.lengths, batch.goals.shape[1])
+            log_probs = self._rows(output.readout[real], batch.goals[real]).split(batch.lengths.tolist())
+            for number, part in enumerate(log_probs):
+                found[number] += part.tolist()
+        return found
+
+    def _rows(self, readout: Tensor, goals: Tensor) -> Tensor:
+        # The log-probability of each goal (N,) after readouts (N, R).
+        parts = []
+        for rows, goal in zip(readout.split(BATCH_ROWS), goals.split(BATCH_ROWS), strict=True):
+            logits = self.run.model.logits(rows)
+            parts.append(-F.cross_entropy(logits, goal, reduction="none"))
+        return torch.cat(parts)
+
+    @torch.inference_mode()
+    def _search(
+        self, count: int, options: DecodingOptions, sampling: SamplingOptions | None, generators: list[torch.Generator] | None
+    ) -> list[list[Hypothesis]]:
+        model, device = self.run.model, device_of(self.run.model)
+        state = model.start(count)
+        if sampling is not None:
+            return sample(model.step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
+        search = greedy_search if options.beam_size == 1 else beam_search
+        return search(model.step, state, batch_size=count, options=options, device=device)
+
+    def _text(self, prompt: str, tokens: list[int]) -> str:
+        # The prompt as it was given, even where the vocabulary does not know it, and what was added.
+        added = [token for token in tokens if token != EOS]
+        vocabulary = self.run.vocabulary
+        new, first = vocabulary.decode(added), vocabulary.pieces(added[:1])
+        # A unigram piece that begins a word brings a space, which decoding takes off the front of a text.
+        apart = vocabulary.kind == "word" or (vocabulary.kind == "unigram" and first[:1] and first[0].startswith(" "))
+        return single_line(prompt) + (" " if apart and prompt.strip() and new else "") + new
+
+
+def language_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
+    """Record what a run looked at while each line was predicted.
+
+    Args:
+        folder: a run folder of the task lm.
+        lines: the lines, each read from the beginning.
+
+    Returns:
+        One record a line, see `LanguageModel.record`.
+
+    Raises:
+        ConfigError: the model has no attention.
+        DataError: there are no lines.
+        CheckpointError: see `regard.tasks.language_training.open_language_run`.
+    """
+    model = LanguageModel.open(folder)
+    records = [record for record in map(model.record, lines) if record is not None]
+    if not model.run.model.attends:
+        raise ConfigError(f"{folder}: this model has no attention to look at")
+    if not records:
+        raise DataError("nothing to look at: the input holds no lines")
+    return records

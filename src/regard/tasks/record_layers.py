@@ -1,0 +1,98 @@
+"""Everything a run attends to on one example: all layers and heads, areas and hypotheses, as parts of a record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from regard import ops
+from regard.data.batching import collate
+from regard.data.vocabulary import EOS
+from regard.decoding import Hypothesis
+from regard.models import LayerAttention
+from regard.tasks.run_folder import device_of
+from regard.tasks.translation_run import TranslationRun
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Tokens
+from regard.viewer import HypothesisRecord as Shown
+
+# A page of more weights than this opens slowly; what is left out is told in the record's facts.
+MAX_WEIGHTS = 4_194_304
+WRITTEN = "written"
+
+
+def add_layers(run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int]) -> AttentionRecord:
+    """Add the attention of every layer and head to the record of an alignment.
+
+    In a decoder's self-attention the token that is being produced looks at those before it, so its keys are items of their own,
+    named "written": the begin sign, then the target but for its last token.
+
+    Args:
+        run: the run that made the record.
+        record: with items "source" and "target", ends of sentence included.
+        source: its ids, without EOS.
+        target: its ids, without EOS.
+
+    Returns:
+        The record with the name of its run as `model`, and all maps after its own; where they would be more than 4,194,304 weights,
+        the last ones are left out and counted in `meta`.
+    """
+    rows = len(record.items["target"])
+    record = replace(record, model=run.folder.name)
+    if not rows:
+        return record
+    batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
+    found = run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input, areas=True)
+    names = _names(found)
+    maps, total, left_out = [], sum(each.weights.size for each in record.maps), 0
+    written = ["<s>", *record.items["target"].tokens][:rows]
+    for name, layer in zip(names, found, strict=True):
+        if layer.kind == "alignment" and layer.weights.shape[1] == 1 and layer.area_weights is None:
+            continue  # the record's own
+        total += math.prod(layer.weights.shape)
+        if total > MAX_WEIGHTS:
+            left_out += 1
+            continue
+        maps.append(_map(name, layer))
+    items: dict[str, Any] = dict(record.items)
+    if any(each.key == WRITTEN for each in maps):
+        items[WRITTEN] = Tokens(written)
+    meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
+    return replace(record, items=items, maps=[*record.maps, *maps], meta=meta)
+
+
+def add_hypotheses(run: TranslationRun, record: AttentionRecord, hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> AttentionRecord:
+    """Add the hypotheses of a search to a record, where there are several."""
+    if len(hypotheses) < 2:
+        return record
+    columns = len(record.items["source"])
+    shown = []
+    for found, text in zip(hypotheses, texts, strict=True):
+        pieces = run.vocabularies.target.pieces([token for token in found.tokens if token != EOS])
+        weights = None if found.attention is None else found.attention[:, :columns]
+        tokens = [*pieces, "</s>"][: len(found.tokens)]
+        shown.append(Shown(tokens, found.score, text, found.log_probs[: len(tokens)], weights=weights))
+    return replace(record, hypotheses=shown)
+
+
+def _map(name: str, layer: LayerAttention) -> AttentionMap:
+    key = WRITTEN if layer.query == layer.key == "target" else layer.key
+    areas = None
+    if layer.area_weights is not None and layer.max_area is not None:
+        areas = AreaMap(ops.area_spans(layer.weights.shape[3], layer.max_area), layer.area_weights[0])
+    return AttentionMap(name, layer.kind, layer.query, key, layer.weights[0], layer=layer.layer, areas=areas)
+
+
+def _names(layers: Sequence[LayerAttention]) -> list[str]:
+    """Return a name for each attention that a reader understands, and that no other has."""
+    names = []
+    for found in layers:
+        parts = found.name.split(".")
+        side = {"left": "left ", "right": "right "}.get(parts[-1], "")
+        stack = {"self": "decoder self" if found.query == "target" else "encoder self", "alignment": "alignment by head"}
+        name = side + stack.get(found.kind, found.kind) + ("" if found.layer is None else f" {found.layer + 1}")
+        model = f"model {int(parts[1]) + 1}: " if parts[0] == "models" else ""
+        names.append(model + name)
+    # What has the same name after all keeps the one it has in the model.
+    return [found.name if names.count(name) > 1 else name for name, found in zip(names, layers, strict=True)]

@@ -1,0 +1,68 @@
+"""Writing the generated sets: parallel files with their known links, or images with captions and known regions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from regard.data.lines import write_files
+from regard.data.parallel import write_parallel
+from regard.data.synthetic.dates import DateExample, split_dates
+from regard.data.synthetic.scene_files import write_scenes
+from regard.data.synthetic.scenes import generate_scenes
+from regard.data.synthetic.toys import ToyExample, generate_toys
+from regard.errors import ConfigError
+
+GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes"]
+
+
+def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
+    """Write train.source, train.target, test.source, test.target and test.links into a folder.
+
+    The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a
+    target character. No test source occurs in the training set of *dates*; toys draw both from one endless set.
+
+    *scenes* are images with captions: train.tsv and test.tsv, their images in the folders train and test, and train.regions.jsonl and
+    test.regions.jsonl with what is where (`regard.data.synthetic.scene_files.write_scenes`).
+
+    Args:
+        kind: "dates", "copy", "reverse", "sort" or "scenes".
+        folder: made if it is not there.
+        train: training pairs or images, at least 1.
+        test: test pairs or images, at least 1.
+        seed: of the set.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ConfigError: a number below 1.
+        DataError: the folder cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [path.name for path in generate("dates", folder, train=3, test=2, seed=1)]
+        ['train.source', 'train.target', 'test.source', 'test.target', 'test.links']
+    """
+    if train < 1 or test < 1:
+        raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
+    folder = Path(folder)
+    written: list[Path] = []
+    if kind == "scenes":
+        for name, count, start in (("train", train, 0), ("test", test, train)):
+            written += write_scenes(folder, name, generate_scenes(count, seed=seed, start=start))
+        return written
+    parts: tuple[Sequence[DateExample | ToyExample], ...]
+    if kind == "dates":
+        parts = split_dates(train, test, seed)
+    else:
+        drawn = generate_toys(kind, train + test, seed=seed)
+        parts = drawn[:train], drawn[train:]
+    for name, part in zip(("train", "test"), parts, strict=True):
+        written += write_parallel(folder, name, [(item.source, item.target) for item in part])
+    lines = [" ".join(f"{s}?{t}" for t, span in enumerate(item.links) if span for s in range(*span)) for item in parts[1]]
+    path = folder / "test.links"
+    write_files({path: ("\n".join(lines) + "\n").encode()})
+    return [*written, path]

@@ -1,0 +1,342 @@
+"""Parallel text as tokens: read as a stream, kept flat in the run folder, and planned in arrays, so that memory does not grow with it."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from regard.config import TranslationConfig
+from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
+from regard.data.file_digests import read_digests, write_digests
+from regard.data.parallel import SentencePair, file_digest, held_out_indices, read_pairs
+from regard.data.shards import ParallelText
+from regard.data.subsample import in_sample
+from regard.data.text_encoder import TextEncoder
+from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
+from regard.data.token_cache import new_cache, open_cache, read_cache
+from regard.errors import DataError
+from regard.progress import stage
+from regard.strict_json import parse_json
+from regard.tasks.forked_processes import can_fork, in_forks
+from regard.tasks.translation_run import Vocabularies
+
+TOKENS = "tokens"
+"""Folder of a run for its encoded training text. It may be removed: the next start makes it again."""
+FILES, HELD_OUT = "files.json", "held_out.jsonl"
+BLOCK = 16384
+"""Pairs that are read and encoded together."""
+_BLOCKS_EACH, _MAX_PROCESSES = 4, 16
+"""Blocks below which another process is not worth its start, and processes that are ever used: each reads the whole text."""
+_SUMMARY = "summary.json"
+
+
+class Corpus:
+    """Encoded sentence pairs.
+
+    Args:
+        source: tokens of each source, without EOS.
+        target: tokens of each target, without EOS.
+        left_out: pairs that were not taken, by reason.
+        pairs: the texts, where they are kept.
+        block: pairs that are mixed with each other; of a larger corpus a few such blocks are in memory at a time.
+
+    Example:
+        >>> corpus = Corpus(FlatTokens.of([[5], [6, 7]]), FlatTokens.of([[8], [9]]), {})
+        >>> [corpus.batch(planned).target_input.tolist() for planned in corpus.plan(batch_tokens=8, seed=1, epoch=0)]
+        [[[2, 8], [2, 9]]]
+    """
+
+    def __init__(
+        self, source: TokenSource, target: TokenSource, left_out: dict[str, int], *, pairs: Sequence[SentencePair] = (), block: int = 2**22
+    ) -> None:
+        self.source, self.target, self.left_out, self.pairs, self.block = source, target, left_out, list(pairs), block
+        self._parts: OrderedDict[int, tuple[FlatTokens, FlatTokens]] = OrderedDict()
+        self._counts: dict[int, list[int]] = {}
+
+    @property
+    def size(self) -> int:
+        """How many pairs are taken."""
+        return len(self.source)
+
+    def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
+        """Return an epoch's batches: a pure function of the corpus and the arguments."""
+        if self.size > self.block:
+            return BlockPlan(self, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+        return plan_batches(*self.lengths(0), batch_tokens=batch_tokens, seed=seed, epoch=epoch)
+
+    def batch(self, planned: PlannedBatch) -> SequenceBatch:
+        """Return the padded batch of the planned pairs."""
+        number = planned.indices[0] // self.block if planned.indices else 0
+        rows = [index - number * self.block for index in planned.indices]
+        return collate(*self.part(number), rows)._replace(indices=planned.indices)  # type: ignore[arg-type]
+
+    def part(self, number: int) -> tuple[FlatTokens, FlatTokens]:
+        """Return both sides of a block."""
+        if number not in self._parts:
+            self._parts[number] = self._opened(number)
+            if len(self._parts) > 2:  # the processes of a run may stand on both sides of a border
+                self._parts.popitem(last=False)
+        return self._parts[number]
+
+    def lengths(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of each pair of a block, of both sides."""
+        source, target = self._opened(number)
+        return source.lengths, target.lengths
+
+    def batches_of_blocks(self, batch_tokens: int) -> list[int]:
+        """Return how many batches each block makes, in any epoch."""
+        if batch_tokens not in self._counts:
+            numbers = range(-(-self.size // self.block))
+            self._counts[batch_tokens] = [count_batches(*self.lengths(number), batch_tokens=batch_tokens) for number in numbers]
+        return self._counts[batch_tokens]
+
+    def _opened(self, number: int) -> tuple[FlatTokens, FlatTokens]:
+        start, stop = number * self.block, min((number + 1) * self.block, self.size)
+        return self.source.part(start, stop), self.target.part(start, stop)
+
+
+class BlockPlan(Sequence[PlannedBatch]):
+    """The batches of an epoch of a corpus of several blocks: blocks in random order, within a block those of `plan_batches`.
+
+    Args:
+        corpus: the text.
+        batch_tokens: see `plan_batches`.
+        seed: of the run.
+        epoch: from 0.
+    """
+
+    def __init__(self, corpus: Corpus, *, batch_tokens: int, seed: int, epoch: int) -> None:
+        self.corpus, self.batch_tokens, self.seed, self.epoch = corpus, batch_tokens, seed, epoch
+        counts = corpus.batches_of_blocks(batch_tokens)
+        self.order: list[int] = np.argsort(np.random.default_rng([seed, epoch]).random(len(counts)), kind="stable").tolist()
+        self.ends = list(accumulate(counts[number] for number in self.order))
+        self._made: OrderedDict[int, Sequence[PlannedBatch]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedBatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PlannedBatch]: ...
+    def __getitem__(self, index: int | slice) -> PlannedBatch | list[PlannedBatch]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        place = bisect.bisect_right(self.ends, index)
+        number = self.order[place]
+        planned = self._block(number)[index - (self.ends[place - 1] if place else 0)]
+        return PlannedBatch(tuple(row + number * self.corpus.block for row in planned.indices), planned.tokens)
+
+    def _block(self, number: int) -> Sequence[PlannedBatch]:
+        if number not in self._made:
+            lengths = self.corpus.lengths(number)
+            self._made[number] = plan_batches(*lengths, batch_tokens=self.batch_tokens, seed=self.seed, epoch=self.epoch, part=number + 1)
+            if len(self._made) > 2:
+                self._made.popitem(last=False)
+        return self._made[number]
+
+
+def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, max_length: int, name: str) -> Corpus:
+    """Encode pairs in memory, leaving out (and counting) those that cannot be trained on.
+
+    Args:
+        pairs: sentence pairs.
+        vocabularies: of both sides.
+        max_length: tokens of either side at most.
+        name: what to call the pairs in an error.
+
+    Raises:
+        DataError: no pair is left; holds the name, and why they were left out.
+    """
+    encoders = tuple(map(TextEncoder, vocabularies))
+    left_out = {"empty": 0, "too long": 0}
+    with stage(f"Encoding the {name}"):
+        kept, sides = _usable(pairs, encoders, max_length, left_out)
+    if not kept.any():
+        raise _nothing_left(name, left_out, max_length)
+    chosen = [pairs[number] for number in np.flatnonzero(kept).tolist()]
+    return Corpus(sides[0].chosen(kept), sides[1].chosen(kept), left_out, pairs=chosen)
+
+
+class TrainingText:
+    """The training text of a run: found and counted, sampled for the vocabularies, encoded into the run folder.
+
+    Args:
+        config: of the run, its recipe not yet resolved.
+        folder: of the run. What an earlier start has kept there is used.
+
+    Attributes:
+        digests: sha256 of each data file, by the key of `data` that names it.
+        size: sentence pairs to train on, before any is left out.
+
+    Raises:
+        DataError: see `regard.data.shards.ParallelText`; or there are too few pairs to hold one out.
+    """
+
+    def __init__(self, config: TranslationConfig, folder: Path) -> None:
+        data, self._folder, self._seed = config.data, folder / TOKENS, config.training.seed
+        if data.source is None:
+            raise DataError("data.source: no training data given (--source FILE --target FILE)")
+        if data.valid_target is not None and data.valid_source is None:
+            raise DataError("data.valid_target: given without data.valid_source")
+        self._data = data
+        self._text = ParallelText(data.source, data.target, known=read_digests(self._folder / FILES))
+        valid = {"valid_source": data.valid_source, "valid_target": data.valid_target}
+        self.digests = {**self._text.digests, **{name: file_digest(path) for name, path in valid.items() if path is not None}}
+        self._held = [] if data.valid_source is not None else held_out_indices(self._text.pairs, data.valid_size, self._seed)
+        self.size = self._text.pairs - len(self._held)
+
+    def sample(self, side: int, count: int) -> Iterator[str]:
+        """Yield about `count` sources (0) or targets (1) of the training pairs, from all over the text, the same at every call."""
+        held, total = set(self._held), self._text.pairs
+        share = -(-count * total // self.size)  # of all pairs, so that the rest of it is `count` pairs
+        chosen = np.zeros(0, bool)
+        for number, line in enumerate(self._text.side(side)):
+            place = number % BLOCK
+            if place == 0:
+                chosen = in_sample(total, share, number, min(BLOCK, total - number))
+            if chosen[place] and number not in held:
+                yield line
+
+    def encode(self, vocabularies: Vocabularies, files: Sequence[Path]) -> None:
+        """Encode the training pairs into the run folder, unless that is done.
+
+        Args:
+            vocabularies: of both sides.
+            files: where they are stored.
+
+        Raises:
+            DataError: no pair can be used, a file has changed meanwhile, or the folder cannot be written.
+        """
+        data = self._data
+        about = {
+            "format": 1,
+            "text": self._text.digests,
+            "vocabularies": [file_digest(path) for path in files],
+            "max_length": data.max_length,
+            "held_out": [data.valid_size, self._seed] if self._held else None,
+        }
+        if open_cache(self._folder, about) is None:
+            with new_cache(self._folder, about) as (folder, kept):
+                self._write(folder, vocabularies, kept)
+        write_digests(self._folder / FILES, self._text.facts)
+
+    def _write(self, folder: Path, vocabularies: Vocabularies, kept: dict[str, Any]) -> None:
+        count = min(torch.get_num_threads(), _MAX_PROCESSES, self._text.pairs // (_BLOCKS_EACH * BLOCK)) if can_fork() else 1
+        parts = [folder / f"part-{number}" for number in range(count)]
+        with stage("Encoding the training text", total=self._text.pairs, unit="pairs") as encoding:
+
+            def encode(number: int) -> None:
+                parts[number].mkdir()
+                self._encode(parts[number], vocabularies, number, count)
+
+            def poll() -> None:
+                encoding.update(done=sum(path.stat().st_size // 8 for part in parts for path in part.glob("target.offsets")))
+
+            if count < 2 or not in_forks(encode, count, poll):
+                for part in parts:
+                    shutil.rmtree(part, ignore_errors=True)
+                parts = [folder / "part-0"]
+                parts[0].mkdir()
+                self._encode(parts[0], vocabularies, 0, 1, advance=encoding.advance)
+            _join(folder, parts, vocabularies, kept)
+        if not kept["pairs"]:
+            raise _nothing_left("training data", kept["left_out"], self._data.max_length)
+
+    def _encode(
+        self, folder: Path, vocabularies: Vocabularies, part: int, parts: int, *, advance: Callable[[int], None] = lambda pairs: None
+    ) -> None:
+        """Encode every so many-th block of the text: two files of tokens, and what else there is to say of it."""
+        encoders = tuple(map(TextEncoder, vocabularies))
+        left_out, sizes, chosen, held = {"empty": 0, "too long": 0}, [], [], set(self._held)
+        with (
+            TokenWriter(folder / "source", smallest_dtype(len(vocabularies.source))) as source,
+            TokenWriter(folder / "target", smallest_dtype(len(vocabularies.target))) as target,
+        ):
+            for first, block in self._text.blocks(BLOCK):
+                if first // BLOCK % parts != part:
+                    continue
+                numbers = [number for number in range(first, first + len(block)) if number in held] if held else []
+                chosen += [(number, *block[number - first]) for number in numbers]
+                train = [pair for number, pair in enumerate(block, first) if number not in held] if numbers else block
+                usable, sides = _usable(train, encoders, self._data.max_length, left_out)
+                for writer, tokens in zip((source, target), sides, strict=True):
+                    writer.append(tokens if usable.all() else tokens.chosen(usable))
+                sizes.append(int(usable.sum()))
+                advance(len(block))
+        (folder / _SUMMARY).write_text(json.dumps({"sizes": sizes, "left_out": left_out, "held_out": chosen}), encoding="utf-8")
+
+
+def _join(folder: Path, parts: Sequence[Path], vocabularies: Vocabularies, kept: dict[str, Any]) -> None:
+    """Put the blocks of all parts in their order."""
+    found = [parse_json((part / _SUMMARY).read_bytes()) for part in parts]
+    sizes = [found[number % len(parts)]["sizes"][number // len(parts)] for number in range(sum(len(part["sizes"]) for part in found))]
+    dtypes = [smallest_dtype(len(vocabulary)) for vocabulary in vocabularies]
+    for side, dtype in zip(("source", "target"), dtypes, strict=True):
+        files = [TokenFile(part / side, dtype) for part in parts]
+        done = [0] * len(parts)
+        with TokenWriter(folder / side, dtype) as writer:
+            for number, size in enumerate(sizes):
+                part = number % len(parts)
+                writer.append(files[part].part(done[part], done[part] + size))
+                done[part] += size
+    held = sorted(tuple(pair) for part in found for pair in part["held_out"])
+    lines = [json.dumps({"source": source, "target": target}) + "\n" for _, source, target in held]
+    (folder / HELD_OUT).write_text("".join(lines), encoding="utf-8")
+    for part in parts:
+        shutil.rmtree(part)
+    left_out = {reason: sum(part["left_out"][reason] for part in found) for reason in ("empty", "too long")}
+    kept.update({"pairs": sum(sizes), "left_out": left_out, "dtypes": dtypes})
+
+
+def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
+    """Open the encoded training text in a run folder.
+
+    Raises:
+        DataError: it is not there, or it is damaged; names the file.
+    """
+    kept = read_cache(folder / TOKENS)
+    source, target = (TokenFile(folder / TOKENS / side, dtype) for side, dtype in zip(("source", "target"), kept["dtypes"], strict=True))
+    return Corpus(source, target, kept["left_out"], block=config.data.block_size)
+
+
+def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePair]:
+    """Return the pairs a run is validated on: those of its files, or those that were held out.
+
+    Raises:
+        DataError: see `regard.data.read_pairs`.
+    """
+    if config.data.valid_source is not None:
+        return read_pairs(config.data.valid_source, config.data.valid_target)
+    return read_pairs(folder / TOKENS / HELD_OUT)
+
+
+def _usable(
+    pairs: Sequence[SentencePair], encoders: tuple[TextEncoder, ...], max_length: int, left_out: dict[str, int]
+) -> tuple[np.ndarray, list[FlatTokens]]:
+    """Encode pairs; say which can be trained on, and add to `left_out` how many cannot."""
+    texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+    sides = [encoder.encode(lines) for encoder, lines in zip(encoders, texts, strict=True)]
+    lengths = np.stack([tokens.lengths for tokens in sides])
+    # A blank line is never translated either.
+    filled = np.logical_and(*(np.fromiter((bool(line.strip()) for line in lines), bool, len(lines)) for lines in texts))
+    empty = ~filled | (lengths == 0).any(0)
+    long = ~empty & (lengths.max(0) > max_length)
+    left_out["empty"] += int(empty.sum())
+    left_out["too long"] += int(long.sum())
+    return ~(empty | long), sides
+
+
+def _nothing_left(name: str, left_out: dict[str, int], max_length: int) -> DataError:
+    reasons = f"{left_out['empty']} with an empty side, {left_out['too long']} longer than data.max_length ({max_length} tokens)"
+    return DataError(f"{name}: no sentence pair can be used: {reasons}")

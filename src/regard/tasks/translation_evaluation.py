@@ -1,0 +1,225 @@
+"""Measuring a trained run on given sentence pairs."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from regard import ops, progress
+from regard.config import DecodingConfig
+from regard.data.lines import read_lines
+from regard.data.parallel import SentencePair
+from regard.data.vocabulary import Vocabulary
+from regard.errors import DataError, shown
+from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
+from regard.metrics.alignment import Links
+from regard.tasks.batch_threads import map_batches
+from regard.tasks.run_folder import device_of
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_training import encode_corpus, translation_likelihood
+from regard.tasks.unknown_tokens import UnknownTokenWarning
+
+# The longest source, in words, of each row of BLEU by length but the last.
+LENGTH_EDGES = (8, 11, 14, 18)
+
+LinkUnit = Literal["word", "character"]
+
+
+class KnownLinks(NamedTuple):
+    """Known alignments: for each sentence pair sets of (target, source) numbers; sure links are possible too."""
+
+    sure: list[Links]
+    possible: list[Links]
+    unit: LinkUnit
+
+
+class Evaluation(NamedTuple):
+    """What a run reaches on a test set.
+
+    Attributes:
+        scores: each with its signature.
+        by_length: rows (words of the source, sentences, BLEU).
+        outputs: the translations.
+        seconds: that they took.
+    """
+
+    scores: list[Score]
+    by_length: list[tuple[str, int, float]]
+    outputs: list[str]
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        return {
+            "scores": [{"name": s.name, "value": s.value, "unit": s.unit, "signature": s.signature} for s in self.scores],
+            "by_length": [{"source_words": r, "sentences": n, "bleu": b} for r, n, b in self.by_length],
+        }
+
+
+def evaluate_translation(
+    translator: Translator, pairs: Sequence[SentencePair], *, decoding: DecodingConfig | None = None, links: KnownLinks | None = None
+) -> Evaluation:
+    """Translate the sources and compare with the targets; also measure how well the targets are predicted.
+
+    Args:
+        translator: an opened run.
+        pairs: (source, reference).
+        decoding: how to search; None takes the run's own settings.
+        links: known alignments, for the alignment error rate of the attention on the references.
+
+    Returns:
+        BLEU, chrF, exact match, perplexity, token accuracy, and with links the alignment error rate.
+
+    Raises:
+        DataError: no pair can be used, or links are given for a model without attention.
+
+    Example:
+        >>> def bleu_of(run, pairs):
+        ...     return evaluate_translation(Translator.open(run), pairs).scores[0]
+        >>> bleu_of("no-such-run", [("ein Hund", "a dog")])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    sources, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    begun = time.perf_counter()
+    translations = translator.translate(sources, decoding=decoding)
+    seconds = time.perf_counter() - begun
+    outputs = [item.text for item in translations]
+    unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
+    for number, item in enumerate(translations, start=1):
+        unknown.add(number, item.source)
+    # What translation would cut off is left out here: a line of a million characters has no likelihood worth its memory.
+    corpus = encode_corpus(pairs, translator.run.vocabularies, max_length=translator.run.config.data.max_length, name="test data")
+    figures = translation_likelihood(translator.run.model, corpus)
+    used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
+    with progress.stage("Scoring the translations"):
+        scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
+        rows = bleu_by_length(outputs, references, sources, edges=LENGTH_EDGES)
+    scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
+    scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
+    if links is not None:
+        scores.append(_alignment_error(translator, pairs, links))
+    unknown.tell()  # last: an error is told alone
+    return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
+
+
+def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
+    """Read known links, one line a sentence pair: `source-target` sure and `source?target` possible, numbers from 0.
+
+    Args:
+        path: the file, in the format of fast_align and of the published gold alignments.
+        unit: what the numbers count, words or characters.
+
+    Raises:
+        DataError: a link that is not of this form; names file and line.
+    """
+    known = KnownLinks([], [], unit)
+    for number, line in enumerate(read_lines(path), start=1):
+        sure, possible = set(), set()
+        for item in line.split():
+            match = re.fullmatch(r"(\d+)([-?])(\d+)", item)
+            if match is None:
+                raise DataError(f"{path}, line {number}: expected links like 3-4 or 3?4, found {shown(item)}")
+            link = (int(match[3]), int(match[1]))
+            possible.add(link)
+            if match[2] == "-":
+                sure.add(link)
+        known.sure.append(sure)
+        known.possible.append(possible)
+    return known
+
+
+def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
+    """Return the character spans that link numbers count: words (what white space separates) or characters.
+
+    Example:
+        >>> unit_spans("ab c", "word"), len(unit_spans("ab c", "character"))
+        ([(0, 2), (3, 4)], 4)
+    """
+    return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
+
+
+def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Gather attention between tokens into attention between larger or smaller units.
+
+    A source unit gets the sum over its tokens, a target unit the mean over its tokens.
+
+    Args:
+        weights: (T, S) token weights.
+        rows: (target units, T), the part of each target token that lies in each unit (`overlap_shares`).
+        columns: (source units, S), likewise.
+
+    Returns:
+        (target units, source units).
+    """
+    total = rows.sum(1, keepdims=True)
+    return (rows / np.where(total > 0, total, 1.0)) @ weights @ columns.T
+
+
+def overlap_shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return which part of each token's characters lies in each unit: (units, tokens), 0 to 1.
+
+    Example:
+        >>> overlap_shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
+        [[1.0, 0.0], [0.0, 0.5]]
+    """
+    first, last = np.array(units, dtype=np.int64).reshape(-1, 2, 1).transpose(1, 0, 2)
+    start, end = np.array(tokens, dtype=np.int64).reshape(-1, 2).T
+    return np.maximum(0, np.minimum(end, last) - np.maximum(start, first)) / np.maximum(1, end - start)
+
+
+def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
+    if len(known.sure) != len(pairs):
+        raise DataError(f"links: {len(known.sure)} lines, but there are {len(pairs)} sentence pairs")
+    if not translator.run.model.attends:
+        raise DataError("links: this model has no attention to compare them with")
+    source_vocabulary, target_vocabulary = translator.run.vocabularies
+    stage = progress.stage("Aligning", total=2 * len(pairs), unit="sentences")
+    with ops.packed_weights():
+        records = map_batches(lambda pair: translator.align(*pair), pairs, device=device_of(translator.run.model), stage=stage)
+    found = []
+    for (source, target), record, links in zip(pairs, records, known.possible, strict=True):
+        chosen: Links = set()
+        if record is not None:
+            sides = ((source, source_vocabulary), (target, target_vocabulary))
+            weights = np.asarray(record.weights)[:-1, :-1]  # without the ends of sentence
+            counts = weights.shape[1], weights.shape[0]
+            columns, rows = (
+                _unit_shares(text, vocabulary, known.unit, count) for (text, vocabulary), count in zip(sides, counts, strict=True)
+            )
+            chosen = links_from_weights(regroup_weights(weights, rows, columns))
+        if known.unit == "character":
+            # Characters without any known source (a hyphen in a date) are not judged.
+            judged = {row for row, _ in links}
+            chosen = {link for link in chosen if link[0] in judged}
+        found.append(chosen)
+    return alignment_error_rate(found, known.sure, known.possible)
+
+
+def _unit_shares(text: str, vocabulary: Vocabulary, unit: LinkUnit, count: int) -> np.ndarray:
+    tokens = vocabulary.encode(text).offsets[:count]
+    # Of a text that was cut off, only the units that were read: a line of a million characters has a million others.
+    return overlap_shares(unit_spans(text[: tokens[-1][1]], unit), tokens)
+
+
+def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], None]) -> None:
+    """Tell the scores, one a line, then BLEU by source length."""
+    for score in evaluation.scores:
+        say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
+    if len(evaluation.by_length) > 1:
+        say("BLEU by words of the source: " + ", ".join(f"{r}: {b:.1f} ({n})" for r, n, b in evaluation.by_length))
+
+
+def describe_comparison(found: Comparison, name: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Tell in one line how BLEU compares with that of another run, and return the figures, ready for a JSON file."""
+    low, high = found.difference_interval
+    against = f"BLEU {found.system.value:.2f} against {found.baseline.value:.2f} of {name}"
+    say(f"{against}: {found.difference:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p_value:.4f}")
+    figures = {"bleu": found.baseline.value, "difference": found.difference, "interval": [low, high], "p_value": found.p_value}
+    return {"run": name, **figures}

@@ -1,0 +1,170 @@
+"""A translation run: its vocabularies and model beside what every run folder has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+from threading import Event
+from typing import Any, NamedTuple
+
+from regard.config import TranslationConfig
+from regard.data.vocabulary import Vocabulary
+from regard.errors import ConfigError
+from regard.models import EncoderDecoder, Ensemble, build
+from regard.strict_json import parse_json
+from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
+
+SHARED, SOURCE, TARGET = "vocabulary.json", "source.vocabulary.json", "target.vocabulary.json"
+
+
+class Vocabularies(NamedTuple):
+    """The source and target vocabulary; the same object twice when they are shared."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+
+class TranslationRun(NamedTuple):
+    """A trained run, opened for use.
+
+    Attributes:
+        folder: where it is.
+        config: how it was made.
+        vocabularies: of both sides.
+        model: with the trained weights, in evaluation mode.
+        weights: the file these came from.
+    """
+
+    folder: Path
+    config: TranslationConfig
+    vocabularies: Vocabularies
+    model: EncoderDecoder[Any]
+    weights: Path
+
+
+def run_files(config: TranslationConfig) -> tuple[str, ...]:
+    """Return the names of the files, besides weights, that make up a run."""
+    return (CONFIG, DATA, SHARED) if config.vocabulary.shared else (CONFIG, DATA, SOURCE, TARGET)
+
+
+def open_translation_run(folder: str | Path) -> TranslationRun:
+    """Open a trained run: configuration, vocabularies, verified weights.
+
+    Args:
+        folder: a run folder as `regard train` leaves it, finished or not.
+
+    Returns:
+        The `TranslationRun`; its model is in evaluation mode.
+
+    Raises:
+        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit; names the file.
+
+    Example:
+        >>> open_translation_run("no-such-run")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    folder = Path(folder)
+    config = read_config(folder, TranslationConfig)
+    vocabularies = load_vocabularies(folder, config)
+    sizes = {"source_size": len(vocabularies.source), "target_size": len(vocabularies.target)}
+    model, weights = load_model(folder, lambda: build(config.model, **sizes), run_files(config))
+    return TranslationRun(folder, config, vocabularies, model, weights)
+
+
+def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
+    """Open runs that decode together, by the mean of their probabilities.
+
+    Args:
+        folders: one or more run folders whose vocabularies hold the same; what is not a matter of the model is taken from the first, but
+            for `data.max_length`, the smallest of all.
+
+    Returns:
+        The first `TranslationRun` with an `Ensemble` for its model; one folder alone is opened as it is.
+
+    Raises:
+        ConfigError: the vocabularies of two runs differ; names both.
+        CheckpointError: see `open_translation_run`.
+
+    Example:
+        >>> open_ensemble(["no-such-run", "another"])
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    first, *others = [open_translation_run(folder) for folder in folders]
+    if not others:
+        return first
+    for other in others:
+        for side, own in _vocabulary_files(first).items():
+            found = _vocabulary_files(other)[side]
+            # Read, not compared by the byte: another release of the library may write the same in another order.
+            if parse_json(own.read_bytes()) != parse_json(found.read_bytes()):
+                raise ConfigError(f"{other.folder}: its {side} vocabulary is another than that of {first.folder}; their outputs do not mix")
+    data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
+    return first._replace(
+        config=first.config.model_copy(update={"data": data}), model=Ensemble([run.model for run in (first, *others)]).eval()
+    )
+
+
+def _vocabulary_files(run: TranslationRun) -> dict[str, Path]:
+    return {side: run.folder / name for side, name in zip(Vocabularies._fields, vocabulary_files(run.config), strict=True)}
+
+
+def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
+    """Read the vocabularies of a run folder.
+
+    Raises:
+        DataError: one is missing or damaged; names the file.
+    """
+    if config.vocabulary.shared:
+        shared = Vocabulary.load(folder / SHARED)
+        return Vocabularies(shared, shared)
+    return Vocabularies(Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET))
+
+
+def vocabulary_files(config: TranslationConfig) -> tuple[str, ...]:
+    """Return the names of the vocabularies of sources and of targets; the same twice where they share one.
+
+    Example:
+        >>> vocabulary_files(TranslationConfig())
+        ('vocabulary.json', 'vocabulary.json')
+    """
+    return (SHARED, SHARED) if config.vocabulary.shared else (SOURCE, TARGET)
+
+
+def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], Iterable[str]]) -> dict[str, bytes]:
+    """Train the vocabularies on training text: the contents of their files, by name.
+
+    Args:
+        config: of the run.
+        sample: gives about so many (second argument) sources (0) or targets (1).
+
+    Raises:
+        DataError: there is no text in the pairs.
+    """
+    settings = config.vocabulary
+    sides = {SHARED: (0, 1)} if settings.shared else {SOURCE: (0,), TARGET: (1,)}
+
+    leaving = Event()
+
+    def lines(chosen: tuple[int, ...]) -> Iterator[str]:
+        for side in chosen:
+            for line in sample(side, settings.sample):
+                if leaving.is_set():  # after Ctrl-C nobody waits for the end of the text
+                    raise CancelledError
+                yield line
+
+    def made(name: str) -> bytes:
+        return Vocabulary.train(lines(sides[name]), kind=settings.kind, size=settings.size, min_count=settings.min_count).to_bytes()
+
+    # Merges are found by one core: two vocabularies keep two at work.
+    with ThreadPoolExecutor(len(sides)) as pool:
+        begun = {name: pool.submit(copy_context().run, made, name) for name in sides}
+        try:
+            return {name: vocabulary.result() for name, vocabulary in begun.items()}
+        finally:
+            leaving.set()

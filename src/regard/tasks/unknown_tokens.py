@@ -1,0 +1,74 @@
+"""Warnings of source tokens that a run's vocabulary does not know: the model reads "<unk>" in their place."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from regard import progress
+from regard.data.vocabulary import UNK, TokenizedText
+from regard.errors import listed, shown
+
+_UNITS = {"word": "words", "character": "characters"}
+_MAX_EXAMPLES = 3
+_MAX_COUNTED = 10_000  # different tokens of a text without end
+
+
+class UnknownTokenWarning:
+    """Count the unknown tokens of lines, and warn of them: at most twice, however many there are.
+
+    Args:
+        kind: of the vocabulary.
+
+    Example:
+        >>> unknown = UnknownTokenWarning("word")
+        >>> with progress.listening(lambda event: print(event.text)):
+        ...     for number in (1, 2):
+        ...         unknown.add(number, TokenizedText([4, UNK], ["a", "zebra"], [(0, 1), (2, 7)]), at_once=True)
+        ...     unknown.tell()
+        line 1: 1 of 2 words unknown to the source vocabulary: 'zebra' (the run expects words separated by spaces)
+        2 of 4 words unknown to the source vocabulary, in 2 of 2 lines; most often 'zebra'
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._unit = _UNITS.get(kind, "pieces")
+        self._hint = " (the run expects words separated by spaces)" if kind == "word" else ""
+        self._lines = self._affected = self._tokens = self._unknown = 0
+        self._told = False
+        self._examples: Counter[str] = Counter()
+
+    def add(self, number: int, source: TokenizedText, *, at_once: bool = False) -> None:
+        """Count the tokens of a line.
+
+        Args:
+            number: of the line, from 1.
+            source: its tokens.
+            at_once: warn of the first line with unknown tokens now.
+        """
+        self._lines += 1
+        self._tokens += len(source.ids)
+        unknown = [piece for piece, index in zip(source.pieces, source.ids, strict=True) if index == UNK]
+        if not unknown:
+            return
+        self._affected += 1
+        self._unknown += len(unknown)
+        if len(self._examples) < _MAX_COUNTED:
+            self._examples.update(unknown)
+        if at_once and not self._told:
+            self._told = True
+            found = _examples(unknown)
+            count = f"{len(unknown)} of {len(source.ids)} {self._unit}"
+            progress.message(f"line {number}: {count} unknown to the source vocabulary: {found}{self._hint}", warning=True)
+
+    def tell(self) -> None:
+        """Warn of all lines so far, in one message; not where all there is to tell has been told."""
+        if self._affected <= self._told:
+            return
+        count = f"{self._unknown} of {self._tokens} {self._unit}"
+        found = _examples([piece for piece, _ in self._examples.most_common(_MAX_EXAMPLES)])
+        where = f"in {self._affected} of {self._lines} lines"
+        hint = "" if self._told else self._hint
+        progress.message(f"{count} unknown to the source vocabulary, {where}; most often {found}{hint}", warning=True)
+
+
+def _examples(pieces: list[str]) -> str:
+    return listed([shown(piece) for piece in dict.fromkeys(pieces)], most=_MAX_EXAMPLES)

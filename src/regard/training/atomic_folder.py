@@ -1,0 +1,173 @@
+"""Folders of tensors and JSON that are on disk whole or not at all, with a sha256 of every file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from regard.errors import CheckpointError, TrainingError
+from regard.strict_json import parse_json
+
+FORMAT = 1
+MANIFEST, STATE = "manifest.json", "state.json"
+TEMPORARY = ".tmp-"
+REPLACED = ".old-"
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_folder(
+    target: Path,
+    files: Mapping[str, Mapping[str, Tensor]],
+    *,
+    state: Mapping[str, Any],
+    run_files: Mapping[str, str],
+    on_event: Callable[[str], None],
+) -> None:
+    """Write a folder under a temporary name, bring it to disk, and rename it.
+
+    Whatever ends the process, `target` is either what it was or complete. (Replacing an existing folder takes two renames;
+    `remove_leftovers` undoes the first if the second did not happen.)
+
+    Args:
+        target: the folder to make or replace.
+        files: file name -> tensors by name.
+        state: becomes `state.json`.
+        run_files: name -> sha256 of the run's own files, kept in the manifest.
+        on_event: called with each file's name once it is written, and with "rename".
+
+    Raises:
+        TrainingError: one line with folder and cause; what was there before is untouched.
+    """
+    temporary, replaced = target.with_name(TEMPORARY + target.name), target.with_name(REPLACED + target.name)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, tensors in files.items():
+            save_file(dict(tensors), temporary / name)
+            to_disk(temporary / name)
+            on_event(name)
+        _write_json(temporary / STATE, state)
+        on_event(STATE)
+        sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
+        manifest = {"format": FORMAT, "files": sums, "run_files": dict(run_files)}
+        _write_json(temporary / MANIFEST, {**manifest, "sha256": _own_sha256(manifest)})
+        on_event(MANIFEST)
+        to_disk(temporary)
+        on_event("rename")
+        if target.exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
+        temporary.rename(target)
+        to_disk(target.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise TrainingError(f"{target}: cannot be saved ({_cause(error)}); what was saved before is untouched") from error
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the `state.json` of a verified folder."""
+    return _read_json(folder / STATE)
+
+
+def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, Any]:
+    """Compare the files of a folder with its manifest and return the manifest.
+
+    Args:
+        folder: written by `write_folder`.
+        only: names to check; all by default. Names the manifest lacks are an error.
+
+    Raises:
+        CheckpointError: names the file that is missing or damaged, and why it is thought so.
+    """
+    path = folder / MANIFEST
+    manifest = _read_json(path)
+    own = manifest.pop("sha256", None)
+    if own != _own_sha256(manifest):
+        raise CheckpointError(f"{path}: is damaged (its sha256 of itself does not match)")
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: has format {manifest.get('format')}, this version reads format {FORMAT}")
+    sums = manifest.get("files")
+    if not isinstance(sums, dict) or not isinstance(manifest.get("run_files"), dict) or not all(map(_plain, sums)):
+        raise CheckpointError(f"{path}: expected names of files in this folder under files and run_files")
+    for name in sums if only is None else only:
+        file = folder / name
+        if name not in sums:
+            raise CheckpointError(f"{file}: is not listed in {MANIFEST}")
+        try:
+            found = file_sha256(file)
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise CheckpointError(f"{file}: cannot be read ({_cause(error)})") from error
+        if found != sums[name]:
+            raise CheckpointError(f"{file}: is damaged (its sha256 is not the one in {MANIFEST})")
+    return manifest
+
+
+def _plain(name: str) -> bool:
+    # Of a file in the folder itself, and fit to be told.
+    return Path(name).name == name and name.isprintable()
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove what an interrupted `write_folder` left in a folder, or bring back what it was about to replace."""
+    if not parent.is_dir():
+        return
+    for path in parent.iterdir():
+        if path.name.startswith(TEMPORARY):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(REPLACED):
+            target = path.with_name(path.name.removeprefix(REPLACED))
+            if target.exists():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.rename(target)
+
+
+def _own_sha256(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(tree, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    to_disk(path)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        tree = parse_json(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is not JSON ({error})") from error
+    if not isinstance(tree, dict):
+        raise CheckpointError(f"{path}: expected keys and values, found {type(tree).__name__}")
+    return tree
+
+
+def to_disk(path: Path) -> None:
+    """Bring a file, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())

@@ -1,0 +1,184 @@
+"""One training at a time in a folder: a lock that the kernel releases when its process dies, however it dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import ConfigError, TrainingError
+from regard.strict_json import parse_json
+from regard.training.distributed import ProcessGroup
+
+log = logging.getLogger("regard")
+
+LOCK = ".lock"
+"""The file in a run folder that is locked; it names machine and process, and is removed when the lock is released."""
+# What a file system says that has no locks: some network file systems, and FUSE.
+UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# A holder that leaves removes the file, perhaps after we opened it: so often it is opened again.
+TRIES = 100
+
+
+@dataclass
+class _Held:
+    descriptor: int
+    thread: int
+
+
+# By the folder's real path: the same thread may take a lock again that it holds, as a task does around `train`.
+_HELD: dict[Path, _Held] = {}
+_GUARD = threading.Lock()
+
+
+@contextmanager
+def run_lock(folder: str | Path, world: ProcessGroup | None = None) -> Iterator[None]:
+    """Hold a run folder for as long as the block runs; of several processes under `torchrun`, the first one holds it.
+
+    The folder is made if it is not there, and removed again if nothing is put into it. The lock is `flock` on `RUN/.lock`: it ends with
+    its process, also after SIGKILL, and holds between the machines of a network file system that supports locks. Where a file system has
+    none, a warning says so and the block runs unprotected. Reading a run needs no lock: evaluation beside a training is fine.
+
+    Args:
+        folder: the run folder.
+        world: the processes of this training; None: this process alone.
+
+    Raises:
+        TrainingError: another process, or another thread of this one, holds it; names the folder, the process and its machine.
+        ConfigError: the folder is a file, or cannot be made.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> with run_lock(folder):
+        ...     [path.name for path in Path(folder).iterdir()]
+        ['.lock']
+        >>> list(Path(folder).iterdir())
+        []
+    """
+    with ExitStack() as stack:
+
+        def take() -> int:
+            stack.enter_context(_lock(Path(folder)))
+            return 0
+
+        (world or ProcessGroup()).on_main(take)
+        yield
+
+
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    place, me = folder.resolve(), threading.get_ident()
+    with _GUARD:
+        held = _HELD.get(place)
+        if held is None:
+            made = _make(folder)
+            _HELD[place] = _Held(_open(folder), me)
+        elif held.thread != me:
+            raise _in_use(folder, _holder(folder / LOCK))
+    if held is not None:  # who took it releases it
+        yield
+        return
+    try:
+        yield
+    finally:
+        with _GUARD:
+            _release(place, _HELD.pop(place).descriptor)
+            if made:
+                with suppress(OSError):  # it holds a run now
+                    place.rmdir()
+
+
+def _make(folder: Path) -> bool:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
+    if folder.is_dir():
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+    return True
+
+
+def _open(folder: Path) -> int:
+    """Return the descriptor of the locked file."""
+    path = folder / LOCK
+    for _ in range(TRIES):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # who held it has removed the folder it made
+            folder.mkdir(parents=True, exist_ok=True)
+            continue
+        except OSError as error:
+            raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
+        if _locked(folder, descriptor) and _still_there(path, descriptor):
+            with suppress(OSError):  # on a full disk the lock has no name, and holds
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
+            return descriptor
+        os.close(descriptor)
+    raise _in_use(folder, {})
+
+
+def _locked(folder: Path, descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise _in_use(folder, _holder(folder / LOCK)) from error
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            os.close(descriptor)
+            raise TrainingError(f"{folder}: cannot be locked ({error.strerror})") from error
+        log.warning(
+            "%s: this file system has no locks (%s); make sure that no other training writes to this folder", folder, error.strerror
+        )
+    return True
+
+
+def _still_there(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _release(folder: Path, descriptor: int) -> None:
+    # Removed while it is locked: whoever opened it meanwhile sees that it is no longer there, and opens a new one.
+    with suppress(OSError):
+        if _still_there(folder / LOCK, descriptor):
+            (folder / LOCK).unlink()
+    os.close(descriptor)
+
+
+def _holder(path: Path) -> dict[str, object]:
+    try:
+        found = parse_json(path.read_bytes()[:1000])
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _in_use(folder: Path, holder: dict[str, object]) -> TrainingError:
+    pid, host = holder.get("pid"), holder.get("host")
+    who = f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) and host.isprintable() else ""
+    return TrainingError(f"{folder}: another process is at work in this folder{who}; wait until it ends, or choose another --out")
+
+
+def _forget() -> None:
+    # A child made by fork shares the locked file: it would hold the lock on after its parent has died.
+    for held in _HELD.values():
+        os.close(held.descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

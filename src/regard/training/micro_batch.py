@@ -1,0 +1,156 @@
+"""Micro-batches, the examples that go through the model at once: into how many a batch is divided, and how many processes compute them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.config import TrainingConfig
+from regard.errors import ConfigError, RegardError, TrainingError
+from regard.ops import SequenceLoss
+from regard.training.distributed import ProcessGroup
+from regard.training.training_job import TrainingJob
+
+TOKENS = 1000
+"""Padded tokens of a micro-batch, about, where their number is automatic: on fewer, what an operator costs before it computes shows."""
+MIN_TOKENS = 500
+MAX_MICRO_BATCHES = 8
+"""Micro-batches of a batch at most where their number is automatic; their gradients are kept apart until they are summed."""
+
+
+def automatic_micro_batches(tokens: int) -> int:
+    """Return into how many micro-batches a batch of so many padded tokens is divided on a CPU: 1, 2, 4 or 8.
+
+    It depends on nothing but the batch, so that a run gives the same weights on a machine with other cores.
+
+    Example:
+        >>> [automatic_micro_batches(tokens) for tokens in (300, 2000, 4096, 25_000)]
+        [1, 2, 4, 8]
+    """
+    if tokens < MIN_TOKENS:
+        return 1
+    return min(MAX_MICRO_BATCHES, 1 << max(2, tokens // TOKENS).bit_length() - 1)
+
+
+def micro_batches_of(job: TrainingJob, config: TrainingConfig, device: torch.device) -> int:
+    """Return into how many micro-batches a job's batches are divided on a device.
+
+    Raises:
+        ConfigError: `training.micro_batches` asks for more than one of batches that cannot be divided.
+    """
+    if config.micro_batches is None:
+        return job.micro_batches if device.type == "cpu" and job.split is not None and not config.compile else 1
+    if config.micro_batches > 1 and job.split is None:
+        raise ConfigError(f"training.micro_batches: {config.micro_batches}, but the batches of this job cannot be divided")
+    return config.micro_batches
+
+
+def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup) -> tuple[int, str]:
+    """Return how many processes of one thread compute the micro-batches of a batch, and why in a few words.
+
+    0 means this process alone, with all threads of torch.
+
+    Args:
+        config: `workers` and `compile` are read.
+        micro_batches: of each batch.
+        world: the processes `torchrun` started.
+
+    Raises:
+        ConfigError: `training.workers` asks for more than one where there can only be one.
+
+    Example:
+        >>> choose_workers(TrainingConfig(workers=3), 8, ProcessGroup())
+        (3, 'training.workers')
+        >>> choose_workers(TrainingConfig(), 1, ProcessGroup())
+        (0, 'a batch is one micro-batch')
+    """
+    why = ""
+    if world.device.type != "cpu":
+        why = f"training is on {world.device.type}"
+    elif world.size > 1:
+        why = "torchrun has started the processes"
+    elif config.compile:
+        why = "training.compile"
+    elif not sys.platform.startswith("linux"):
+        why = f"a process with threads cannot be forked safely on {sys.platform}"
+    elif torch.cuda.is_available():  # torch refuses a backward pass in a fork of a process that has made one
+        why = "a process that has used a GPU cannot be forked"
+    if why:
+        if (config.workers or 1) > 1:
+            raise ConfigError(f"training.workers: {config.workers}, but only 1 is possible: {why}")
+        return 0, why
+    if micro_batches == 1:
+        return 0, "a batch is one micro-batch"
+    if config.workers is not None:
+        return min(config.workers, micro_batches), "training.workers"
+    threads = torch.get_num_threads()
+    return min(threads, micro_batches), f"{threads} {'core' if threads == 1 else 'cores'}, {micro_batches} micro-batches in a batch"
+
+
+def describe_workers(count: int, why: str) -> str:
+    """Return the line that tells a user what `choose_workers` chose.
+
+    Example:
+        >>> describe_workers(2, "2 cores, 4 micro-batches in a batch")
+        'workers: 2 processes of one thread each (2 cores, 4 micro-batches in a batch)'
+    """
+    if count:
+        return f"workers: {count} {'process' if count == 1 else 'processes'} of one thread each ({why})"
+    threads = torch.get_num_threads()
+    return f"workers: none, this process trains with {threads} {'thread' if threads == 1 else 'threads'} ({why})"
+
+
+def backward(
+    model: nn.Module,
+    batch: Any,
+    loss: Callable[[nn.Module, Any], SequenceLoss],
+    *,
+    scale: Callable[[Tensor], Tensor],
+    config: TrainingConfig,
+    device: torch.device,
+) -> SequenceLoss:
+    """Add the gradient of `scale(loss)` of a micro-batch to the parameters; return its sums.
+
+    Raises:
+        ConfigError: this processor cannot train this model in this precision.
+        TrainingError: compilation failed.
+    """
+    batch = batch.to(device) if hasattr(batch, "to") else batch
+    dtype = torch.bfloat16 if config.precision == "bf16" else torch.float16
+    try:
+        with torch.autocast(device.type, dtype=dtype, enabled=config.precision != "fp32"):
+            sums = loss(model, batch)
+        scale(sums.loss).backward()
+    except Exception as error:
+        if explained := _explained(error, config, device):
+            raise explained from error
+        raise
+    return SequenceLoss(*(value.detach() for value in sums))
+
+
+def seed_torch(device: torch.device, *parts: int | str) -> None:
+    """Seed torch from what names this moment of a run."""
+    seed = int.from_bytes(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little") >> 1
+    # torch.manual_seed also notes, with a stack trace, the seed of every device that is not in use: half a millisecond a batch.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def _explained(error: Exception, config: TrainingConfig, device: torch.device) -> RegardError | None:
+    """Return what to tell of an error that comes from a choice in the configuration, or None for any other."""
+    if device.type == "cpu" and config.precision != "fp32" and ("primitive" in str(error) or "not implemented for" in str(error)):
+        return ConfigError(f"training.precision: this processor cannot train this model in {config.precision} ({error})")
+    if not config.compile:
+        return None
+    from torch._dynamo.exc import TorchDynamoException
+
+    if not isinstance(error, TorchDynamoException):
+        return None
+    reason = str(error).strip().splitlines()[0]
+    return TrainingError(f"torch.compile failed on this model: {reason}; train with training.compile=false")

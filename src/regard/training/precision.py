@@ -1,0 +1,54 @@
+"""What `training.precision=auto` means on a device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+
+def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
+    """Return the faster of the two precisions that every model trains well in.
+
+    Args:
+        device: where the model trains.
+
+    Returns:
+        "bf16" where the hardware multiplies bfloat16 (CUDA from compute capability 8.0, x86 with AVX512-BF16 or AMX), else "fp32".
+        Without such instructions bfloat16 is emulated: slower than float32, by half on an Intel Xeon with AVX-512.
+
+    Example:
+        >>> fastest_precision(torch.device("cpu")) in ("fp32", "bf16")
+        True
+    """
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    return "bf16" if cpu_flags() & {"avx512_bf16", "amx_bf16"} else "fp32"
+
+
+def is_emulated(precision: str, device: torch.device) -> bool:
+    """Tell whether a device computes a precision by converting from and to float32, which is slower than float32 itself.
+
+    Example:
+        >>> is_emulated("fp32", torch.device("cpu"))
+        False
+    """
+    if device.type == "cuda":
+        return precision == "bf16" and torch.cuda.get_device_capability(device) < (8, 0)
+    needed = {"bf16": {"avx512_bf16", "amx_bf16"}, "fp16": {"avx512_fp16", "amx_fp16"}}
+    return precision in needed and not cpu_flags() & needed[precision]
+
+
+def cpu_flags() -> set[str]:
+    """Return the instruction sets of this processor as Linux names them; empty elsewhere.
+
+    Example:
+        >>> isinstance(cpu_flags(), set)
+        True
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return set(next((line for line in lines if line.startswith("flags")), "").split())

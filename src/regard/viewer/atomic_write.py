@@ -1,0 +1,47 @@
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from regard.errors import DataError
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write `content` under a temporary name beside `path`, then rename it: a reader sees the old file or the new one.
+
+    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly.
+
+    Args:
+        path: the file; its folder must exist.
+        content: all of it; may be empty.
+
+    Raises:
+        DataError: the file cannot be written; names it and says why. Nothing is left behind.
+
+    Example:
+        >>> write_atomically("/no/such/folder/page.html", b"")
+        Traceback (most recent call last):
+        regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
+    """
+    place = Path(path).resolve()
+    try:
+        if place.is_dir():
+            raise DataError(f"{path}: cannot be written (it is a folder)")
+        if place.exists() and not place.is_file():
+            place.write_bytes(content)
+            return
+        temporary = place.with_name(f".{place.name[:100]}.{secrets.token_hex(4)}")
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(place)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error

@@ -1,0 +1,114 @@
+"""Show records from a script or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+from regard.errors import DataError
+from regard.viewer.atomic_write import write_atomically
+from regard.viewer.maps import AttentionMap
+from regard.viewer.page import render_page
+from regard.viewer.record import AttentionRecord
+
+
+class Page:
+    """A page that a notebook shows inline.
+
+    Args:
+        html: the whole page.
+        height: of the frame in a notebook, in pixels.
+
+    Example:
+        >>> Page("<!doctype html>").save("/no/such/folder/page.html")
+        Traceback (most recent call last):
+        regard.errors.DataError: /no/such/folder/page.html: cannot be written (No such file or directory)
+    """
+
+    def __init__(self, html: str, *, height: int = 720) -> None:
+        self.html = html
+        self.height = height
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file, whole or not at all.
+
+        Raises:
+            DataError: the file cannot be written; names it.
+        """
+        write_atomically(path, self.html.encode("utf-8"))
+
+    def _repr_html_(self) -> str:
+        # The sandbox keeps the page's script away from the notebook; without an origin of its own it can only draw and save.
+        frame = f'width="100%" height="{self.height}" sandbox="allow-scripts allow-downloads allow-modals" style="border:0"'
+        return f'<iframe srcdoc="{escape(self.html, quote=True)}" {frame} title="Attention"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<a page of {len(self.html.encode('utf-8', 'replace')):,} bytes: .save('page.html') writes it, a notebook shows it>"
+
+
+class Recorded(Protocol):
+    """What was recorded of a model, and becomes records when its tokens are said; `regard.watch` makes such."""
+
+    def records(
+        self, key_tokens: Any = None, query_tokens: Any = None, *, image: Any = None, grid: tuple[int, int] | None = None, title: str = ""
+    ) -> list[AttentionRecord]:
+        """Make one record for each example of the batch."""
+        ...
+
+
+def view(
+    records: AttentionRecord | Iterable[AttentionRecord] | Recorded | Any,
+    key_tokens: Sequence[Any] | None = None,
+    query_tokens: Sequence[Any] | None = None,
+    *,
+    image: Any = None,
+    grid: tuple[int, int] | None = None,
+    path: str | Path | None = None,
+    title: str = "",
+) -> Page:
+    """Make the page of some records, of what `regard.watch` recorded, or of one matrix of weights with its tokens.
+
+    Args:
+        records: one record or several; what `regard.watch` recorded; or weights (T, S) or (H, T, S), as lists, an array or a tensor.
+        key_tokens: with a recording or weights: S tokens that are attended to; for a batch that was recorded, a list for each example.
+        query_tokens: likewise: T tokens that attend; None takes `key_tokens` (self-attention).
+        image: with a recording of a vision model, in place of tokens: the image it was given, or a list of them.
+        grid: (rows, columns) of the image's patches, where the model does not tell.
+        path: write the page to this file, too.
+        title: with a recording or weights: a name for the example.
+
+    Returns:
+        The page; a notebook shows it.
+
+    Raises:
+        DataError: weights without tokens or that do not fit them, something else than records, or a file that cannot be written.
+
+    Example:
+        >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]
+        '<!doctype html>'
+    """
+    if callable(make := getattr(records, "records", None)):
+        found: Any = make(key_tokens, query_tokens, image=image, grid=grid, title=title)
+    elif image is not None:
+        raise DataError("image: only what regard.watch recorded can be shown over one; weights need their tokens")
+    elif key_tokens is not None:
+        found = [_one(records, key_tokens, query_tokens, title)]
+    elif isinstance(records, AttentionRecord):
+        found = [records]
+    else:
+        found = list(records) if isinstance(records, Iterable) else [records]
+        for number, record in enumerate(found):
+            if not isinstance(record, AttentionRecord):
+                raise DataError(f"records[{number}]: expected an AttentionRecord, found {type(record).__name__}; weights need their tokens")
+    page = Page(render_page(found))
+    if path is not None:
+        page.save(path)
+    return page
+
+
+def _one(weights: Any, key_tokens: Sequence[str], query_tokens: Sequence[str] | None, title: str) -> AttentionRecord:
+    if query_tokens is not None:
+        return AttentionRecord.alignment(key_tokens, query_tokens, weights, title=title)
+    return AttentionRecord({"tokens": key_tokens}, [AttentionMap("self", "self", "tokens", "tokens", weights)], title=title)

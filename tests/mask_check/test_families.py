@@ -1,0 +1,222 @@
+"""Every model family of ours, and Hugging Face models of random weights, pass the check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from regard.config import (
+    AreaConfig,
+    AreaSettings,
+    AttentionConfig,
+    CaptionTransformerConfig,
+    ClassifierConfig,
+    CrossedConfig,
+    CrossedEncoderConfig,
+    EntailmentModelConfig,
+    LanguageModelConfig,
+    RecurrentEncoderConfig,
+    RNNConfig,
+    ShowConfig,
+    TransformerConfig,
+    TransformerEncoderConfig,
+)
+from regard.config.captioning import GridAreaConfig
+from regard.mask_check import Report, assert_no_leaks, check
+from regard.mask_check.own import own_adapter, own_batch
+from regard.models import build, build_captioner, build_classifier, build_language_model
+
+RECURRENT = {"embed_dim": 8, "encoder_dim": 6, "decoder_dim": 12}
+LAYERS = {"embed_dim": 12, "num_heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ff_dim": 18}
+READING = RecurrentEncoderConfig(hidden_size=6)
+
+
+def translator(config: Any) -> nn.Module:
+    return build(config, source_size=23, target_size=23)
+
+
+def recurrent(**attention: Any) -> nn.Module:
+    return translator(RNNConfig(**RECURRENT, attention=AttentionConfig(**attention)))
+
+
+def labeller(config: Any) -> nn.Module:
+    return build_classifier(config, vocab_size=23, classes=3, unknown=1)
+
+
+def language(attention: Any) -> nn.Module:
+    return build_language_model(LanguageModelConfig(embed_dim=12, hidden_size=12, window=3, attention=attention), vocab_size=23)
+
+
+OURS: dict[str, Callable[[], nn.Module]] = {
+    "no attention": lambda: translator(RNNConfig(**RECURRENT, attention=None)),
+    "additive": lambda: recurrent(score="additive"),
+    "general, input feeding": lambda: recurrent(score="general", query_state="current", input_feeding=True),
+    "local": lambda: recurrent(window="local_p"),
+    "location": lambda: recurrent(score="location"),
+    "heads": lambda: recurrent(score="scaled_dot", num_heads=2),
+    "recurrent, areas": lambda: recurrent(area=AreaSettings(max_area=3)),
+    "LSTM": lambda: translator(RNNConfig(**RECURRENT, cell="lstm", encoder_layers=2, decoder_layers=2)),
+    "Transformer": lambda: translator(TransformerConfig(**LAYERS)),
+    "Transformer, post-norm": lambda: translator(TransformerConfig(**LAYERS, norm="post")),
+    "areas": lambda: translator(TransformerConfig(**LAYERS, area=AreaConfig(max_area=3, layers=2))),
+    "area features": lambda: translator(TransformerConfig(**LAYERS, area=AreaConfig(max_area=3, key_mode="features", layers=1))),
+    "crossed": lambda: translator(CrossedConfig(**LAYERS)),
+    "language model": lambda: language("none"),
+    "language model, attention": lambda: language("plain"),
+    "language model, key-value": lambda: language("key_value"),
+    "language model, key-value-predict": lambda: language("key_value_predict"),
+    "labeller": lambda: labeller(ClassifierConfig(embed_dim=8, encoder=READING)),
+    "labeller, last": lambda: labeller(ClassifierConfig(embed_dim=8, pooling="last", encoder=READING)),
+    "labeller, Transformer": lambda: labeller(ClassifierConfig(embed_dim=8, encoder=TransformerEncoderConfig(num_heads=2, ff_dim=12))),
+    "entailment": lambda: labeller(EntailmentModelConfig(embed_dim=8, encoder=READING)),
+    "entailment, crossed": lambda: labeller(EntailmentModelConfig(embed_dim=8, encoder=CrossedEncoderConfig(num_heads=2, ff_dim=12))),
+}
+CAPTIONERS: dict[str, Callable[[], nn.Module]] = {
+    "show, attend and tell": lambda: build_captioner(ShowConfig(), image_size=16, vocab_size=23),
+    "grid of areas": lambda: build_captioner(CaptionTransformerConfig(area=GridAreaConfig()), image_size=16, vocab_size=23),
+}
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    return {result.name: result.verdict for result in report.results}
+
+
+@pytest.mark.parametrize("build_model", OURS.values(), ids=OURS)
+def test_a_family_of_ours_passes_in_double_precision_and_in_its_own(build_model: Callable[[], nn.Module]) -> None:
+    model = build_model()
+    found = verdicts(assert_no_leaks(model))
+    assert found == verdicts(assert_no_leaks(model, dtype=torch.float32))
+    assert list(found.values()).count("ok") >= 10
+
+
+@pytest.mark.parametrize("build_model", CAPTIONERS.values(), ids=CAPTIONERS)
+def test_a_captioner_passes(build_model: Callable[[], nn.Module]) -> None:
+    model = build_model()
+    adapter = own_adapter(model)
+    assert adapter is not None
+    found = verdicts(assert_no_leaks(model, own_batch(model, adapter, image_size=16)))
+    assert found["cache"] == found["future tokens"] == "ok"
+
+
+def test_translation_models_have_their_steps_and_their_padding_checked() -> None:
+    found = verdicts(assert_no_leaks(OURS["Transformer"]()))
+    for name in ("future tokens: target_input", "padding content: source", "padding amount: source", "cache", "own token: target_input"):
+        assert found[name] == "ok"
+
+
+def test_a_fault_in_a_model_of_ours_is_found() -> None:
+    model = OURS["Transformer"]()
+    attention = model.encoder.layers[1].attention
+    forward = type(attention).forward
+
+    class Deaf(type(attention)):
+        def forward(self, query, key, value, *, key_mask=None, **options):
+            return forward(self, query, key, value, **options)
+
+    attention.__class__ = Deaf
+    report = check(model)
+    assert {result.module for result in report.leaks} == {"encoder.layers.1.attention"}
+    assert "not used" in report["padding content: source"].cause
+
+
+transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+SMALL = {"vocab_size": 40, "hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 24}
+SIDES = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+PAIR = {"vocab_size": 40, "d_model": 16, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "max_position_embeddings": 32, **SIDES}
+TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
+def hugging_face(model: str, config: str, **settings: Any) -> Callable[[], nn.Module]:
+    # Found here, not in a test: importing a model changes the environment.
+    kind, settings_kind = getattr(transformers, model), getattr(transformers, config)
+    return lambda: kind(settings_kind(**TOKENS, **settings))
+
+
+THEIRS = {
+    "BERT": hugging_face("BertModel", "BertConfig", **SMALL),
+    "BERT, eager": hugging_face("BertForMaskedLM", "BertConfig", **SMALL, attn_implementation="eager"),
+    "BERT, labels": hugging_face("BertForSequenceClassification", "BertConfig", **SMALL),
+    "RoBERTa": hugging_face("RobertaForMaskedLM", "RobertaConfig", **SMALL, max_position_embeddings=40),
+    "GPT-2": hugging_face("GPT2LMHeadModel", "GPT2Config", vocab_size=40, n_embd=16, n_head=4, n_layer=2, n_positions=32),
+    "GPT-2 without head": hugging_face("GPT2Model", "GPT2Config", vocab_size=40, n_embd=16, n_head=4, n_layer=1, n_positions=32),
+    "GPT-2, labels": hugging_face(
+        "GPT2ForSequenceClassification", "GPT2Config", vocab_size=40, n_embd=16, n_head=4, n_layer=1, n_positions=32
+    ),
+    "Llama": hugging_face("LlamaForCausalLM", "LlamaConfig", **SMALL, num_key_value_heads=2),
+    # Its lowest number of double precision is -inf to its softmax, which computes in single precision.
+    "Llama, eager": hugging_face("LlamaForCausalLM", "LlamaConfig", **SMALL, num_key_value_heads=2, attn_implementation="eager"),
+    "Mistral, windows": hugging_face("MistralForCausalLM", "MistralConfig", **SMALL, num_key_value_heads=2, sliding_window=4),
+    "OPT": hugging_face(
+        "OPTForCausalLM", "OPTConfig", vocab_size=40, hidden_size=16, ffn_dim=24, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=32, word_embed_proj_dim=16,
+    ),
+    "BLOOM": hugging_face("BloomForCausalLM", "BloomConfig", vocab_size=40, hidden_size=16, n_layer=2, n_head=4),
+    "Marian": hugging_face("MarianMTModel", "MarianConfig", **PAIR, decoder_start_token_id=0),
+    "BART": hugging_face("BartForConditionalGeneration", "BartConfig", **PAIR, decoder_start_token_id=2),
+    "T5": hugging_face(
+        "T5ForConditionalGeneration", "T5Config", vocab_size=40, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_heads=4,
+        decoder_start_token_id=0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("build_model", THEIRS.values(), ids=THEIRS)
+def test_a_hugging_face_model_passes(build_model: Callable[[], nn.Module]) -> None:
+    report = assert_no_leaks(build_model())
+    assert report["padding amount" if "padding amount" in verdicts(report) else "padding amount: input_ids"].verdict == "ok"
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral, windows", "OPT"])
+def test_a_decoder_has_both_sides_and_its_cache_checked(name: str) -> None:
+    found = verdicts(assert_no_leaks(THEIRS[name]()))
+    for one in ("left padding", "cache", "future tokens", "padding content"):
+        assert found[one] == "ok"
+
+
+def test_labels_of_a_translation_model_are_shifted_inside() -> None:
+    model = THEIRS["Marian"]()
+    batch = {"input_ids": torch.randint(3, 40, (4, 9)), "attention_mask": torch.ones(4, 9, dtype=torch.long)}
+    report = assert_no_leaks(model, batch | {"labels": torch.randint(3, 40, (4, 8))})
+    assert report["future tokens: labels"].verdict == "ok"
+
+
+def deaf(module: nn.Module, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
+    """Attend as Hugging Face's own "sdpa" does, to whatever mask arrives."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    out = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask)
+    return out.transpose(1, 2).contiguous(), None
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "check_name"),
+    [
+        ("BERT", "encoder.layer.0.attention.self", "padding content"),
+        ("Llama", "model.layers.0.self_attn", "future tokens"),
+        ("GPT-2", "transformer.h.0.attn", "future tokens"),
+    ],
+)
+def test_an_attention_that_is_registered_without_its_mask_is_found(name: str, module: str, check_name: str) -> None:
+    from transformers.modeling_utils import AttentionInterface
+
+    AttentionInterface.register("deaf", deaf)
+    model = THEIRS[name]()
+    model.set_attn_implementation("deaf")
+    report = check(model)
+    assert report[check_name].module == module
+    assert "no mask arrives, attention_mask=None" in report[check_name].cause
+
+
+def test_left_padding_without_positions_is_found() -> None:
+    from regard.mask_check import Adapter, Sequence
+
+    model = THEIRS["GPT-2"]()
+    mask = torch.arange(9) < torch.tensor([[9], [6], [4]])
+    adapter = Adapter((Sequence("input_ids", mask=("attention_mask",), causal=True),), sides=("right", "left"))
+    report = check(model, {"input_ids": torch.randint(3, 40, (3, 9)), "attention_mask": mask.long()}, adapter=adapter)
+    assert [(result.name, result.module) for result in report.leaks] == [("left padding", "transformer")]
+    assert "count real tokens" in report["left padding"].cause

@@ -1,0 +1,270 @@
+"""How `regard.check` is called: what it finds out by itself, what it asks for, what it leaves as it was."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.errors import ConfigError, DataError
+from regard.mask_check import CHECKS, Adapter, Sequence, assert_no_leaks, check, load_folder
+from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Encoder, RecurrentLM, Translator, V, masked, padded, tokens
+
+
+def test_the_model_the_batch_and_the_generator_stay_as_they_were() -> None:
+    model = RIGHT["packed tagger"].build().train()
+    batch = RIGHT["packed tagger"].batch()
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    given = {key: value.clone() for key, value in batch.items()}
+    state = torch.get_rng_state()
+    check(model, batch, causal=False)
+    assert model.training
+    assert all(torch.equal(weights[name], value) and value.dtype == torch.float32 for name, value in model.state_dict().items())
+    assert all(torch.equal(given[key], value) for key, value in batch.items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_default_dtype() == torch.float32
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_two_checks_of_one_model_say_the_same() -> None:
+    model, batch = FAULTS["padding forgotten"].build(), masked()
+    assert str(check(model, batch, causal=False)) == str(check(model, batch, causal=False))
+
+
+def test_a_tensor_a_tuple_and_a_dictionary_are_taken() -> None:
+    model = GPT().eval()
+    found = [check(model, batch, causal=True) for batch in (tokens(), (tokens(),), {"idx": tokens()})]
+    assert len({str(report) for report in found}) == 1
+    text, mask = masked().values()
+    assert check(Encoder(), (text, mask), causal=False)["padding content"].verdict == "ok"
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_a_bare_transformer_of_torch_is_taken_with_all_its_masks(batch_first: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a fast path that is not taken
+        model = nn.Transformer(12, 2, 1, 1, 24, batch_first=batch_first)
+    rows, source, target = 5, 9, 8
+    shapes = [(rows, length, 12) if batch_first else (length, rows, 12) for length in (source, target)]
+    padding = torch.arange(source) >= torch.tensor([9, 8, 6, 5, 3])[:, None]
+    batch = {
+        "src": torch.randn(shapes[0]),
+        "tgt": torch.randn(shapes[1]),
+        "tgt_mask": torch.ones(target, target, dtype=torch.bool).triu(1),
+        "src_key_padding_mask": padding,
+        "memory_key_padding_mask": padding,
+    }
+    report = assert_no_leaks(model, batch)
+    for name in ("future tokens: tgt", "padding content: src", "padding amount: src", "row order"):
+        assert report[name].verdict == "ok"
+    forgotten = check(model, {key: value for key, value in batch.items() if key != "memory_key_padding_mask"})
+    assert forgotten["padding amount: src"].module == "decoder.layers.0.multihead_attn"
+    assert forgotten["padding amount: src"].cause.endswith("no mask arrives, attn_mask=None, key_padding_mask=None")
+    inverted = check(model, batch | {"src_key_padding_mask": ~padding, "memory_key_padding_mask": ~padding})
+    assert inverted["padding content: src"].module == "encoder.layers.0.self_attn"
+
+
+@pytest.mark.parametrize("kind", [nn.TransformerEncoder, nn.TransformerDecoder])
+def test_half_a_transformer_of_torch_is_taken(kind: Any) -> None:
+    mask = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind is nn.TransformerEncoder:
+            model = kind(nn.TransformerEncoderLayer(12, 2, 24, batch_first=True), 1)
+            report = check(model, {"src": torch.randn(4, 8, 12), "mask": mask}, causal=True)
+        else:
+            model = kind(nn.TransformerDecoderLayer(12, 2, 24, batch_first=True), 1)
+            batch = {"tgt": torch.randn(4, 8, 12), "memory": torch.randn(4, 9, 12), "tgt_mask": mask}
+            report = check(model, batch)
+    assert report.ok, str(report)
+    assert any(result.check == "future tokens" and result.verdict == "ok" for result in report.results)
+
+
+def test_the_padding_token_is_read_from_the_embedding() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(V, 8, padding_idx=0)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, idx: Tensor) -> Tensor:
+            return self.head(self.embedding(idx).mean(1))
+
+    report = check(Model(), padded()[0], causal=False)
+    assert report["padding amount"].verdict == "leak"
+    assert "the mean takes in the padding" in report["padding amount"].cause
+    assert report["padding content"].verdict == "not checked"
+
+
+def test_masks_are_made_in_call_from_what_the_check_changes() -> None:
+    def call(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["text"], batch["text"] != 0)
+
+    def wrong(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        return model(batch["text"], batch["text"] != 1)
+
+    model, batch = Encoder(), {"text": padded()[0]}
+    assert_no_leaks(model, batch, call=call, causal=False, pad=0)
+    assert check(model, batch, call=wrong, causal=False, pad=0)["padding amount"].verdict == "leak"
+
+
+def test_a_model_that_is_not_one_module_call_is_placed_by_its_parts() -> None:
+    def call(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        memory = model.transformer.encoder(model.source(batch["src"]), src_key_padding_mask=batch["src"] == 0)
+        return model.head(model.transformer.decoder(model.target(batch["tgt"]), memory))
+
+    report = check(Translator(), {"src": padded()[0], "tgt": tokens(5, 9)}, call=call, pad=0)
+    assert report["future tokens: tgt"].module == "transformer.decoder.layers.0.self_attn"
+
+
+def test_features_are_taken_and_a_mask_that_is_added() -> None:
+    class Model(nn.Module):
+        def __init__(self, *, masks: bool) -> None:
+            super().__init__()
+            self.attn, self.masks = nn.MultiheadAttention(12, 2, batch_first=True), masks
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            return self.attn(x, x, x, key_padding_mask=mask if self.masks else None, need_weights=False)[0]
+
+    keep = torch.arange(9) < torch.tensor([9, 7, 5, 4])[:, None]
+    batch = {"x": torch.randn(4, 9, 12), "mask": torch.zeros(4, 9).masked_fill(~keep, -torch.inf)}
+    assert_no_leaks(Model(masks=True), batch, causal=False)
+    assert check(Model(masks=False), batch, causal=False)["padding content"].module == "attn"
+
+
+def test_outputs_and_skipped_checks_are_taken_from_an_adapter() -> None:
+    model = FAULTS["batch_first forgotten"].build()
+    adapter = Adapter((Sequence("idx"),), outputs={"": ("batch", "idx", None)}, skip=("other rows", "row alone", "training mode"))
+    report = check(model, tokens(), adapter=adapter)
+    assert report.ok
+    assert {"other rows", "row alone"} & {result.name for result in report.results} == set()
+    with pytest.raises(
+        ConfigError, match=r"Adapter.outputs: 'logits' with axes .* is none of the model's outputs: the only one \(5, 11, 23\)"
+    ):
+        check(model, tokens(), adapter=Adapter((Sequence("idx"),), outputs={"logits": ("batch",)}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sequences": ()}, "Adapter.sequences: expected one Sequence or more"),
+        ({"sides": ("top",)}, r"Adapter.sides: expected some of left, right, found 'top'"),
+        ({"sides": ()}, "Adapter.sides: expected left, right or both, found none"),
+        ({"skip": ("future",)}, r"Adapter.skip: expected some of batch size, .*found 'future'"),
+        ({"start": lambda *_: None}, "start and step go together"),
+    ],
+)
+def test_an_adapter_that_means_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Adapter(**({"sequences": (Sequence("idx"),)} | settings))
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "options", "message"),
+    [
+        (GPT(), None, {}, "GPT is neither of Hugging Face nor of Regard; give a batch"),
+        (GPT(), tokens(), {}, r"may an output see later tokens of 'idx'\? Say causal=True"),
+        (GPT(), 5, {"causal": True}, "expected a tensor, a tuple of tensors or a dictionary of them, found int"),
+        (GPT(), tokens(), {"causal": True, "call": lambda m, b: m(b["idx"])}, "with call= give a dictionary"),
+        (GPT(), {"idx": tokens()}, {"causal": True, "call": lambda m, b: torch.ones(5, 11, 3)}, "did not run the model it was given"),
+        (GPT(), {"idx": tokens()}, {"adapter": Adapter((Sequence("tokens"),))}, "the batch has no tensor 'tokens'"),
+        (GPT(), tokens(), {"adapter": Adapter((Sequence("idx"),)), "causal": True}, "an adapter says what causal, pad and call would say"),
+        (GPT(), None, {"adapter": Adapter((Sequence("idx"),))}, "an adapter needs a batch"),
+        (nn.Linear(3, 3), {"x": torch.ones(4, 3)}, {"causal": False}, "found no tokens"),
+        (GPT(), {"idx": tokens(), "mask": tokens()}, {"causal": True}, "a padding mask has two values, found"),
+        (GPT(), {"idx": tokens(5, 11), "extra": torch.ones(3, 3)}, {"causal": True}, r"cannot tell what 'extra' of shape \(3, 3\) is"),
+    ],
+)
+def test_what_cannot_be_told_is_asked_for(model: nn.Module, batch: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(model, batch, **options)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (tokens(4, 3), "its longest row has 3 positions; a check needs 4 or more"),
+        (torch.ones(4, 9, dtype=torch.long), "all its tokens are the same"),
+        (tokens() + V, "GPT cannot run it: index out of range"),
+        (torch.randint(1, V, (4, 80)), "GPT cannot run it: index out of range"),
+    ],
+)
+def test_a_batch_that_cannot_be_used_is_named(batch: Tensor, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        check(GPT(), batch, causal=True)
+
+
+def test_no_module_is_no_model() -> None:
+    with pytest.raises(ConfigError, match=r"expected a torch.nn.Module, found function"):
+        check(lambda x: x, tokens())  # type: ignore[arg-type]
+
+
+def test_an_output_that_reads_nothing_is_no_success() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(V, 4)
+
+        def forward(self, idx: Tensor) -> Tensor:
+            return self.embedding(torch.zeros_like(idx))
+
+    result = check(Constant(), tokens(), causal=True)["future tokens"]
+    assert (result.verdict, result.cause) == ("not checked", "no output depends on idx at all")
+
+
+def test_nan_at_a_real_position_is_found_where_it_arises() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.attn = nn.Embedding(V, 12), nn.MultiheadAttention(12, 2, batch_first=True)
+
+        def forward(self, idx: Tensor) -> Tensor:
+            x = self.embedding(idx)
+            mask = torch.ones(idx.shape[1], idx.shape[1], dtype=torch.bool).triu(0)
+            return self.attn(x, x, x, attn_mask=mask)[0]
+
+    report = check(Masked(), tokens(), causal=True)
+    assert (report["finite values"].verdict, report["finite values"].module) == ("leak", "attn")
+    assert report["finite values"].positions == (0,)
+
+
+def test_a_failing_assertion_holds_the_table() -> None:
+    with pytest.raises(AssertionError, match=r"future tokens .*LEAK .*rnn") as caught:
+        assert_no_leaks(RecurrentLM(bidirectional=True), tokens(), causal=True)
+    assert "bidirectional=True" in str(caught.value)
+
+
+def test_a_report_can_be_written_as_json() -> None:
+    report = check(RecurrentLM(bidirectional=True), tokens(), causal=True)
+    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    leak = next(result for result in found["results"] if result["verdict"] == "leak")
+    assert (found["ok"], leak["module"], leak["positions"]) == (False, "rnn", [0, 1, 2, 3])
+
+
+def test_the_names_of_checks_are_those_of_results() -> None:
+    report = check(
+        RIGHT["language model with a mask, padded on both sides"].build(),
+        masked(),
+        **RIGHT["language model with a mask, padded on both sides"].options,
+    )
+    assert {result.check for result in report.results} <= set(CHECKS)
+
+
+def test_it_is_offered_by_the_package() -> None:
+    assert regard.check is check
+    with pytest.raises(DataError, match="no-such-folder: no such folder"):
+        load_folder("no-such-folder")
+
+
+@pytest.mark.gpu
+def test_a_model_on_a_gpu_is_checked_there() -> None:
+    case = FAULTS["padding forgotten"]
+    batch = {key: value.cuda() for key, value in case.batch().items()}
+    for dtype in (None, torch.float32):
+        assert check(case.build().cuda(), batch, **case.options, dtype=dtype)["padding content"].module == case.module
+        assert_no_leaks(Encoder().cuda(), batch, causal=False, dtype=dtype)

@@ -1,0 +1,82 @@
+"""The doctor finds every planted fault in the module where it is, and nothing in models that are right."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+import regard
+from regard.mask_check import assert_no_leaks
+from tests.mask_check.zoo import CAUSAL, FAULTS, RIGHT, Case, SelfAttention, tokens
+
+
+@pytest.mark.parametrize("case", FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_found_in_the_right_module_with_its_cause(case: Case) -> None:
+    report = regard.check(case.build(), case.batch(), **case.options)
+    found = {result.name: result for result in report.leaks}
+    assert case.check in found, str(report)
+    assert found[case.check].module == case.module, str(report)
+    assert case.cause in found[case.check].cause, str(report)
+    assert all(result.module == case.module for result in report.leaks), str(report)
+    assert not report.ok
+
+
+@pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
+def test_a_right_model_raises_no_alarm(case: Case) -> None:
+    assert_no_leaks(case.build(), case.batch(), **case.options)
+
+
+@pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
+def test_a_right_model_raises_none_in_single_precision_and_stays_far_from_the_limit(case: Case) -> None:
+    report = assert_no_leaks(case.build(), case.batch(), **case.options, dtype=torch.float32)
+    assert max(result.change / result.limit for result in report.results if result.limit) < 0.3
+
+
+@pytest.mark.parametrize("name", ["padding forgotten", "diagonal one too high", "mean pooling over padding", "cache one step off"])
+def test_faults_are_found_in_single_precision_too(name: str) -> None:
+    case = FAULTS[name]
+    result = regard.check(case.build(), case.batch(), **case.options, dtype=torch.float32)[case.check]
+    assert (result.verdict, result.module) == ("leak", case.module)
+
+
+def test_the_zoo_is_as_large_as_promised() -> None:
+    assert len(FAULTS) >= 20
+    assert len(RIGHT) >= 15
+    assert len({case.check for case in FAULTS.values()}) >= 10
+    assert max(Counter(case.module for case in FAULTS.values()).values()) < len(FAULTS) // 2
+
+
+def test_the_lines_of_a_leak_are_those_of_the_wrong_code() -> None:
+    result = regard.check(FAULTS["diagonal one too high"].build(), tokens(), causal=True)["future tokens"]
+    file, _, span = result.lines.partition(":")
+    first, last = map(int, span.split("-"))
+    begin = SelfAttention.forward.__code__.co_firstlineno
+    assert file == "zoo.py"
+    assert begin < first < last <= begin + 27
+    assert result.between == "after `qkv`, before `proj`"
+    assert result.positions == (3,)  # tokens 4 and later were changed
+
+
+def test_a_fault_behind_a_weight_of_zero_is_found() -> None:
+    model = FAULTS["causal mask forgotten"].build()
+    for block in model.blocks:
+        torch.nn.init.zeros_(block.attn.proj.weight)
+    report = regard.check(model, tokens(), **CAUSAL)
+    assert report["future tokens"].module == "blocks.0.attn"
+    assert report.filled == 2
+
+
+def test_a_soft_mask_is_found() -> None:
+    class Soft(SelfAttention):
+        def forward(self, x, mask=None):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            scores = (q @ k.transpose(1, 2)) - 8 * torch.ones(x.shape[1], x.shape[1], dtype=x.dtype).triu(1)
+            return self.proj(scores.softmax(-1) @ v)
+
+    model = RIGHT["language model"].build()
+    model.blocks[0].attn = Soft(causal=True)
+    result = regard.check(model, tokens(), causal=True)["future tokens"]
+    assert result.module == "blocks.0.attn"
+    assert result.change < 1e-3

@@ -1,0 +1,198 @@
+"""Comparisons over seeds and test items: the parts against hand-made cases, the whole against studies drawn with equal variants."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from regard.errors import DataError
+from regard.metrics.caption import caption_bleu_counts
+from regard.metrics.seeds import RunScore, SeedComparison, compare_seeds, run_score
+from regard.metrics.significance import item_counts, score_of_counts
+
+ROOT = Path(__file__).parents[2]
+STUDIES = 1000
+WORDS = ("the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "mat", "bridge")
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Iterator[ModuleType]:
+    """The script that draws studies of equal variants."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        import seed_test
+
+        yield seed_test
+
+
+def lines(count: int, noise: float, seed: int) -> tuple[list[str], list[str]]:
+    generator = np.random.default_rng(seed)
+    words = generator.choice(WORDS, (count, 9))
+    found = np.where(generator.random((count, 9)) < noise, generator.choice(WORDS, (count, 9)), words)
+    return [" ".join(row) for row in found], [" ".join(row) for row in words]
+
+
+def plain(*scores: float, items: int = 7) -> list[RunScore]:
+    """Runs whose test items do nothing to the score."""
+    return [RunScore(score, np.zeros(items)) for score in scores]
+
+
+def test_an_item_moves_a_mean_by_its_distance_from_it() -> None:
+    values = np.array([3.0, 1.0, 4.0, 1.0, 6.0])
+    found = run_score("mean", np.stack([values, np.ones(5)], 1))
+    assert found.score == 3
+    assert found.influence == pytest.approx(values - 3)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "caption-bleu", "perplexity"])
+def test_an_item_moves_a_corpus_score_by_what_the_score_is_without_it(metric: str) -> None:
+    found, references = lines(23, 0.3, seed=3)
+    if metric == "perplexity":
+        counts = np.random.default_rng(5).random((23, 2)) + np.array([0.5, 3.0])
+    elif metric == "caption-bleu":
+        counts = caption_bleu_counts([[line] for line in references], found)
+    else:
+        counts = item_counts("bleu" if metric == "bleu" else "chrf", found, references)
+    without = [score_of_counts(metric, np.delete(counts, number, 0).sum(0)) for number in range(23)]
+    run = run_score(metric, counts)
+    assert run.score == pytest.approx(score_of_counts(metric, counts.sum(0)))
+    assert run.influence == pytest.approx([22 * (sum(without) / 23 - each) for each in without], rel=1e-6, abs=1e-9)
+
+
+def test_the_interval_of_one_run_each_is_that_of_a_paired_bootstrap_of_bleu() -> None:
+    (good, references), (bad, _) = lines(400, 0.2, seed=1), lines(400, 0.3, seed=1)
+    counts = [item_counts("bleu", outputs, references) for outputs in (good, bad)]
+    found = compare_seeds(*([run_score("bleu", each)] for each in counts))
+    generator = np.random.default_rng(2)
+    weights = generator.multinomial(400, np.full(400, 1 / 400), 1500)
+    gaps = [score_of_counts("bleu", row @ counts[0]) - score_of_counts("bleu", row @ counts[1]) for row in weights]
+    assert (found.over, found.spreads) == ("items", None)
+    assert found.interval == pytest.approx(np.quantile(gaps, [0.025, 0.975]), abs=0.4)  # quantiles of 1,500 draws
+    assert found.item_error == pytest.approx(np.std(gaps), rel=0.08)
+
+
+def test_without_items_it_is_welchs_test() -> None:
+    found = compare_seeds(plain(7, 8, 9), plain(1, 2, 3))
+    assert found.difference == 6
+    assert found.spreads == (1, 1)
+    assert found.p_value == pytest.approx(0.001826, abs=4e-4)  # t = 7.348, 4 degrees of freedom
+    assert found.interval == pytest.approx((6 - 2.776 * math.sqrt(2 / 3), 6 + 2.776 * math.sqrt(2 / 3)), rel=0.03)
+    # One variant that does not spread leaves the two degrees of freedom of the other: t = 1.5 sqrt(3).
+    assert compare_seeds(plain(1, 2, 3), plain(0.5, 0.5, 0.5)).p_value == pytest.approx(0.1217, abs=0.004)
+
+
+def test_with_one_run_each_it_is_the_normal_test_of_items() -> None:
+    gap = np.tile([1.0, -1.0], 50)
+    found = compare_seeds([RunScore(0.25, gap)], [RunScore(0.0, np.zeros(100))])
+    assert found.item_error == pytest.approx(1 / math.sqrt(99))
+    assert found.p_value == pytest.approx(2 * 0.00643, abs=0.001)  # z = 2.487
+    assert found.interval == pytest.approx((0.25 - 1.96 / math.sqrt(99), 0.25 + 1.96 / math.sqrt(99)), abs=0.004)
+    assert found.seeds_needed() is None
+    # The spread at which the difference is just as large as chance makes one in twenty.
+    tolerated = found.tolerated or 0.0
+    assert math.sqrt(2 * tolerated**2 + 1 / 99) == pytest.approx(0.25 / 1.96, rel=1e-3)
+    assert compare_seeds([RunScore(0.1, gap)], [RunScore(0.0, np.zeros(100))]).tolerated is None
+
+
+def test_what_items_do_to_each_run_alone_counts_once() -> None:
+    # Two runs of each variant; an item moves both runs of the first alike, and those of the second against each other.
+    alike, against = np.tile([3.0, -3.0], 50), np.tile([2.0, 2.0, -2.0, -2.0], 25)
+    first, second = [RunScore(5.0, alike), RunScore(5.4, alike)], [RunScore(4.0, against), RunScore(4.0, -against)]
+    found = compare_seeds(first, second)
+    assert found.item_error == pytest.approx(math.sqrt((900 - 400) / 9900))  # less the half of 2 * 4 * 100 / 9900 that is the second's own
+    assert found.spreads == pytest.approx((0.4 / math.sqrt(2), math.sqrt(800 / 9900)))  # of equal scores, what the items do
+
+
+def test_it_is_the_same_from_both_sides_and_repeats() -> None:
+    generator = np.random.default_rng(4)
+    sides = [[RunScore(score, generator.standard_normal(50)) for score in scores] for scores in ((3.0, 4.0, 4.5), (2.0, 3.5))]
+    there, back = compare_seeds(*sides), compare_seeds(*reversed(sides))
+    assert (there.difference, there.p_value) == (-back.difference, back.p_value)
+    assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
+    assert compare_seeds(*sides) == there
+    assert 0 < there.p_value <= 1
+
+
+def test_no_difference_is_chance_and_a_certain_one_is_not() -> None:
+    assert compare_seeds(plain(1, 2), plain(2, 1)).p_value == 1
+    assert compare_seeds(plain(1, 1), plain(1, 1)).p_value == 1
+    assert compare_seeds(plain(2, 2), plain(1, 1), samples=999).p_value == 0.001
+
+
+def test_without_the_scores_of_items_it_is_over_seeds_alone() -> None:
+    unknown = [RunScore(score, None) for score in (7.0, 8.0, 9.0)]
+    found = compare_seeds(unknown, plain(1, 2, 3))
+    assert (found.over, found.item_error, found.seeds_needed()) == ("seeds", None, None)
+    assert found.p_value == compare_seeds(plain(7, 8, 9), plain(1, 2, 3)).p_value
+    with pytest.raises(DataError, match="single run can be compared only by the scores of its test items"):
+        compare_seeds(unknown[:1], plain(1))
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(DataError, match="1 runs of the system, 0 of the baseline"):
+        compare_seeds(plain(1), [])
+    with pytest.raises(DataError, match="different items cannot be compared: 3, 4 items"):
+        compare_seeds(plain(1, items=3), plain(1, items=4))
+    with pytest.raises(DataError, match="1 test items: a comparison needs at least 2"):
+        run_score("mean", np.ones((1, 2)))
+    with pytest.raises(DataError, match=r"power 1\.5"):
+        compare_seeds(plain(1, 2), plain(1, 2)).seeds_needed(1.5)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("kind", "items", "spread"),
+    [
+        ("mean of items", 200, "as observed"),
+        ("mean of items", 1000, "as observed"),
+        ("mean of items", 200, "5 points"),
+        ("accuracy", 1000, "as observed"),
+    ],
+)
+def test_at_most_one_study_of_equal_variants_in_twenty_finds_a_difference(
+    drawn: ModuleType, kind: str, items: int, spread: str, seeds: int
+) -> None:
+    studies = drawn.null_studies(drawn.Setting(kind, items, spread, seeds), STUDIES, seed=41 + seeds, spreads=drawn.observed_spreads())
+    found = [compare_seeds(*study, samples=2000).p_value < 0.05 for study in studies]
+    assert len(found) == STUDIES
+    assert sum(found) <= STUDIES // 20
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_so_do_scores_of_a_corpus(drawn: ModuleType, seeds: int) -> None:
+    studies = drawn.null_studies(drawn.Setting("BLEU", 200, "as observed", seeds), 100, seed=43, spreads=drawn.observed_spreads())
+    assert sum(compare_seeds(*study, samples=2000).p_value < 0.05 for study in studies) <= 5
+
+
+def test_the_drawn_studies_would_show_a_test_that_knows_no_seeds(drawn: ModuleType) -> None:
+    studies = drawn.null_studies(drawn.Setting("mean of items", 1000, "as observed", 3), 300, seed=7, spreads=drawn.observed_spreads())
+    assert sum(drawn.items_alone(study) < 0.05 for study in studies) > 300 * 0.08
+
+
+def test_the_kept_table_says_the_same(drawn: ModuleType) -> None:
+    kept = json.loads((ROOT / "docs" / "results" / "seed_test.json").read_text(encoding="utf-8"))
+    ours = kept["columns"].index("seeds and items")
+    assert [tuple(row[:4]) for row in kept["rows"]] == drawn.SETTINGS
+    assert all(row[ours] is None or row[ours] <= 5 for row in kept["rows"])
+
+
+@pytest.mark.parametrize("spread", [0.5, 2.0])
+def test_as_many_seeds_as_are_said_to_be_needed_find_the_difference(spread: float) -> None:
+    planned = SeedComparison(1.8, (0.0, 0.0), 1.0, (3, 3), (spread, spread), 0.4)
+    seeds = planned.seeds_needed() or 0
+    assert seeds >= 2
+    generator, found = np.random.default_rng(9), 0
+    for _ in range(400):
+        # Items that do to all runs of a variant alike what gives an error of 0.4.
+        pattern = np.tile([0.4, -0.4], 200) * math.sqrt(399)
+        shift = 0.4 * generator.standard_normal()
+        one = [RunScore(1.8 + shift + spread * generator.standard_normal(), pattern) for _ in range(seeds)]
+        other = [RunScore(spread * generator.standard_normal(), np.zeros(400)) for _ in range(seeds)]
+        found += compare_seeds(one, other, samples=2000).p_value < 0.05
+    assert found / 400 == pytest.approx(0.83, abs=0.09)  # the least whole number that is enough: a little above 0.8

@@ -1,0 +1,156 @@
+"""Attention that people write themselves: seen where its softmax multiplies values, named where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import regard
+from regard.errors import ConfigError
+from tests.observe import tutorials
+from tests.observe.tutorials import GPT, DecoderBlock, EinsumAttention, Lecture, MultiHeadedAttention, PartedAttention, RecurrentDecoder
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_small_gpt_shows_the_same_by_hand_as_through_the_kernel(training: bool) -> None:
+    by_hand, kernel, ids = GPT(flash=False, dropout=0.3), GPT(flash=True), torch.randint(37, (2, 7))
+    kernel.load_state_dict(by_hand.state_dict())
+    by_hand.train(training)
+    with regard.watch(by_hand) as seen:
+        by_hand(ids)
+    with regard.watch(kernel.eval()) as expected:
+        kernel(ids)
+    assert [(call.layer, call.kind, tuple(call.weights.shape)) for call in seen] == [(f"h.{n}", "self", (2, 3, 7, 7)) for n in range(2)]
+    # The first layer's, for what a layer drops reaches the next.
+    torch.testing.assert_close(seen[0].weights, expected[0].weights, atol=1e-6, rtol=1e-6)
+    assert torch.allclose(seen[1].weights, expected[1].weights, atol=1e-6) != training
+
+
+def test_a_head_that_does_not_say_what_it_is_is_seen() -> None:
+    with regard.watch(Lecture().train()) as seen:
+        seen_model = Lecture()
+        seen_model(torch.randn(2, 5, 12))
+    assert len(seen) == 0  # another model than the one that is watched
+    model = Lecture().train()
+    with regard.watch(model) as seen:
+        model(torch.randn(2, 5, 12))
+    assert [(call.layer, tuple(call.weights.shape)) for call in seen] == [(f"heads.{n}", (2, 1, 5, 5)) for n in range(3)]
+    torch.testing.assert_close(seen[2].weights.sum(-1), torch.ones(2, 1, 5))  # before dropout
+
+
+@pytest.mark.parametrize("kind", [MultiHeadedAttention, PartedAttention, EinsumAttention])
+def test_the_classes_of_tutorials_are_told_apart_by_what_they_are_called_with(kind: type) -> None:
+    block = DecoderBlock(kind, 3, 12).eval()
+    x, memory = torch.randn(2, 5, 12), torch.randn(2, 5, 12)  # of one length: only the arguments tell
+    with regard.watch(block) as seen:
+        block(x, memory, torch.ones(5, 5).tril())
+    inner = ".attention" if kind is PartedAttention else ""
+    assert [(call.layer, call.kind, tuple(call.weights.shape)) for call in seen] == [
+        (f"self_attn{inner}", "self", (2, 3, 5, 5)),
+        (f"src_attn{inner}", "cross", (2, 3, 5, 5)),
+    ]
+    assert seen[0].weights.triu(1).max() < 1e-6
+    if kind is MultiHeadedAttention:
+        assert torch.equal(seen[1].weights, block.src_attn.attn)
+
+
+def test_weights_that_another_module_multiplies_belong_to_the_one_that_made_them() -> None:
+    model = RecurrentDecoder(6)
+    with regard.watch(model) as seen:
+        model(torch.randn(2, 4, 6), torch.randn(2, 7, 6))
+    assert [(call.layer, call.kind, tuple(call.weights.shape)) for call in seen] == [("attention", "cross", (2, 1, 1, 7))] * 4
+    assert seen.map("attention").weights.shape == (2, 1, 4, 7)  # a row for each step
+
+
+class SelfAttention(nn.Module):
+    """What stands between the scores and the output is given."""
+
+    def __init__(self, attend: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.attend = attend
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x @ x.mT, x)
+
+
+def half(weights: Tensor) -> Tensor:
+    return weights * torch.tensor([0.5, 1.0, 1.0, 1.0, 0.0])
+
+
+SEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "module": (lambda s, v: nn.Softmax(dim=-1)(s) @ v, lambda w: w),
+    "special": (lambda s, v: torch.special.softmax(s, -1) @ v, lambda w: w),
+    "bmm": (lambda s, v: torch.bmm(s.softmax(2), v), lambda w: w),
+    "merged": (lambda s, v: torch.bmm(s.view(-1, 5, 5).softmax(-1), v.view(-1, 5, 6)), lambda w: w),
+    "type": (lambda s, v: F.softmax(s, -1, dtype=torch.float64).to(s.dtype) @ v, lambda w: w),
+    "type as": (lambda s, v: F.softmax(s.double(), dim=-1).type_as(s).contiguous() @ v, lambda w: w),
+    "factor": (lambda s, v: half(s.softmax(-1)) @ v, half),
+    "mask behind": (lambda s, v: s.softmax(-1).masked_fill(torch.eye(5).bool(), 0.0) @ v, lambda w: w * (1 - torch.eye(5))),
+    "in place": (lambda s, v: F.dropout(s.softmax(-1), 0.5, True, True) @ v, lambda w: w),
+    "factor, dropout": (lambda s, v: half(F.dropout(s.softmax(-1), 0.5)) @ v, half),
+    "sink": (lambda s, v: F.pad(s, (0, 1)).softmax(-1)[..., :-1] @ v, lambda w: None),
+    "axes": (lambda s, v: s.softmax(-1).unsqueeze(1).transpose(0, 1).squeeze(0) @ v, lambda w: w),
+    "permuted": (lambda s, v: s.softmax(-1).unsqueeze(0).permute(1, 0, 2, 3) @ v.unsqueeze(1), lambda w: w),
+    "einsum": (lambda s, v: torch.einsum("...ts,...sd->...td", s.softmax(-1), v), lambda w: w),
+}
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_weights_are_followed_from_the_softmax_to_the_values(case: str) -> None:
+    attend, expected = SEEN[case]
+    model, x = SelfAttention(attend), torch.randn(3, 5, 6)
+    with regard.watch(model) as seen:
+        model(x)
+    assert [(call.layer, call.kind) for call in seen] == [("SelfAttention", "self")]
+    weights = expected((x @ x.mT).softmax(-1))
+    if weights is None:
+        weights = F.pad(x @ x.mT, (0, 1)).softmax(-1)[..., :-1]
+    torch.testing.assert_close(seen[0].weights, weights.view(3, 1, 5, 5), atol=1e-6, rtol=1e-6)
+
+
+class Hidden(torch.autograd.Function):
+    """A kernel from elsewhere: nothing of it is a function of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, value: Tensor) -> Tensor:
+        return torch.from_numpy(scores.detach().exp().numpy() @ value.detach().numpy())
+
+
+UNSEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
+    "sum of exponents": (lambda s, v: s.exp() / s.exp().sum(-1, keepdim=True) @ v, "no softmax that multiplies values"),
+    "other axis": (lambda s, v: s.softmax(1).mT @ v, "its softmax runs over another axis than the last"),
+    "second factor": (lambda s, v: (v.mT @ s.softmax(-1)).mT, "its weights are the second factor of matmul"),
+    "turned": (lambda s, v: s.softmax(-1).transpose(1, 2) @ v, "its weights go through transpose, which puts their keys elsewhere"),
+    "products": (lambda s, v: (s.softmax(-1).unsqueeze(-1) * v.unsqueeze(1)).sum(2), "no softmax that multiplies values"),
+    "kernel": (Hidden.apply, "no scaled_dot_product_attention"),
+}
+
+
+@pytest.mark.parametrize("case", UNSEEN)
+def test_what_cannot_be_seen_is_named_with_what_to_do(case: str) -> None:
+    attend, reason = UNSEEN[case]
+    model, x = nn.Sequential(SelfAttention(attend), tutorials.Head(6, 6)), torch.randn(3, 5, 6)
+    message = (
+        rf"1 calls were recorded, but the attention of 0 was not seen \(SelfAttention: .*{reason}.*call F\.scaled_dot_product_attention"
+    )
+    with pytest.raises(ConfigError, match=message), regard.watch(model):
+        model(x)
+    with regard.watch(model, strict=False) as seen:
+        model(x)
+    assert [unseen.layer for unseen in seen.unseen] == ["0"]
+    assert reason in seen.unseen[0].reason
+    assert repr(seen) == "<1 call of Sequential in 1 layer, 1 not seen>"
+
+
+def test_a_softmax_that_weighs_nothing_is_no_attention() -> None:
+    model = nn.Sequential(nn.Linear(6, 11), nn.Softmax(dim=-1))
+    with pytest.raises(ConfigError, match="Sequential ran, and no attention was seen in it"), regard.watch(model):
+        model(torch.randn(3, 5, 6))
+    with regard.watch(model, strict=False) as seen:
+        model(torch.randn(3, 5, 6))
+    assert (len(seen), seen.unseen) == (0, [])

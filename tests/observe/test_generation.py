@@ -1,0 +1,161 @@
+"""Generation with a cache: the steps of a layer become the map that one forward pass over the whole output gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.errors import ConfigError, ShapeError
+from regard.observe import AttentionCall, Recording, stitched
+from tests.integrations import tiny
+
+LAYERS = {"gpt2": "transformer.h.{}.attn", "llama": "model.layers.{}.self_attn", "gemma2": "model.layers.{}.self_attn"}
+IMPLEMENTATIONS = {"gpt2": ("sdpa", "eager"), "llama": ("sdpa", "eager"), "gemma2": ("eager",)}
+
+
+def left_padded(rows: int, length: int) -> dict[str, Tensor]:
+    mask = torch.arange(length) >= torch.arange(rows).unsqueeze(1)
+    return {"input_ids": tiny.tokens(rows, length).masked_fill(~mask, 0), "attention_mask": mask.long()}
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=2e-6, rtol=1e-5)  # a cache adds in another order
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(("name", "implementation"), [(name, each) for name, all_ in IMPLEMENTATIONS.items() for each in all_])
+def test_a_decoder_only_model_has_one_map_a_layer(name: str, implementation: str, cache: str) -> None:
+    model, given = getattr(tiny, name)(attn_implementation=implementation), left_padded(2, 5)
+    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False}
+    if cache == "static":
+        options |= {"cache_implementation": "static", "disable_compile": True}
+    expected = model.generate(**given, **options)
+    with regard.watch(model) as seen:
+        output = model.generate(**given, **options)
+    assert torch.equal(output, expected)
+    assert len(seen) == 2 * 4
+    mask = torch.cat([given["attention_mask"], torch.ones(2, 3, dtype=torch.long)], 1)
+    with regard.watch(model) as whole:
+        model(input_ids=output[:, :-1], attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0))
+    maps = seen.maps()
+    assert [found.layer for found in maps] == [LAYERS[name].format(layer) for layer in range(2)]
+    for found, other in zip(maps, whole, strict=True):
+        kept = found.weights[..., : other.weights.shape[-1]]
+        assert found.weights[..., other.weights.shape[-1] :].eq(0).all()  # places of a static cache that nothing was written to
+        real = mask.bool()[:, None, :, None]  # what padding attends to depends on how it is masked
+        close(kept * real, other.weights * real)
+
+
+def test_grouped_heads_that_are_folded_into_queries_are_unfolded() -> None:
+    model, given = tiny.llama(attn_implementation="sdpa"), left_padded(2, 5)
+    shapes: list[tuple[int, ...]] = []
+    original = torch.nn.functional.scaled_dot_product_attention
+
+    def kernel(query: Tensor, *args: Any, **options: Any) -> Tensor:
+        shapes.append(tuple(query.shape[1:3]))
+        return original(query, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch, regard.watch(model, heads=[5, 1]) as seen:
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", kernel)
+        model.generate(**given, max_new_tokens=2, min_new_tokens=2, do_sample=False)
+    assert (2, 3) in shapes  # 6 heads of a single query as 2 groups of 3
+    assert [tuple(call.weights.shape) for call in seen] == [(2, 2, 5, 5)] * 2 + [(2, 2, 1, 6)] * 2
+    assert seen[0].heads == (5, 1)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_an_encoder_decoder_has_maps_of_both_and_of_what_is_between(implementation: str) -> None:
+    model, source = tiny.marian(attn_implementation=implementation), tiny.tokens(2, 7)
+    with regard.watch(model) as seen:
+        output = model.generate(source, max_new_tokens=4, min_new_tokens=4, num_beams=1)
+    with regard.watch(model) as whole:
+        model(input_ids=source, decoder_input_ids=output[:, :-1])
+    maps = {found.layer: found for found in seen.maps()}
+    assert maps.keys() == {call.layer for call in whole}
+    for call in whole:
+        assert maps[call.layer].kind == call.kind
+        close(maps[call.layer].weights, call.weights)
+
+
+def test_two_generations_in_one_block_are_two_maps() -> None:
+    model = tiny.marian()
+    with regard.watch(model) as seen:
+        for length in (7, 7):
+            model.generate(tiny.tokens(1, length), max_new_tokens=3, min_new_tokens=3, num_beams=1)
+    assert [tuple(found.weights.shape[2:]) for found in seen.maps() if found.layer.endswith("decoder.layers.0.encoder_attn")] == [
+        (3, 7)
+    ] * 2
+    assert [tuple(found.weights.shape[2:]) for found in seen.maps() if found.layer.endswith("decoder.layers.1.self_attn")] == [(3, 3)] * 2
+    with pytest.raises(ConfigError, match=r"layer 'model\.encoder\.layers\.0\.self_attn': it ran 2 times; choose among its `maps\(\)`"):
+        seen.map("model.encoder.layers.0.self_attn")
+
+
+def test_the_outputs_of_a_beam_search_get_the_rows_that_they_came_from() -> None:
+    model, source = tiny.marian(), tiny.tokens(2, 7)
+    with regard.watch(model) as seen:
+        found = model.generate(
+            source,
+            max_new_tokens=5,
+            min_new_tokens=5,
+            num_beams=3,
+            num_return_sequences=2,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+    beams = found.beam_indices
+    assert len({tuple(row) for row in beams.tolist()}) > 1
+    assert any(len(set(row)) > 1 for row in beams.tolist())  # a hypothesis that changed its row: the test would not see a plain stitch fail
+    maps = {each.layer: each for each in seen.of_beams(beams)}
+    with regard.watch(model) as whole:
+        model(input_ids=source.repeat_interleave(2, 0), decoder_input_ids=found.sequences[:, :-1])
+    for call in whole:
+        own = maps[call.layer].weights
+        if "decoder" in call.layer:
+            close(own, call.weights)
+        else:
+            close(own, call.weights[::2])  # of each source once
+    with pytest.raises(
+        ShapeError, match=r"beams: expected \(outputs, steps\) with 5 steps for model.decoder.layers.0.self_attn, found \(4, 2\)"
+    ):
+        seen.of_beams(beams[:, :2])
+
+
+def call(kind: str, *shape: int, layer: str = "0", value: float = 1.0) -> AttentionCall:
+    return AttentionCall(layer, kind, torch.full(shape, value))
+
+
+def shapes(*calls: AttentionCall) -> list[tuple[int, ...]]:
+    return [tuple(found.weights.shape) for found in stitched(calls)]
+
+
+def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
+    whole = call("self", 2, 3, 5, 5)
+    assert shapes(whole, whole) == [(2, 3, 5, 5)] * 2  # two passes, or a layer that is used twice in one
+    assert shapes(whole, call("self", 2, 3, 1, 6), call("self", 2, 3, 1, 7)) == [(2, 3, 7, 7)]
+    assert shapes(whole, call("self", 2, 3, 2, 7)) == [(2, 3, 7, 7)]  # a chunk of two
+    assert shapes(whole, call("self", 1, 3, 1, 6)) == [(2, 3, 5, 5), (1, 3, 1, 6)]  # another batch
+    steps = [call("self", 2, 3, 1, 1), call("self", 2, 3, 1, 2, layer="1"), call("self", 2, 3, 1, 2)]
+    assert shapes(*steps) == [(2, 3, 2, 2), (2, 3, 1, 2)]
+    crossed = call("cross", 2, 3, 4, 9)
+    assert shapes(crossed, crossed) == [(2, 3, 4, 9)] * 2
+    step = call("cross", 2, 3, 1, 9)
+    assert shapes(step, step, step) == [(2, 3, 3, 9)]
+    anew = call("self", 2, 3, 1, 1, layer="own")
+    assert shapes(anew, step, anew, step) == [(2, 3, 1, 1), (2, 3, 1, 9)] * 2
+
+
+def test_a_cache_that_forgets_keeps_the_last_keys() -> None:
+    (found,) = stitched([call("self", 1, 1, 2, 2), *(call("self", 1, 1, 1, 3, value=step + 2.0) for step in range(3))])
+    assert found.weights[0, 0].tolist() == [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [2, 2, 2, 0, 0], [0, 3, 3, 3, 0], [0, 0, 4, 4, 4]]
+
+
+def test_areas_of_steps_are_kept_where_their_keys_stay() -> None:
+    crossed = [AttentionCall("0", "cross", torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 7)) for _ in range(3)]
+    (found,) = stitched(crossed)
+    assert found.areas is not None
+    assert found.areas.shape == (1, 1, 3, 7)
+    assert Recording("model", crossed).layers == ["0"]

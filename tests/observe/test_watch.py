@@ -1,0 +1,338 @@
+"""What is chosen, what it costs, what is refused, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.checkpoint import checkpoint
+
+import regard
+from regard.errors import ConfigError
+from regard.observe import observer
+from tests.observe.families import EMBED, FAMILIES, vision
+from tests.observe.tutorials import GPT
+
+
+@pytest.fixture
+def model() -> nn.Transformer:
+    return nn.Transformer(EMBED, 2, 2, 2, 13, batch_first=True).eval()
+
+
+def given() -> tuple[Tensor, Tensor]:
+    return torch.randn(2, 7, EMBED), torch.randn(2, 5, EMBED)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ("decoder.*", [f"decoder.layers.{n}.{part}_attn" for n in range(2) for part in ("self", "multihead")]),
+        ("*.multihead_attn", [f"decoder.layers.{n}.multihead_attn" for n in range(2)]),
+        ("encoder.layers.1", ["encoder.layers.1.self_attn"]),
+        (
+            ["encoder.layers.0", "decoder.layers.[01].self_attn"],
+            ["encoder.layers.0.self_attn", *(f"decoder.layers.{n}.self_attn" for n in (0, 1))],
+        ),
+    ],
+)
+@pytest.mark.parametrize("grad", [True, False])
+def test_layers_are_chosen_by_their_names(model: nn.Module, layers: Any, expected: list[str], grad: bool) -> None:
+    with torch.set_grad_enabled(grad), regard.watch(model, layers=layers) as seen:
+        model(*given())
+    assert [call.layer for call in seen] == expected
+
+
+def test_only_what_is_asked_for_costs_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids, modes = GPT(flash=False), torch.randint(37, (1, 5)), []
+    embedding = F.embedding
+
+    def note(*args: Any, **kwargs: Any) -> Tensor:
+        modes.append(len(_get_current_function_mode_stack()))
+        return embedding(*args, **kwargs)
+
+    monkeypatch.setattr(F, "embedding", note)
+    with regard.watch(model, layers="h.1") as seen:
+        assert [name for name, module in model.named_modules() if module._forward_hooks] == ["h.1"]
+        model(ids)
+    assert modes == [0, 0]  # outside of the layer no function of torch takes a detour
+    assert [call.layer for call in seen] == ["h.1"]
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_heads_are_chosen_by_their_numbers(flash: bool) -> None:
+    model, ids = GPT(flash=flash), torch.randint(37, (2, 5))
+    with regard.watch(model) as whole:
+        model(ids)
+    for heads, numbers in ((1, (1,)), ([2, 0], (2, 0))):
+        with regard.watch(model, heads=heads) as seen:
+            model(ids)
+        assert seen[1].heads == numbers
+        torch.testing.assert_close(seen[1].weights, whole[1].weights[:, list(numbers)], atol=1e-6, rtol=1e-6)
+    with pytest.raises(ConfigError, match="heads: 3: a layer has 3 heads, counted from 0"), regard.watch(model, heads=3):
+        model(ids)
+
+
+@pytest.mark.parametrize("heads", [-1, [], [True], "0", [0, -2], 1.5])
+def test_heads_that_are_no_numbers_are_refused(model: nn.Module, heads: Any) -> None:
+    with pytest.raises(ConfigError, match="watch: heads: expected numbers of heads from 0 on"), regard.watch(model, heads=heads):
+        pass
+
+
+def test_what_cannot_be_chosen_is_refused(model: nn.Module) -> None:
+    expected = "layers: 'decoder.layers.2' is the name of no module; modules that attend: .*encoder.layers.0.self_attn"
+    with pytest.raises(ConfigError, match=expected), regard.watch(model, layers=["encoder.*", "decoder.layers.2"]):
+        pass
+    with (
+        pytest.raises(ConfigError, match=r"layers: expected names of modules such as 'decoder\.\*', found 3"),
+        regard.watch(model, layers=[3]),
+    ):  # type: ignore[list-item]
+        pass
+    with pytest.raises(ConfigError, match=r"expected a torch\.nn\.Module, found str"), regard.watch("model"):  # type: ignore[arg-type]
+        pass
+    with (
+        pytest.raises(
+            ConfigError, match=r"Transformer ran, but the modules of layers='decoder\.norm' were not called, or attend to nothing"
+        ),
+        regard.watch(model, layers="decoder.norm"),
+    ):
+        model(*given())
+
+
+def test_layers_that_were_not_called_are_told() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x, x, x)[0]
+
+    half = Half()
+    with (
+        pytest.raises(ConfigError, match="Half ran, but the modules of layers='other' were not called"),
+        regard.watch(half, layers="other"),
+    ):
+        half(torch.ones(3, 1, 4))
+    with regard.watch(half, layers="other"):
+        pass  # the model did not run, either
+
+
+def test_a_model_is_watched_once_at_a_time_and_two_models_side_by_side(model: nn.Module) -> None:
+    other = GPT(flash=True)
+    with regard.watch(model) as seen, regard.watch(other) as others:
+        model(*given())
+        other(torch.randint(37, (1, 5)))
+        for part in (model, model.encoder):
+            with pytest.raises(ConfigError, match="is being watched already"), regard.watch(part):
+                pass
+        model(*given())
+    assert (len(seen), len(others)) == (12, 2)
+
+
+def test_nothing_is_left_behind_even_by_an_error(model: nn.Module) -> None:
+    has_torch_function = torch.overrides.has_torch_function
+
+    class Breaks(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("stop")
+
+    whole = nn.Sequential(vision(fused=True).model, Breaks())
+    with pytest.raises(RuntimeError, match="stop"), regard.watch(whole) as seen:
+        whole(torch.randn(2, 3, 6, 10))
+    assert len(seen) == 2  # no error about what was not seen hides the first one
+    assert torch.overrides.has_torch_function is has_torch_function
+    assert _get_current_function_mode_stack() == []
+    assert observer._active == []
+    assert not any(hooks for module in whole.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks))
+    with regard.watch(whole) as seen:
+        with pytest.raises(RuntimeError, match="stop"):
+            whole(torch.randn(2, 3, 6, 10))
+        assert _get_current_function_mode_stack() == []  # as soon as the model is left
+    assert len(seen) == 2
+
+
+def test_a_mode_of_the_user_sees_the_model_and_not_what_is_computed_on_the_side() -> None:
+    class Counts(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.calls.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model, ids = GPT(flash=True), torch.randint(37, (1, 5))
+    with Counts() as alone:
+        model(ids)
+    with Counts() as watched, regard.watch(model):
+        model(ids)
+    assert watched.calls == alone.calls
+
+
+def test_the_model_may_run_in_a_thread() -> None:
+    model, ids = GPT(flash=True), torch.randint(37, (1, 5))
+    with regard.watch(model) as seen:
+        thread = threading.Thread(target=model, args=(ids,))
+        thread.start()
+        thread.join()
+    assert [call.layer for call in seen] == ["h.0", "h.1"]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again_in_the_backward_pass_is_not_counted_again(reentrant: bool) -> None:
+    class Saving(GPT):
+        def forward(self, idx: Tensor) -> Tensor:
+            x = self.wte(idx)
+            for block in self.h:
+                x = x + checkpoint(block, x, use_reentrant=reentrant)
+            return x
+
+    model, ids = Saving(flash=True), torch.randint(37, (1, 5))
+    model(ids).sum().backward()
+    expected = [parameter.grad for parameter in model.h.parameters()]
+    model.zero_grad()
+    with regard.watch(model) as seen:
+        model(ids).sum().backward()
+    assert [call.layer for call in seen] == ["h.0", "h.1"]
+    assert all(torch.equal(one.grad, other) for one, other in zip(model.h.parameters(), expected, strict=True))
+
+
+def test_records_of_inference_mode_can_be_used_outside() -> None:
+    for flash in (True, False):
+        model = GPT(flash=flash)
+        with regard.watch(model) as seen, torch.inference_mode():
+            model(torch.randint(37, (1, 5)))
+        assert not any(call.weights.is_inference() for call in seen)
+        seen[0].weights.mul_(2)
+
+
+def test_recorded_weights_are_not_those_of_the_model() -> None:
+    model = GPT(flash=False).eval()
+    kept: list[Tensor] = []
+    model.h[0].attn_dropout.register_forward_hook(lambda module, args, output: kept.append(output))
+    with regard.watch(model) as seen:
+        output = model(torch.randint(37, (1, 5)))
+        seen[0].weights.zero_()
+    assert kept[0].sum() > 0
+    assert output.sum() > 0
+
+
+def test_compiled_code_is_refused_with_what_to_do() -> None:
+    torch._dynamo.reset()
+    model, ids = GPT(flash=True), torch.randint(37, (1, 5))
+    compiled = torch.compile(model, backend="eager")
+    with (
+        pytest.raises(ConfigError, match="OptimizedModule is compiled, and a compiled graph cannot be seen into"),
+        regard.watch(compiled),
+    ):  # type: ignore[arg-type]
+        pass
+    with torch.compiler.set_stance("force_eager"), regard.watch(compiled) as seen:  # type: ignore[arg-type]
+        compiled(ids)
+    assert [call.layer for call in seen] == ["h.0", "h.1"]
+    model.h[1].compile(backend="eager")
+    with pytest.raises(ConfigError, match=r"watch: h\.1 is compiled"), regard.watch(model):
+        pass
+
+
+class Compiled(nn.Module):
+    """A module that attends through a compiled function."""
+
+    def __init__(self, kernel: Any) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.kernel(x, x, x)
+
+
+class CompiledAttention(Compiled):
+    pass
+
+
+@pytest.mark.parametrize("stance", ["default", "force_eager"])
+def test_a_compiled_function_runs_as_it_does_and_is_named(stance: str) -> None:
+    torch._dynamo.reset()
+    model, x = CompiledAttention(torch.compile(F.scaled_dot_product_attention, backend="aot_eager")), torch.randn(2, 3, 5, 4)
+    expected = model(x)
+    if stance == "force_eager":
+        with torch.compiler.set_stance("force_eager"), regard.watch(model) as seen:
+            assert torch.equal(model(x), expected)
+        assert len(seen) == 1
+        return
+    with regard.watch(model, strict=False) as seen:
+        assert torch.equal(model(x), expected)
+    assert [unseen.layer for unseen in seen.unseen] == ["CompiledAttention"]
+    assert "compiled functions" in seen.unseen[0].reason
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_flex_attention_runs_as_it_does_and_is_named() -> None:
+    torch._dynamo.reset()
+    model, x = CompiledAttention(flex_attention), torch.randn(1, 2, 16, 8)
+    expected = model(x)
+    with regard.watch(model, strict=False) as seen:
+        assert torch.equal(model(x), expected)
+    assert "FlexAttention" in seen.unseen[0].reason
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_torchscript_is_refused() -> None:
+    class Scripted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(x, x, x)
+
+    scripted = nn.Sequential(torch.jit.trace(Scripted(), torch.randn(2, 3, 5, 4)))
+    with pytest.raises(ConfigError, match="watch: 0 is TorchScript, which cannot be seen into"), regard.watch(scripted):
+        pass
+
+
+def test_an_exported_graph_is_seen() -> None:
+    model, x = Compiled(F.scaled_dot_product_attention), torch.randn(2, 3, 5, 4)
+    exported = torch.export.export(model, (x,)).module()
+    with regard.watch(exported) as seen:
+        output = exported(x)
+    assert torch.equal(output, model(x))
+    torch.testing.assert_close(seen[0].weights @ x, output, atol=1e-6, rtol=1e-6)
+
+
+def test_a_layer_that_is_used_twice_is_called_twice() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(EMBED, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(self.attention(x, x, x)[0], x, x)[0]
+
+    model = Twice()
+    with regard.watch(model) as seen:
+        model(torch.randn(2, 5, EMBED))
+    assert [(call.layer, call.kind) for call in seen] == [("attention", "self"), ("attention", "cross")]
+    assert repr(seen) == "<2 calls of Twice in 1 layer>"
+
+
+def test_a_package_of_its_own_fused_way_is_named_by_its_setting() -> None:
+    class Config:
+        _attn_implementation = "flash_attention_2"
+
+    class FlashAttention(nn.Module):
+        config = Config()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
+    model = nn.Sequential(FlashAttention())
+    expected = r"its attention is 'flash_attention_2', a kernel of its own; model\.set_attn_implementation\(\"sdpa\"\) can be seen"
+    with pytest.raises(ConfigError, match=expected), regard.watch(model):
+        model(torch.ones(1, 2, 3))
+
+
+def test_the_families_cover_what_was_promised() -> None:
+    names = {name.split()[0] for name in FAMILIES}
+    assert {"nn.Transformer", "nn.TransformerEncoder", "bert", "gpt2", "llama", "marian", "timm", "vit"} <= names

@@ -1,0 +1,113 @@
+"""What operations refuse: the same wrong call gets the same error, whichever way would compute it."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+
+from regard import ops
+from regard.errors import RegardError, ShapeError
+from regard.ops import tensor_checks
+from regard.ops.kernels import native
+from regard.ops.kernels.kernel import Kernel
+from regard.ops.kernels.structures import BestCall
+from regard.ops.tensor_checks import Argument, Signature, check_range
+from tests.ops.invalid import OPERATIONS, STEPS, VALID
+
+WAYS = ("cpu", "torch")
+needs_library = pytest.mark.skipif(native.library() is None, reason="the native library is not built")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_wrong_call_gets_the_same_error_on_every_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, error, message = OPERATIONS[name]
+    said = []
+    for way in WAYS:
+        if way == "cpu" and native.library() is None:
+            continue
+        monkeypatch.setenv("REGARD_KERNELS", way)
+        for mode in (torch.enable_grad, torch.inference_mode):
+            with mode(), pytest.raises(error, match=message) as caught:
+                call()
+            assert issubclass(error, RegardError)
+            said.append(str(caught.value))
+    assert len(set(said)) == 1, said
+
+
+@needs_library
+@pytest.mark.parametrize("name", STEPS)
+def test_a_wrong_step_of_a_model_is_refused(name: str) -> None:
+    call, error, message = STEPS[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+@needs_library
+@pytest.mark.parametrize("name", VALID)
+def test_the_call_that_was_made_wrong_is_right_itself(name: str) -> None:
+    VALID[name]()
+
+
+def test_every_operation_with_a_kernel_is_called_wrongly() -> None:
+    with_kernels = {
+        "residual",
+        "dropout",
+        "cached_attention",
+        "linear_cross_entropy",
+        "area_attention",
+        "additive_scores",
+        "top_log_probs",
+    }
+    assert {*with_kernels, "top_log_probs"} <= {name.split(",")[0] for name in OPERATIONS} <= set(ops.__all__)
+
+
+def test_a_residual_without_a_bias_has_all_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, change, weight, grad = torch.randn(3, 5), torch.randn(3, 5), torch.rand(5), torch.randn(3, 5)
+    found = []
+    for way in WAYS:
+        monkeypatch.setenv("REGARD_KERNELS", way)
+        leaves = [part.clone().requires_grad_() for part in (x, change, weight)]
+        y = ops.residual(*leaves)
+        found.append([y.detach(), *torch.autograd.grad(y, leaves, grad)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_number_outside_is_named_with_its_place() -> None:
+    with pytest.raises(RegardError, match=r"pick: places\[1, 0\] is 9; allowed are numbers from 0 to 3"):
+        check_range("pick", "places", torch.tensor([[0, 1], [9, -1]]), 0, 3)
+    check_range("pick", "places", torch.tensor([], dtype=torch.long), 0, -1)
+    check_range("pick", "places", torch.tensor([9], device="meta"), 0, 3)  # nobody knows yet
+
+
+def test_a_signature_names_sizes_and_what_is_missing() -> None:
+    signature = Signature("f", Argument("x", "... E"), Argument("y", "... 2", "int64", optional=True))
+    assert signature.check(torch.ones(5, 3), torch.ones(5, 2, dtype=torch.long))["E"] == 3
+    assert signature.check(torch.ones(3), None)["E"] == 3
+    for wrong in ((torch.ones(5, 3), torch.ones(4, 2, dtype=torch.long)), (torch.ones(5, 3), torch.ones(5, 3, dtype=torch.long))):
+        with pytest.raises(ShapeError, match=r"f: expected x \(..., E\), y \(..., 2\) or None; found x \(5, 3\), y"):
+            signature.check(*wrong)
+    with pytest.raises(ShapeError, match="f: x is missing"):
+        signature.check(None, None)
+    with pytest.raises(ShapeError, match="f: found x on cpu and y on meta; move all tensors to one device"):
+        signature.check(torch.ones(5, 3), torch.ones(5, 2, dtype=torch.long, device="meta"))
+
+
+@needs_library
+def test_no_address_is_taken_of_what_has_no_numbers_or_gaps() -> None:
+    kernel = Kernel("best", BestCall, Argument("logits", "rows size", "float32"))
+    with pytest.raises(RegardError, match="logits has no numbers in memory"):
+        kernel.make(torch.ones(2, 3, device="meta"))
+    with pytest.raises(ShapeError, match="logits is not contiguous"):
+        kernel.make(torch.ones(3, 2).t())
+
+
+def test_the_predicate_is_asked_by_every_way_to_the_library() -> None:
+    from regard.ops.kernels import additive_cpu, beam_cpu, best_cpu, indexed_cpu, loss_cpu, residual_cpu
+
+    for module in (additive_cpu, beam_cpu, best_cpu, indexed_cpu, loss_cpu, residual_cpu):
+        assert "native.takes(" in inspect.getsource(module.supports)
+    assert "plain(" in inspect.getsource(native.takes)
+    assert tensor_checks.is_plain(torch.ones(1))

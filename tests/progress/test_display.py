@@ -1,0 +1,151 @@
+"""What is shown on standard error: bars on a terminal, rare lines elsewhere, nothing when asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from regard import progress
+from regard.progress import Display, display, stages
+
+
+def test_a_line_within_a_second_then_one_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The watch looks at a clock that is set by hand.
+    now = 1000.0
+    for module in (stages, display):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    stream = io.StringIO()
+    shown = Display(stream, mode="lines")
+    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+    told: list[tuple[float, str]] = []
+    with progress.listening(shown), progress.stage("Reading train.en", unit="lines") as stage:
+        for _ in range(25 * 4):
+            now += 0.25
+            stage.advance(100)
+            shown._tell()
+            if text := stream.getvalue():
+                told.append((now - 1000, text))
+                stream.seek(0)
+                stream.truncate()
+    assert told == [
+        (0.5, "regard: Reading train.en: 200 lines, 400/s\n"),
+        (10.5, "regard: Reading train.en: 4,200 lines, 400/s\n"),
+        (20.5, "regard: Reading train.en: 8,200 lines, 400/s\n"),
+    ]
+
+
+def test_a_stage_is_told_of_though_its_work_never_returns_to_python_in_between() -> None:
+    stream = io.StringIO()
+    with Display(stream, mode="lines"), progress.stage("Learning the vocabulary"):
+        subprocess.run(["sleep", "1"], check=True)
+        assert stream.getvalue() == "regard: Learning the vocabulary\n"
+
+
+def test_what_is_over_at_once_needs_no_word() -> None:
+    stream = io.StringIO()
+    with Display(stream, mode="lines"):
+        for number in range(100):
+            with progress.stage(f"Reading file {number}"):
+                pass
+        progress.message("100 files")
+    assert stream.getvalue() == "regard: 100 files\n"
+
+
+def test_quiet_leaves_warnings_only() -> None:
+    stream = io.StringIO()
+    with Display(stream, mode="quiet"), progress.stage("Reading"):
+        time.sleep(display.DELAY + 2 * display.FRAME)
+        progress.message("100 files")
+        progress.message("line 3 was cut", warning=True)
+    assert stream.getvalue() == "regard: line 3 was cut\n"
+
+
+def test_nobody_listening_on_standard_error_stops_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as stream, Display(stream, mode="lines"):
+        progress.message("to nobody")
+        progress.message("nor this")
+        # What the failed write left in the file's buffer would fail once more when it is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)
+
+
+def on_terminal(code: str, *, seconds: float = 20.0, **environment: str) -> str:
+    """Run code with standard error (alone) on a pseudo-terminal; return what came there."""
+    main, side = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=side,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment},
+    )
+    os.close(side)
+    found, until = b"", time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            data = os.read(main, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        found += data
+    os.close(main)
+    assert process.stdout is not None
+    assert process.stdout.read() == b"data\n"
+    process.stdout.close()
+    assert process.wait(20) == 0
+    return found.decode()
+
+
+BARS = """
+import time
+from regard import progress
+with progress.Display(), progress.stage("Reading [bold]train.en[/bold]", total=100, unit="lines") as stage:
+    for number in range(10):
+        time.sleep(0.15)
+        stage.advance(10)
+    progress.message("a message")
+    time.sleep(0.8)
+print("data")
+"""
+
+
+def test_a_terminal_gets_a_bar_with_rate_and_time_left() -> None:
+    text = on_terminal(BARS)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
+    assert "Reading [bold]train.en[/bold]" in plain
+    assert "━━━" in plain
+    assert re.search(r"\d+ of 100 lines \(\d+%\), \d+/s, 0:00:0\d left", plain)
+    assert "regard: a message\r\n" in plain
+    assert text.rstrip().endswith("\x1b[?25h") or "\x1b[?25h" in text.rsplit("\x1b[?25l", 1)[-1]  # the cursor is back
+    assert re.search(r"regard: Reading \[bold\]train.en\[/bold\]: 100 of 100 lines \(100%\), \d+/s, took 0:00:02\r\n$", plain)
+
+
+def test_a_terminal_that_can_do_nothing_gets_lines() -> None:
+    text = on_terminal(BARS, TERM="dumb")
+    assert "\x1b" not in text
+    assert "regard: a message\r\n" in text
+
+
+def test_bars_give_way_to_what_the_program_writes_on_the_same_terminal() -> None:
+    text = on_terminal(BARS.replace('progress.message("a message")', "progress.hide()"))
+    assert "\x1b[?25h" in text
+    assert "100 of 100" not in text.rsplit("\x1b[?25h", 1)[-1]
+
+
+def test_starting_is_shown_until_there_is_something_else() -> None:
+    stream = io.StringIO()
+    with Display(stream, mode="lines") as shown:
+        shown.start_up("starting")
+        time.sleep(display.DELAY + 2 * display.FRAME)
+        with progress.stage("Reading"):
+            time.sleep(display.DELAY + 2 * display.FRAME)
+    assert stream.getvalue() == "regard: starting\nregard: Reading\n"

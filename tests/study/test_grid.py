@@ -1,0 +1,289 @@
+"""A study from its file to its report: stopped, resumed, shared."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from regard import progress
+from regard.config import load_config
+from regard.config.study import StudyConfig, load_study
+from regard.errors import ConfigError, DataError, TrainingError
+from regard.study import build_report, run_study, write_report
+from regard.study.grid import check_study, single_process_environment, train_apart
+from regard.study.report_files import markdown
+from regard.tasks import generate, train_translation
+
+SMALL = {
+    "vocabulary": {"kind": "word"},
+    "model": {"embed_dim": 6, "encoder_dim": 5, "decoder_dim": 8, "readout_dim": 6},
+    "training": {"batch_tokens": 300, "learning_rate": 0.01, "evaluate_every": 5, "log_every": 2},
+    "decoding": {"beam_size": 1, "max_length": 12},
+}
+VARIANTS = {
+    "none": {"settings": {"model": {"attention": None}}},
+    "additive": {"settings": {"model": {"attention": {"attention_dim": 4}}}},
+}
+STUDY: dict[str, Any] = {"name": "reversing", "settings": SMALL, "variants": VARIANTS, "seeds": [1], "budget": {"updates": 10}}
+ALONE = {"variants": {"none": VARIANTS["none"]}}
+HERE = threading.Lock()
+
+
+def train_here(command: Sequence[str], log: Path) -> float | None:
+    """Train in this process, which takes a second less than in one of its own."""
+    with HERE:  # torch has one source of chance
+        train_translation(load_config(Path(command[command.index("--config") + 1])), Path(command[-1]))
+    return 123.0
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    generate("reverse", folder, train=80, test=9, seed=2)
+    return folder
+
+
+def written(folder: Path, data: Path, **changes: Any) -> Path:
+    settings = {"data": {"source": f"{data}/train.source", "target": f"{data}/train.target", "valid_size": 8}}
+    test = {"source": f"{data}/test.source", "target": f"{data}/test.target", "links": f"{data}/test.links", "link_unit": "character"}
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "data": {"letters": {"settings": settings, "test": test}}, **changes}, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[StudyConfig, Path]:
+    """Return a study that two workers have done together."""
+    folder = tmp_path_factory.mktemp("study")
+    study, told = load_study(written(folder, data, seeds=[1, 2])), list[str]()
+    before = progress.set_listener(lambda event: told.append(event.text))
+    workers = [
+        threading.Thread(target=run_study, args=(study, folder / "out"), kwargs={"beside": folder, "train": train_here}) for _ in range(2)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    progress.set_listener(before)
+    begun = [line.split(":")[0] for line in told if " of 4" in line]
+    assert sorted(begun) == ["letters-additive-1", "letters-additive-2", "letters-none-1", "letters-none-2"], "each run is done once"
+    return study, folder / "out"
+
+
+def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
+    study, folder = finished
+    report = build_report(study, folder, samples=50)
+    none, additive = report.rows
+    assert (none.variant, none.runs, none.difference, none.p_value) == ("none", 2, None, None)
+    assert additive.difference == pytest.approx(additive.score - none.score)
+    assert additive.p_value == additive.corrected
+    assert additive.figures["updates"] == 10
+    assert (additive.figures["parameters"] or 0) > (none.figures["parameters"] or 0) > 0
+    assert additive.figures["megabytes"] == 123.0
+    for name in ("seconds_per_update", "tokens_per_second", "lines_per_second", "entropy"):
+        assert (additive.figures[name] or 0) > 0, name
+    assert none.figures["entropy"] is None
+    assert list(additive.by_length) == ["0-8", "9-11"]
+    assert "BLEU by the words of the source" in markdown(report)
+    assert additive.ranks == []
+    assert "AER" in additive.scores
+    assert "AER" not in none.scores
+    assert [point["step"] for point in report.runs[0]["curve"]] == [5, 10]
+    assert report.missing == {}
+    paths = {path.name: path.read_text(encoding="utf-8") for path in write_report(report, folder)}
+    assert set(paths) == {"report.md", "report.html", "report.csv", "report.json"}
+    rows = list(csv.reader(paths["report.csv"].splitlines()))
+    assert [row[1] for row in rows] == ["variant", "none", "additive"]
+    assert len(json.loads(paths["report.json"])["runs"]) == 4
+    for run in report.runs:
+        assert run["command"] in paths["report.html"]
+        assert (folder / "configs" / f"{run['cell']['data']}-{run['cell']['variant']}-{run['cell']['seed']}.yaml").is_file()
+    assert paths["report.html"].count("<path") > 4, "learning curves"
+    assert "http" not in paths["report.html"].replace("http://www.w3.org", ""), "names of XML and nothing else"
+
+
+def test_the_command_line_tells_the_report(
+    finished: tuple[StudyConfig, Path], data: Path, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    _, folder = finished
+    said = {"says": "attention helps", "better": "additive", "than": "none"}
+    path = written(folder, data, seeds=[1, 2, 7], hypotheses=[said])
+    code, told, err = call("compare", path, "--out", folder, "--report")
+    assert code == 0, err
+    lines = told.decode().splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["variant", "none", "additive"]
+    assert lines[3] == ""
+    gain = r"[+-][\d.]+ BLEU \[[+-][\d.]+, [+-][\d.]+\], p [<=] [\d.]+ over seeds and items"
+    assert re.match(rf"attention helps, letters: [a-z ]+ \(2 seeds\): {gain}", lines[4]), lines[4]
+    assert "Not done: letters-none-7; letters-additive-7." in (folder / "report.md").read_text(encoding="utf-8")
+    code, told, err = call("compare", path, "--estimate")
+    assert (code, err) == (0, "")
+    assert [line.split()[1] for line in told.decode().splitlines()] == ["variant", "none", "additive"]
+    code, _, err = call("compare", folder / "no.yaml")
+    assert (code, err) == (2, f"regard: error: {folder}/no.yaml: no such configuration file\n")
+
+
+def test_a_study_that_is_done_trains_nothing_and_a_seed_more_is_one_run_a_variant(
+    finished: tuple[StudyConfig, Path], tmp_path: Path, messages: list[str]
+) -> None:
+    study, folder = finished
+    assert run_study(study, folder, beside=tmp_path) == 0
+    assert messages == []
+    more = study.model_copy(update={"seeds": (1, 2, 3)})
+    assert build_report(more, folder, samples=1).missing == {"letters-none-3": "", "letters-additive-3": ""}
+
+
+def test_other_settings_do_not_mix_with_what_is_there(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    other = study.model_copy(update={"settings": {**study.settings, "decoding": {"beam_size": 3}}})
+    with pytest.raises(
+        ConfigError, match=r"the run letters-none-1 was done with other settings: decoding\.beam_size: 1 -> 3; .*take another folder"
+    ):
+        run_study(other, folder, beside=tmp_path)
+    more = study.model_copy(update={"variants": {**study.variants, "more": study.variants["none"]}})
+    check_study(more, folder, beside=tmp_path)
+
+
+def test_a_run_that_fails_stops_no_other_and_stands_in_the_report(tmp_path: Path, data: Path, messages: list[str]) -> None:
+    def often(command: Sequence[str], log: Path) -> float | None:
+        if command[-1].endswith("none-1"):
+            raise TrainingError("no luck")
+        return train_here(command, log)
+
+    study = load_study(written(tmp_path, data))
+    with pytest.raises(TrainingError, match="1 of 2 runs failed: letters-none-1; the same command tries them again"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=often)
+    assert "letters-none-1: no luck" in messages
+    report = build_report(study, tmp_path / "out", samples=1)
+    assert report.missing == {"letters-none-1": "no luck"}
+    assert "Not done: letters-none-1 (no luck)." in markdown(report)
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    assert build_report(study, tmp_path / "out", samples=1).missing == {}
+
+
+def test_nothing_to_report_and_a_damaged_result_are_told(finished: tuple[StudyConfig, Path], tmp_path: Path) -> None:
+    study, folder = finished
+    with pytest.raises(DataError, match="no run of the study reversing is done"):
+        build_report(study, tmp_path)
+    (tmp_path / "results").mkdir()
+    whole = (folder / "results" / "letters-none-1.json").read_text()
+    (tmp_path / "results" / "letters-none-1.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match=r"letters-none-1\.json: damaged result"):
+        build_report(study, tmp_path)
+    with pytest.raises(ConfigError, match=r"letters-.*-1\.json: its main score is BLEU, the study compares by chrF2; remove it"):
+        build_report(study.model_copy(update={"metric": "chrF2"}), folder)
+
+
+@pytest.mark.slow
+def test_a_signal_saves_the_run_and_the_same_command_goes_on(
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    path, out = written(tmp_path, data, budget={"updates": 60}, **ALONE), tmp_path / "out"
+    words = ["compare", str(path), "--out", str(out)]
+    log = out / "runs" / "letters-none-1" / "log.jsonl"
+    with subprocess.Popen([sys.executable, "-m", "regard", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not (log.exists() and log.read_bytes().count(b'"train"') >= 2) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "stopped by signal 15; the same command goes on" in err
+    assert not list((out / "results").glob("*"))
+    assert list((out / "claims").iterdir()) == []
+    assert json.loads(log.read_text().splitlines()[-1])["event"] == "stop"
+    code, told, err = call(*words)
+    assert code == 0, err
+    assert b"letters-none-1: 1 of 1" in told
+    assert b"report.html" in told
+    [row] = build_report(load_study(path), out, samples=1).rows
+    assert row.figures["updates"] == 60
+    assert (row.figures["megabytes"] or 0) > 50
+    assert '"event": "resume"' in log.read_text()
+    assert row.command in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_run_that_fails_is_named_with_its_last_word(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"regard train poetry: ended with 2: .*poetry.*run\.log"):
+        train_apart(["regard", "train", "poetry"], tmp_path / "run.log")
+
+
+def test_a_file_of_a_test_set_that_is_not_there_is_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data))
+    (changed := dict(study.data["letters"].test))["links"] = str(tmp_path / "no.links")
+    study = study.model_copy(update={"data": {"letters": study.data["letters"].model_copy(update={"test": changed})}})
+    with pytest.raises(ConfigError, match=r"data\.letters\.test\.links: .*no\.links: no such file"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("trained"))
+
+
+def test_settings_that_do_not_fit_together_are_named_before_anything_is_trained(tmp_path: Path, data: Path) -> None:
+    wrong = {"variants": {**VARIANTS, "dot": {"settings": {"model": {"attention": {"score": "dot"}}}}}}
+    study = load_study(written(tmp_path, data, **wrong))
+    with pytest.raises(ConfigError, match=r"reversing: the run letters-dot-1: .*decoder_dim is 8"):
+        run_study(study, tmp_path / "out", beside=tmp_path, train=lambda command, log: pytest.fail("a run was trained"))
+
+
+def test_a_transformer_runs_beside_others_on_two_vocabularies(tmp_path: Path, data: Path) -> None:
+    model = {"type": "transformer", "embed_dim": 8, "num_heads": 2, "ff_dim": 8, "encoder_layers": 1, "decoder_layers": 1}
+    settings = {name: part for name, part in SMALL.items() if name != "model"} | {"vocabulary": {"kind": "word", "shared": False}}
+    changes = {"settings": settings, "variants": {"transformer": {"settings": {"model": model}}}}
+    study = load_study(written(tmp_path, data, **changes))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    assert not load_config(tmp_path / "out" / "configs" / "letters-transformer-1.yaml").model.share_embeddings
+
+
+def test_a_training_is_no_part_of_the_group_that_shares_a_study() -> None:
+    group = {
+        "RANK": "5",
+        "LOCAL_RANK": "2",
+        "WORLD_SIZE": "8",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "5",
+        "ROLE_NAME": "x",
+    }
+    group |= {"MASTER_ADDR": "here", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "7", "ROLE_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}
+    own = {"PATH": "/x", "OMP_NUM_THREADS": "3", "REGARD_DEVICE": "cpu", "SLURM_PROCID": "5"}
+    assert single_process_environment({**own, **group, "CUDA_VISIBLE_DEVICES": "a,b,c,d"}) == {**own, "CUDA_VISIBLE_DEVICES": "c"}
+    assert single_process_environment({**own, "CUDA_VISIBLE_DEVICES": "a,b"}) == {**own, "CUDA_VISIBLE_DEVICES": "a,b"}
+
+
+@pytest.mark.slow
+def test_torchrun_shares_a_study(tmp_path: Path, data: Path) -> None:
+    path, out = written(tmp_path, data), tmp_path / "out"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
+    done = subprocess.run([*command, "compare", str(path), "--out", str(out)], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list((out / "results").iterdir())) == 2
+    assert "additive" in (out / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data, budget={"tokens": 2000}, **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    [trial] = (tmp_path / "out" / "trials").glob("*.json")
+    a_batch = json.loads(trial.read_text())["tokens_per_update"]
+    assert 100 < a_batch <= 300  # batches of at most 300 padded tokens
+    [row] = build_report(study, tmp_path / "out", samples=1).rows
+    assert row.figures["updates"] == round(2000 / a_batch)
+
+
+def test_a_budget_of_seconds_becomes_updates(tmp_path: Path, data: Path) -> None:
+    study = load_study(written(tmp_path, data, budget={"seconds": 0.5}, **ALONE))
+    assert run_study(study, tmp_path / "out", beside=tmp_path, train=train_here) == 0
+    [trial] = (tmp_path / "out" / "trials").glob("*.json")
+    expected = max(1, int(0.5 / json.loads(trial.read_text())["seconds_per_update"]))
+    [row] = build_report(study, tmp_path / "out", samples=1).rows
+    assert row.figures["updates"] == expected

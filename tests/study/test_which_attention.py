@@ -1,0 +1,80 @@
+"""The table of docs/which-attention.md: no recommendation may be behind in the table it links."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The script, over a copy of the results."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import which_attention
+
+    for path in (ROOT / "docs" / "results").glob("*.json"):
+        shutil.copy(path, tmp_path)
+    monkeypatch.setattr(which_attention, "RESULTS", tmp_path)
+    return which_attention
+
+
+def test_the_kept_table_is_what_the_results_say(script: ModuleType) -> None:
+    kept = json.loads((ROOT / "docs" / "results" / "which_attention.json").read_text(encoding="utf-8"))
+    assert kept["rows"] == script.rows()
+
+
+def swap(first: list[str], second: list[str], column: str) -> Change:
+    """Exchange the cells of two rows in a column."""
+
+    def change(table: dict[str, Any]) -> None:
+        place = table["columns"].index(column)
+        one, other = (next(row for row in table["rows"] if [str(cell) for cell in row[: len(key)]] == key) for key in (first, second))
+        one[place], other[place] = other[place], one[place]
+
+    return change
+
+
+def verdict(hypothesis: list[str], word: str) -> Change:
+    """Give a hypothesis another verdict."""
+
+    def change(table: dict[str, Any]) -> None:
+        next(row for row in table["rows"] if row[:3] == hypothesis)[table["columns"].index("verdict")] = word
+
+    return change
+
+
+FUSION = ["lin2017_entailment", "gated fusion is better than concatenation", "sick"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("sentences", swap(["TREC", "structured self-attention"], ["TREC", "max-pooling"], "accuracy"), "is ahead by 1.4 in 'accuracy'"),
+        ("language", swap(["Multi30k, English", "none"], ["Multi30k, English", "plain"], "perplexity, continuous"), "is ahead by 0.37"),
+        (
+            "study_generated",
+            swap(["dates", "general, input feeding"], ["dates", "local-m (general), input feeding"], "AER"),
+            "lowest mean AER",
+        ),
+        ("study_findings", verdict(FUSION, "not shown"), "'not shown', but a recommendation rests on"),
+        ("study_findings", verdict(["li2019", "crossed co-attention is better than the Transformer", "multi30k"], "suggests"), "rests on"),
+    ],
+)
+def test_a_recommendation_that_its_table_contradicts_is_refused(
+    script: ModuleType, tmp_path: Path, name: str, change: Change, message: str
+) -> None:
+    path = tmp_path / f"{name}.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    change(table)
+    path.write_text(json.dumps(table), encoding="utf-8")
+    with pytest.raises(SystemExit, match=message):
+        script.rows()

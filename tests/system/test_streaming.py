@@ -1,0 +1,420 @@
+"""A program that writes one line and waits is answered: the lines of every command, from pipes, files and terminals."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import re
+import runpy
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.commands.streaming import PATIENCE_SECONDS, PAUSE_SECONDS, InputItem, answer_lines, input_chunks, text_reader
+from regard.data.lines import iter_lines
+from regard.errors import DataError
+from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS
+from tests.tasks.tiny import translator
+from tests.trust.golden import make
+
+VERSION = make.versions()[-1]
+IMAGES = sorted(make.images(VERSION).glob("*.png"))
+# For each command: its task, further words, two lines, and the fields of a JSON object that say the first of them.
+COMMANDS: dict[str, tuple[str, list[str], list[str], dict[str, str]]] = {
+    "translate": ("translation", [], ["ein Hund schläft", "das Haus"], {"text": "ein Hund schläft"}),
+    "score": ("lm", [], ["ein Hund schläft", "das Haus"], {"text": "ein Hund schläft"}),
+    "generate": ("lm", ["--max-length", "7"], ["ein Hund", "das"], {"text": "ein Hund"}),
+    "classify": ("classification", [], ["a good film", "bad"], {"text": "a good film"}),
+    "entail": ("entailment", [], ["a dog\tan animal", "a cat\ta dog"], {"premise": "a dog", "hypothesis": "an animal"}),
+    "caption": ("captioning", ["--list", "-", "--names"], [str(path) for path in IMAGES[:2]], {"image": str(IMAGES[0])}),
+}
+# From the start of a process; an answer afterwards takes a fraction of it.
+START_SECONDS = 120
+ANSWER_SECONDS = 20
+
+
+def words_of(command: str) -> list[str]:
+    task, more, _, _ = COMMANDS[command]
+    return [command, str(make.golden(VERSION, task) / "run"), *more]
+
+
+def told_otherwise(stderr: bytes) -> list[bytes]:
+    """Return the lines of standard error that are no warning of unknown words, which the tiny models have many of."""
+    return [line for line in stderr.splitlines() if b"unknown to the source vocabulary" not in line]
+
+
+class Partner:
+    """A command as a process that is talked to line by line."""
+
+    def __init__(self, *words: str, stdin: Any = subprocess.PIPE) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "regard", *words],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "REGARD_DEVICE": "cpu"},
+        )
+        self._read = b""
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def line(self, seconds: float) -> str:
+        """Return the next line, or fail when it does not come in time."""
+        assert self.process.stdout is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self._read:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
+            assert ready, f"no answer within {seconds} s"
+            block = os.read(self.process.stdout.fileno(), 65536)
+            assert block, self.process.stderr.read().decode() if self.process.stderr else ""
+            self._read += block
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode()
+
+    def silent(self, seconds: float) -> bool:
+        return not self._read and not select.select([cast(IO[bytes], self.process.stdout)], [], [], seconds)[0]
+
+    def end(self) -> tuple[str, int, str]:
+        """Close the input; return what still comes, the exit code and standard error."""
+        out, err = self.process.communicate(timeout=ANSWER_SECONDS)
+        return (self._read + out).decode(), self.process.returncode, err.decode()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+@contextlib.contextmanager
+def talking(*words: str, **options: Any) -> Iterator[Partner]:
+    partner = Partner(*words, **options)
+    try:
+        yield partner
+    finally:
+        partner.close()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_line_is_answered_while_the_input_is_open(command: str, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_DEVICE", "cpu")
+    first, second = COMMANDS[command][2]
+    expected = call(*words_of(command), stdin=f"{first}\n{second}\n".encode()).out.decode().splitlines()
+    with talking(*words_of(command)) as partner:
+        partner.send(f"{first}\n".encode())
+        assert partner.line(START_SECONDS) == expected[0]
+        partner.send(f"{second}\n{first}\n".encode())
+        assert [partner.line(ANSWER_SECONDS), partner.line(ANSWER_SECONDS)] == [expected[1], expected[0]]
+        partner.send(f"{second}\n".encode() + first[:3].encode())  # stops in the middle of a line
+        assert partner.line(ANSWER_SECONDS) == expected[1]
+        assert partner.silent(0.5)
+        partner.send(f"{first[3:]}\n".encode())
+        assert partner.line(ANSWER_SECONDS) == expected[0]
+        partner.send(second.encode())  # a last line without an end
+        assert partner.silent(0.3)
+        out, code, err = partner.end()
+        assert (out, code, told_otherwise(err.encode())) == (f"{expected[1]}\n", 0, [])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_json_lines_keep_their_id(command: str, call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_DEVICE", "cpu")
+    _, _, lines, fields = COMMANDS[command]
+    alone = json.loads(call(*words_of(command), "--json", stdin=f"{lines[0]}\n".encode()).out)
+    ids: list[Any] = [7, "a", None, {"part": [1]}]
+    given = [json.dumps({"id": identity, **fields}) for identity in ids] + [json.dumps(fields), "{", '{"id": 9}']
+    code, out, err = call(*words_of(command), "--json-input", stdin="\n".join(given).encode())
+    found = [json.loads(line) for line in out.decode().splitlines()]
+    for item, identity in zip(found, ids, strict=False):
+        assert item.pop("id") == identity
+        assert item == pytest.approx(alone) if not nested(item) else item.keys() == alone.keys()
+    assert found[4].keys() == alone.keys()
+    wanted = ", ".join(f'"{name}": "..."' for name in fields)
+    assert found[5:] == [
+        {"error": f"line 6: expected a JSON object with {wanted}, found '{{'"},
+        {"id": 9, "error": f"line 7: expected a JSON object with {wanted}, found '{{\"id\": 9}}'"},
+    ]
+    assert code == 1
+    assert err.count("regard: error: line ") == 2
+
+
+def nested(item: dict[str, Any]) -> bool:
+    return any(isinstance(value, list | dict) for value in item.values())
+
+
+def test_a_slow_writer_sees_each_answer_before_its_next_line_and_a_reader_that_has_gone_ends_the_command() -> None:
+    with talking(*words_of("classify")) as partner:
+        partner.send(b"good\n")
+        partner.line(START_SECONDS)
+        for _ in range(5):
+            time.sleep(3 * PAUSE_SECONDS)
+            partner.send(b"good\n")
+            partner.line(ANSWER_SECONDS)
+        assert partner.process.stdout is not None
+        partner.process.stdout.close()
+        partner.send(b"bad\n")
+        assert partner.process.wait(ANSWER_SECONDS) == 141
+        assert partner.process.stderr is not None
+        assert not told_otherwise(partner.process.stderr.read())
+
+
+def test_a_terminal_is_told_what_to_type() -> None:
+    master, slave = pty.openpty()
+    try:
+        with talking(*words_of("translate"), stdin=slave) as partner:
+            os.close(slave)
+            assert partner.process.stderr is not None
+            assert partner.process.stderr.readline() == b"regard: Type a sentence and press Enter; Ctrl-D ends.\n"
+            os.write(master, "ein Hund schläft\n".encode())
+            assert partner.line(ANSWER_SECONDS)
+            os.write(master, b"\x04")
+            assert partner.process.wait(ANSWER_SECONDS) == 0
+            assert not told_otherwise(partner.process.stderr.read())
+    finally:
+        os.close(master)
+
+
+@contextlib.contextmanager
+def standard_input(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make standard input a pipe of this process; gives its other end."""
+    end, begin = os.pipe()
+    with open(end, encoding="utf-8") as stream, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", stream)
+        try:
+            yield begin
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(begin)
+
+
+def test_what_has_come_is_given_when_the_input_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_input(monkeypatch) as pipe:
+        chunks = input_chunks("a line")
+        os.write(pipe, b"\xef\xbb\xbfone\r\ntwo\nthr")
+        assert next(chunks) == ["one", "two"]
+        os.write(pipe, b"ee\n\n\xef\xbb\xbffour")
+        assert next(chunks) == ["three", ""]
+        os.close(pipe)
+        assert [*chunks] == [["\ufefffour"]]
+
+
+def test_a_pipe_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_input(monkeypatch) as pipe:
+        os.set_blocking(sys.stdin.fileno(), False)
+        chunks = input_chunks("a line")
+        threading.Timer(0.2, os.write, [pipe, b"one\n"]).start()
+        assert next(chunks) == ["one"]
+        os.close(pipe)
+        assert [*chunks] == []
+
+
+def test_a_writer_that_never_pauses_is_answered_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_input(monkeypatch) as pipe:
+        stop = threading.Event()
+
+        def trickle() -> None:
+            while not stop.wait(PAUSE_SECONDS / 5):
+                os.write(pipe, b"line\n")
+
+        writer = threading.Thread(target=trickle)
+        writer.start()
+        started = time.monotonic()
+        assert next(input_chunks("a line"))
+        assert time.monotonic() - started < 5 * PATIENCE_SECONDS
+        stop.set()
+        writer.join()
+
+
+def test_a_file_comes_in_full_chunks_as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a\n" * (2 * CHUNK_ITEMS + 5))
+    with open(tmp_path / "lines", encoding="utf-8") as stream, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", stream)
+        assert [len(chunk) for chunk in input_chunks("a line")] == [CHUNK_ITEMS, CHUNK_ITEMS, 5]
+
+
+def test_a_full_pipe_comes_in_full_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_input(monkeypatch) as pipe:
+        os.write(pipe, b"a\n" * (2 * CHUNK_ITEMS + 5))
+        os.close(pipe)
+        assert [len(chunk) for chunk in input_chunks("a line")] == [CHUNK_ITEMS, CHUNK_ITEMS, 5]
+
+
+def test_a_pipe_that_is_written_while_the_model_works_comes_in_full_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40 * CHUNK_ITEMS
+    with standard_input(monkeypatch) as pipe:
+
+        def write() -> None:
+            with open(pipe, "wb", closefd=False) as stream:
+                stream.writelines(b"line %d\n" % number for number in range(count))
+            os.close(pipe)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        sizes = []
+        for chunk in input_chunks("a line"):
+            sizes.append(len(chunk))
+            time.sleep(0.05)  # the model's work on it
+        writer.join()
+    assert sum(sizes) == count
+    assert max(sizes) == CHUNK_ITEMS
+    assert len(sizes) < 1.5 * count / CHUNK_ITEMS  # a pause of the writer's own costs a chunk
+
+
+def test_long_lines_fill_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = b"x" * (CHUNK_CHARACTERS // 3)
+    with standard_input(monkeypatch) as pipe:
+
+        def write() -> None:
+            with open(pipe, "wb", closefd=False) as stream:
+                stream.write((line + b"\n") * 7)
+            os.close(pipe)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        sizes = []
+        for chunk in input_chunks("a line"):
+            assert {len(text) for text in chunk} == {len(line)}
+            sizes.append(len(chunk))
+        writer.join()
+    assert sum(sizes) == 7
+    assert max(sizes) <= 4
+
+
+@given(st.lists(st.binary(max_size=12).map(lambda data: data.replace(b"x", b"\n")), max_size=12))
+def test_lines_from_a_pipe_are_those_of_a_file(pieces: list[bytes]) -> None:
+    with pytest.MonkeyPatch.context() as patch, standard_input(patch) as pipe:
+        for piece in pieces:
+            os.write(pipe, piece)
+        os.close(pipe)
+        found = [line for chunk in input_chunks("a line") for line in chunk]
+    assert found == list(iter_lines(io.BytesIO(b"".join(pieces))))
+
+
+def test_input_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: Callable[..., Any]) -> None:
+    class Folder(io.RawIOBase):
+        def fileno(self) -> int:
+            return descriptor
+
+        def isatty(self) -> bool:
+            return False
+
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    folder: Any = Folder()
+    folder.buffer = folder
+    monkeypatch.setattr("sys.stdin", folder)
+    with pytest.raises(DataError, match=r"^standard input: cannot be read \(Is a directory\)$"):
+        list(input_chunks("a line"))
+    os.close(descriptor)
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match=r"^standard input: closed; give it lines$"):
+        list(input_chunks("a line"))
+
+
+def test_a_chunk_is_written_before_the_next_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Out(io.BytesIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed = len(self.getvalue())
+
+    raw = Out()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw))
+    seen = []
+
+    def chunks() -> Iterator[list[str]]:
+        for chunk in (["a", "b"], [], ["c"]):
+            yield chunk
+            seen.append(raw.flushed)
+
+    assert answer_lines(chunks(), text_reader(None), lambda items: items, lambda number, item: f"{number}{item}", json_lines=False) == (
+        3,
+        0,
+    )
+    assert seen == [6, 6, 9]
+    assert raw.getvalue() == b"1a\n2b\n3c\n"
+
+
+@pytest.mark.parametrize(
+    "line", ["", "[]", '"text"', '{"text": 5}', '{"text": null}', "[" * 100_000, '{"text": "a", "id": NaN}', "9" * 5000]
+)
+def test_what_is_no_question_gets_an_answer_of_its_own(line: str, caplog: pytest.LogCaptureFixture) -> None:
+    item, head = text_reader(("text",))(3, line)
+    assert item is None
+    assert head["error"].startswith('line 3: expected a JSON object with "text": "...", found ')
+    assert len(head["error"]) < 200
+    assert caplog.messages == [f"error: {head['error']}"]
+
+
+def test_a_text_is_one_line_of_whole_characters() -> None:
+    assert text_reader(("text",))(1, '{"text": "a\\nb\\ud800"}') == InputItem("a b\ufffd", {})
+
+
+def test_what_is_drawn_for_a_line_does_not_depend_on_how_the_lines_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from regard.decoding import SamplingOptions
+
+    made, lines = translator(), [f"a{number} b c" for number in range(20)]
+
+    def drawn(sizes: list[int]) -> list[str]:
+        torch.manual_seed(3)
+        found, start = [], 0
+        for size in sizes:
+            found += [item.text for item in made.translate(lines[start : start + size], sampling=SamplingOptions())]
+            start += size
+        return found
+
+    assert drawn([20]) == drawn([1] * 20) == drawn([3, 17])
+
+
+def documented(language: str, begins: str) -> str:
+    document = (Path(__file__).parents[2] / "docs" / "translation.md").read_text(encoding="utf-8")
+    (body,) = [body for body in re.findall(rf"^```{language}\n(.*?)^```$", document, re.MULTILINE | re.DOTALL) if body.startswith(begins)]
+    return body
+
+
+@pytest.fixture
+def on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Put `regard` of this interpreter on the path."""
+    program = tmp_path / "regard"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m regard "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("REGARD_DEVICE", "cpu")
+
+
+def test_the_documented_shell_talks_to_it(on_path: None, call: Callable[..., Any]) -> None:
+    run = make.golden(VERSION, "translation") / "run"
+    script = documented("bash", "coproc").replace("RUN", str(run))
+    done = subprocess.run(["bash", "-eu", "-c", script], capture_output=True, check=False, timeout=START_SECONDS)
+    assert done.stdout == call("translate", run, stdin=b"a red ball falls\n").out
+    assert not told_otherwise(done.stderr)
+
+
+def test_the_documented_program_talks_to_it(on_path: None, call: Callable[..., Any], tmp_path: Path) -> None:
+    run = make.golden(VERSION, "translation") / "run"
+    (tmp_path / "block.py").write_text(documented("python", "import json\nimport subprocess"), encoding="utf-8")
+    program = runpy.run_path(str(tmp_path / "block.py"))["Translating"](str(run))
+    lines = ["ein Hund schläft", "a b"]
+    found = [program.ask(line, number) for number, line in enumerate(lines)]
+    assert program.close() == 0
+    program.process.stdout.close()
+    assert [item["id"] for item in found] == [0, 1]
+    assert [item["text"] for item in found] == call("translate", run, stdin="\n".join(lines).encode()).out.decode().splitlines()

@@ -1,0 +1,150 @@
+"""Measuring a run: the figures are sacrebleu's, and links are compared unit by unit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from regard.errors import DataError
+from regard.metrics import paired_bootstrap
+from regard.tasks import evaluate_translation, translation_evaluation
+from regard.tasks.translation_evaluation import (
+    KnownLinks,
+    describe_comparison,
+    describe_translation_scores,
+    overlap_shares,
+    read_links,
+    regroup_weights,
+    unit_spans,
+)
+from regard.viewer import AttentionRecord
+from tests.tasks.tiny import TEXTS, translator
+
+PAIRS = [(text, " ".join(text.split()[::-1])) for text in TEXTS]
+
+
+def test_the_scores_are_sacrebleus_of_the_outputs() -> None:
+    subject = translator("word")
+    evaluation = evaluate_translation(subject, PAIRS)
+    scores = {score.name: score for score in evaluation.scores}
+    references = [pair[1] for pair in PAIRS]
+    expected = sacrebleu.BLEU()
+    assert scores["BLEU"].value == pytest.approx(expected.corpus_score(evaluation.outputs, [references]).score)
+    assert scores["BLEU"].signature == str(expected.get_signature())
+    assert scores["chrF2"].value == pytest.approx(sacrebleu.corpus_chrf(evaluation.outputs, [references]).score)
+    assert evaluation.outputs == [item.text for item in subject.translate([pair[0] for pair in PAIRS])]
+    assert "pairs:5/5" in scores["perplexity"].signature
+
+
+def test_outputs_equal_to_the_references_match_exactly() -> None:
+    subject = translator()
+    outputs = [item.text for item in subject.translate(TEXTS)]
+    evaluation = evaluate_translation(subject, list(zip(TEXTS, outputs, strict=True)))
+    assert {score.name: score.value for score in evaluation.scores}["exact match"] == 100.0
+
+
+def test_pairs_too_long_for_the_model_are_translated_and_counted_out_of_the_likelihood() -> None:
+    pairs = [*PAIRS, ("Hund" * 3_000, "Haus " * 3_000), ("", "Haus"), ("Haus", "")]
+    known = KnownLinks([set()] * len(pairs), [set()] * len(pairs), "character")
+    evaluation = evaluate_translation(translator(data={"max_length": 31}), pairs, links=known)
+    assert len(evaluation.outputs) == 8
+    assert "pairs:5/8" in {score.name: score.signature for score in evaluation.scores}["token accuracy"]
+
+
+def test_of_a_text_that_was_cut_off_only_the_units_that_were_read_are_compared() -> None:
+    vocabulary = translator().run.vocabularies.target
+    assert translation_evaluation._unit_shares("Hund" * 3_000, vocabulary, "character", 31).shape == (31, 31)
+
+
+def test_no_usable_pair_is_an_error() -> None:
+    with pytest.raises(DataError, match="test data: no sentence pair can be used"):
+        evaluate_translation(translator(), [("", ""), ("Hund", "")])
+
+
+def test_links_are_read_as_target_and_source(tmp_path: Path) -> None:
+    (tmp_path / "links").write_text("0-1 2?0\n\n10-3\n")
+    known = read_links(tmp_path / "links", "word")
+    assert known.sure == [{(1, 0)}, set(), {(3, 10)}]
+    assert known.possible == [{(1, 0), (0, 2)}, set(), {(3, 10)}]
+
+
+@pytest.mark.parametrize("item", ["3", "3-", "-3", "a-b", "3--4", "3-4?5", "1.0-2"])
+def test_what_is_no_link_is_named_with_its_line(tmp_path: Path, item: str) -> None:
+    (tmp_path / "links").write_text(f"0-1\n1-1 {item}\n")
+    with pytest.raises(DataError, match="links, line 2: expected links like 3-4 or 3") as refused:
+        read_links(tmp_path / "links", "word")
+    assert repr(item) in str(refused.value)
+
+
+def test_links_of_another_length_or_without_attention_are_refused() -> None:
+    known = KnownLinks([set()] * 3, [set()] * 3, "word")
+    with pytest.raises(DataError, match="links: 3 lines, but there are 5 sentence pairs"):
+        evaluate_translation(translator(), PAIRS, links=known)
+    with pytest.raises(DataError, match="this model has no attention"):
+        evaluate_translation(translator(model={"attention": None}), PAIRS, links=KnownLinks([set()] * 5, [set()] * 5, "word"))
+
+
+def test_units_of_a_text_are_words_or_characters() -> None:
+    assert unit_spans("ein  Hund\u2028x", "word") == [(0, 3), (5, 9), (10, 11)]
+    assert unit_spans("a\n\u00e9", "character") == [(0, 1), (1, 2), (2, 3)]
+    assert unit_spans("", "word") == []
+
+
+def test_a_unit_gets_the_sum_over_source_tokens_and_the_mean_over_target_tokens() -> None:
+    weights = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    columns = overlap_shares([(0, 2), (3, 5)], [(0, 1), (1, 2), (3, 5)])  # two tokens make the first word
+    rows = overlap_shares([(0, 5)], [(0, 3), (3, 5)])
+    assert regroup_weights(weights, rows, columns).tolist() == [pytest.approx([0.5, 0.5])]
+    assert regroup_weights(weights, np.zeros((1, 2)), columns).tolist() == [[0.0, 0.0]]
+
+
+def test_a_token_of_two_words_is_shared_by_its_characters() -> None:
+    assert overlap_shares([(0, 1), (1, 4)], [(0, 4)]).tolist() == [[0.25], [0.75]]
+    assert overlap_shares([], [(0, 1)]).shape == (0, 1)
+
+
+@pytest.mark.parametrize(("unit", "sure"), [("word", [(0, 1), (1, 0)]), ("character", [(0, 5), (5, 0)])])
+def test_attention_on_the_right_unit_has_no_alignment_error(
+    monkeypatch: pytest.MonkeyPatch, unit: str, sure: list[tuple[int, int]]
+) -> None:
+    subject = translator("character")
+    source, target = "Haus Hund", "Hund Haus"
+
+    def align(line: str, text: str) -> AttentionRecord:
+        weights = np.full((len(text) + 1, len(line) + 1), 0.01)
+        for place, letter in enumerate(text):
+            weights[place, line.index(letter, 5 if place < 4 else 0)] = 0.9
+        return AttentionRecord.alignment([*line, "</s>"], [*text, "</s>"], weights)
+
+    monkeypatch.setattr(subject, "align", align)
+    links = {(row, column) for row, column in sure}
+    scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([links], [links], unit)).scores  # type: ignore[arg-type]
+    assert {score.name: score.value for score in scores}["AER"] == 0.0
+    wrong = {(row, column + 1) for row, column in sure}
+    scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([wrong], [wrong], unit)).scores  # type: ignore[arg-type]
+    assert {score.name: score.value for score in scores}["AER"] == 100.0
+
+
+def test_the_figures_are_told_and_kept() -> None:
+    evaluation = evaluate_translation(translator(), [*PAIRS, ("ein " * 12, "Hund")])
+    told: list[str] = []
+    describe_translation_scores(evaluation, told.append)
+    assert [line.split()[0] for line in told] == ["BLEU", "chrF2", "exact", "perplexity", "token", "BLEU"]
+    kept = json.loads(json.dumps(evaluation.to_json()))
+    assert [score["name"] for score in kept["scores"]] == ["BLEU", "chrF2", "exact match", "perplexity", "token accuracy"]
+    assert sum(row["sentences"] for row in kept["by_length"]) == 6
+
+
+def test_a_comparison_is_told_and_kept() -> None:
+    references = ["ein Hund sieht ein Haus", "ein Haus sieht einen Hund"] * 5
+    told: list[str] = []
+    found = paired_bootstrap(references, ["ein Hund ein Haus", "kein Haus sieht einen"] * 5, references)
+    kept = describe_comparison(found, "other", told.append)
+    assert "BLEU 100.00 against" in told[0]
+    assert "of other: +" in told[0]
+    assert (kept["run"], kept["p_value"]) == ("other", found.p_value)
+    assert kept["interval"][0] <= kept["difference"] <= kept["interval"][1]
