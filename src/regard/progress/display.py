@@ -191,12 +191,13 @@ def show(stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines",
         The `Display`; its `close` takes away what is drawn. Use `Display` in a `with` block to show only what happens there.
 
     Example:
-        >>> from regard.progress import message, set_listener
+        >>> from regard.progress import log_events, message, set_listener
         >>> display = show(sys.stdout, mode="lines")
         >>> message("2,000 training pairs")
         regard: 2,000 training pairs
         >>> display.close()
-        >>> before = set_listener(None)
+        >>> set_listener(log_events) is display  # as it was at the start
+        True
     """
     display = Display(stream, mode=mode)
     set_listener(display)
