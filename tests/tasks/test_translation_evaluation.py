@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import sacrebleu
+import torch
 
 from regard.errors import DataError
 from regard.metrics import paired_bootstrap
-from regard.tasks import evaluate_translation, translation_evaluation
+from regard.tasks import evaluate_translation
 from regard.tasks.translation_evaluation import (
     KnownLinks,
     describe_comparison,
     describe_translation_scores,
-    overlap_shares,
     read_links,
-    regroup_weights,
-    unit_spans,
 )
-from regard.viewer import AttentionRecord
 from tests.tasks.tiny import TEXTS, translator
 
 PAIRS = [(text, " ".join(text.split()[::-1])) for text in TEXTS]
@@ -55,11 +52,6 @@ def test_pairs_too_long_for_the_model_are_translated_and_counted_out_of_the_like
     assert "pairs:5/8" in {score.name: score.signature for score in evaluation.scores}["token accuracy"]
 
 
-def test_of_a_text_that_was_cut_off_only_the_units_that_were_read_are_compared() -> None:
-    vocabulary = translator().run.vocabularies.target
-    assert translation_evaluation._unit_shares("Hund" * 3_000, vocabulary, "character", 31).shape == (31, 31)
-
-
 def test_no_usable_pair_is_an_error() -> None:
     with pytest.raises(DataError, match="test data: no sentence pair can be used"):
         evaluate_translation(translator(), [("", ""), ("Hund", "")])
@@ -88,25 +80,6 @@ def test_links_of_another_length_or_without_attention_are_refused() -> None:
         evaluate_translation(translator(model={"attention": None}), PAIRS, links=KnownLinks([set()] * 5, [set()] * 5, "word"))
 
 
-def test_units_of_a_text_are_words_or_characters() -> None:
-    assert unit_spans("ein  Hund\u2028x", "word") == [(0, 3), (5, 9), (10, 11)]
-    assert unit_spans("a\n\u00e9", "character") == [(0, 1), (1, 2), (2, 3)]
-    assert unit_spans("", "word") == []
-
-
-def test_a_unit_gets_the_sum_over_source_tokens_and_the_mean_over_target_tokens() -> None:
-    weights = np.array([[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
-    columns = overlap_shares([(0, 2), (3, 5)], [(0, 1), (1, 2), (3, 5)])  # two tokens make the first word
-    rows = overlap_shares([(0, 5)], [(0, 3), (3, 5)])
-    assert regroup_weights(weights, rows, columns).tolist() == [pytest.approx([0.5, 0.5])]
-    assert regroup_weights(weights, np.zeros((1, 2)), columns).tolist() == [[0.0, 0.0]]
-
-
-def test_a_token_of_two_words_is_shared_by_its_characters() -> None:
-    assert overlap_shares([(0, 1), (1, 4)], [(0, 4)]).tolist() == [[0.25], [0.75]]
-    assert overlap_shares([], [(0, 1)]).shape == (0, 1)
-
-
 @pytest.mark.parametrize(("unit", "sure"), [("word", [(0, 1), (1, 0)]), ("character", [(0, 5), (5, 0)])])
 def test_attention_on_the_right_unit_has_no_alignment_error(
     monkeypatch: pytest.MonkeyPatch, unit: str, sure: list[tuple[int, int]]
@@ -114,13 +87,15 @@ def test_attention_on_the_right_unit_has_no_alignment_error(
     subject = translator("character")
     source, target = "Haus Hund", "Hund Haus"
 
-    def align(line: str, text: str) -> AttentionRecord:
-        weights = np.full((len(text) + 1, len(line) + 1), 0.01)
-        for place, letter in enumerate(text):
-            weights[place, line.index(letter, 5 if place < 4 else 0)] = 0.9
-        return AttentionRecord.alignment([*line, "</s>"], [*text, "</s>"], weights)
+    decode = subject.run.model.decode
 
-    monkeypatch.setattr(subject, "align", align)
+    def looking_right(*arguments: Any, **options: Any) -> Any:
+        weights = torch.full((1, len(target) + 1, len(source) + 1), 0.01)
+        for place, letter in enumerate(target):
+            weights[0, place, source.index(letter, 5 if place < 4 else 0)] = 0.9
+        return decode(*arguments, **options)._replace(weights=weights)
+
+    monkeypatch.setattr(subject.run.model, "decode", looking_right)
     links = {(row, column) for row, column in sure}
     scores = evaluate_translation(subject, [(source, target)], links=KnownLinks([links], [links], unit)).scores  # type: ignore[arg-type]
     assert {score.name: score.value for score in scores}["AER"] == 0.0

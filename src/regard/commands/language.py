@@ -1,4 +1,4 @@
-"""The verbs `regard train lm`, `regard score` and `regard generate`, which also writes the generated sets."""
+"""The verbs `regard train lm` and `regard generate`, which also writes the generated sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard import progress
-from regard.commands.options import BatchSize, Config, From, GeneratedSet, JsonInput, Out, Overrides, PrintConfig, RunFolder, refuse
+from regard.commands.options import Config, From, GeneratedSet, JsonInput, Out, Overrides, PrintConfig, refuse
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
 from regard.commands.train import run_training, settings_for, training
@@ -39,28 +39,6 @@ def train_language(
     from regard.tasks.language_training import train_language as train
 
     run_training(train, settings, out)
-
-
-@commands.command()
-def score(
-    run: RunFolder,
-    batch_size: BatchSize = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, their log-probabilities")] = False,
-    json_input: JsonInput = False,
-) -> None:
-    """Tell how likely each line of standard input is: its log-probability and, after a tab, that per token, in nats."""
-    from regard.tasks.language_prediction import LanguageModel
-
-    model = LanguageModel.open(run)
-    _, bad = answer_lines(
-        input_chunks("a line"),
-        text_reader(("text",) if json_input else None),
-        lambda lines: model.score(lines, batch_size=batch_size or 64),
-        lambda _, item: f"{item.total:.4f}\t{item.mean:.4f}",
-        json_lines=json_lines or json_input,
-    )
-    if bad:
-        raise typer.Exit(1)
 
 
 @commands.command()

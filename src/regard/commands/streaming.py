@@ -97,7 +97,8 @@ def answer_lines(
 
     Args:
         chunks: the lines, see `input_chunks`; or what else there is a line of answer for.
-        read: makes a question of a line, given its number from 1; see `text_reader`.
+        read: makes a question of a line, given its number from 1; see `text_reader`. A line without a question gets an empty line, or an
+            object with its "error".
         work: returns what the model makes of the items of a chunk, in order; each has `to_json`.
         show: tells on standard error what there is to tell of a result, and returns it as text.
         json_lines: write JSON objects instead of text.
@@ -120,7 +121,7 @@ def answer_lines(
                 number += 1
                 if question.item is None:
                     bad += 1
-                    write_text(json.dumps(question.head, ensure_ascii=False))
+                    write_text(json.dumps(question.head, ensure_ascii=False) if json_lines else "")
                     continue
                 result = next(found)
                 text = show(number, result)

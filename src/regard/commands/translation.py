@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,15 +80,21 @@ def translate(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --sample")] = 1,
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, log-probabilities, score")] = False,
     json_input: JsonInput = False,
+    links: Annotated[
+        Path | None, typer.Option(help="write to this file, for each line, links between the words of source and translation: 0-0 2-1")
+    ] = None,
     timing: Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")] = False,
 ) -> None:
     """Translate standard input to standard output: one line out for each line in, always."""
     from regard.decoding import SamplingOptions
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
+    from regard.tasks.word_links import LinksFile
 
     if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1):
         raise ConfigError("--temperature, --top-k, --top-p, --seed: only with --sample")
+    if links is not None and json_input:
+        raise ConfigError("--links: not with --json-input, where a line may have no answer; `regard align` takes the pairs")
     translator = Translator.open(run, *(others or []))
     decoding = chosen_decoding(
         translator.run.config,
@@ -116,13 +124,20 @@ def translate(
         unknown.add(number, item.source, at_once=True)
         return item.text
 
-    lines, bad = answer_lines(
-        input_chunks("a sentence"),
-        text_reader(("text",) if json_input else None),
-        lambda chunk: translator.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling),
-        show,
-        json_lines=json_lines or json_input or n_best > 1,
-    )
+    def work(chunk: list[str]) -> list[Translation]:
+        found = translator.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
+        if linked is not None:
+            linked.write([(line, item.text) for line, item in zip(chunk, found, strict=True)])
+        return found
+
+    with nullcontext() if links is None else LinksFile(links, translator.run) as linked:
+        lines, bad = answer_lines(
+            input_chunks("a sentence"),
+            text_reader(("text",) if json_input else None),
+            work,
+            show,
+            json_lines=json_lines or json_input or n_best > 1,
+        )
     unknown.tell()
     if timing:
         seconds = time.perf_counter() - started

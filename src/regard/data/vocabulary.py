@@ -37,6 +37,15 @@ class TokenizedText(NamedTuple):
     pieces: list[str]
     offsets: list[tuple[int, int]]
 
+    def first(self, count: int) -> TokenizedText:
+        """Return the first `count` tokens.
+
+        Example:
+            >>> TokenizedText([4, 6], ["ein", "Hund"], [(0, 3), (4, 8)]).first(1)
+            TokenizedText(ids=[4], pieces=['ein'], offsets=[(0, 3)])
+        """
+        return TokenizedText(self.ids[:count], self.pieces[:count], self.offsets[:count])
+
 
 class Vocabulary:
     """A trained vocabulary of one kind; PAD, UNK, BOS, EOS are the ids 0 to 3.

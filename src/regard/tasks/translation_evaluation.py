@@ -5,29 +5,24 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from regard import ops, progress
+from regard import progress
 from regard.config import DecodingConfig
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair
-from regard.data.vocabulary import Vocabulary
 from regard.errors import DataError, shown
-from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match, links_from_weights
+from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
 from regard.metrics.alignment import Links
-from regard.tasks.batch_threads import map_batches
-from regard.tasks.run_folder import device_of
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_training import encode_corpus, translation_likelihood
 from regard.tasks.unknown_tokens import UnknownTokenWarning
+from regard.tasks.word_links import LinkUnit, find_links, read_choice
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
-
-LinkUnit = Literal["word", "character"]
 
 
 class KnownLinks(NamedTuple):
@@ -135,77 +130,19 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
     return known
 
 
-def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
-    """Return the character spans that link numbers count: words (what white space separates) or characters.
-
-    Example:
-        >>> unit_spans("ab c", "word"), len(unit_spans("ab c", "character"))
-        ([(0, 2), (3, 4)], 4)
-    """
-    return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
-
-
-def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Gather attention between tokens into attention between larger or smaller units.
-
-    A source unit gets the sum over its tokens, a target unit the mean over its tokens.
-
-    Args:
-        weights: (T, S) token weights.
-        rows: (target units, T), the part of each target token that lies in each unit (`overlap_shares`).
-        columns: (source units, S), likewise.
-
-    Returns:
-        (target units, source units).
-    """
-    total = rows.sum(1, keepdims=True)
-    return (rows / np.where(total > 0, total, 1.0)) @ weights @ columns.T
-
-
-def overlap_shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return which part of each token's characters lies in each unit: (units, tokens), 0 to 1.
-
-    Example:
-        >>> overlap_shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
-        [[1.0, 0.0], [0.0, 0.5]]
-    """
-    first, last = np.array(units, dtype=np.int64).reshape(-1, 2, 1).transpose(1, 0, 2)
-    start, end = np.array(tokens, dtype=np.int64).reshape(-1, 2).T
-    return np.maximum(0, np.minimum(end, last) - np.maximum(start, first)) / np.maximum(1, end - start)
-
-
 def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], known: KnownLinks) -> Score:
     if len(known.sure) != len(pairs):
         raise DataError(f"links: {len(known.sure)} lines, but there are {len(pairs)} sentence pairs")
     if not translator.run.model.attends:
         raise DataError("links: this model has no attention to compare them with")
-    source_vocabulary, target_vocabulary = translator.run.vocabularies
-    stage = progress.stage("Aligning", total=2 * len(pairs), unit="sentences")
-    with ops.packed_weights():
-        records = map_batches(lambda pair: translator.align(*pair), pairs, device=device_of(translator.run.model), stage=stage)
     found = []
-    for (source, target), record, links in zip(pairs, records, known.possible, strict=True):
-        chosen: Links = set()
-        if record is not None:
-            sides = ((source, source_vocabulary), (target, target_vocabulary))
-            weights = np.asarray(record.weights)[:-1, :-1]  # without the ends of sentence
-            counts = weights.shape[1], weights.shape[0]
-            columns, rows = (
-                _unit_shares(text, vocabulary, known.unit, count) for (text, vocabulary), count in zip(sides, counts, strict=True)
-            )
-            chosen = links_from_weights(regroup_weights(weights, rows, columns))
-        if known.unit == "character":
-            # Characters without any known source (a hyphen in a date) are not judged.
-            judged = {row for row, _ in links}
-            chosen = {link for link in chosen if link[0] in judged}
-        found.append(chosen)
-    return alignment_error_rate(found, known.sure, known.possible)
-
-
-def _unit_shares(text: str, vocabulary: Vocabulary, unit: LinkUnit, count: int) -> np.ndarray:
-    tokens = vocabulary.encode(text).offsets[:count]
-    # Of a text that was cut off, only the units that were read: a line of a million characters has a million others.
-    return overlap_shares(unit_spans(text[: tokens[-1][1]], unit), tokens)
+    for chosen, links in zip(find_links(translator.run, pairs, unit=known.unit), known.possible, strict=True):
+        # Characters without any known source (a hyphen in a date) are not judged.
+        judged = {row for row, _ in links}
+        found.append({link for link in chosen if link[0] in judged} if known.unit == "character" else chosen)
+    error = alignment_error_rate(found, known.sure, known.possible)
+    choice = read_choice(translator.run)
+    return error if choice is None else replace(error, signature=f"{error.signature}|attention:{choice}")
 
 
 def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], None]) -> None:

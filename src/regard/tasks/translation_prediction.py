@@ -151,8 +151,9 @@ class Translator:
 
         Both are cut to `data.max_length` tokens, as for translation.
         """
+        limit = self.run.config.data.max_length
         source, forced = (
-            self._cut(vocabulary.encode(text)) for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
+            vocabulary.encode(text).first(limit) for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
         )
         if not source.ids or not forced.ids:
             return None
@@ -225,17 +226,13 @@ class Translator:
             search = greedy_search if options.beam_size == 1 else beam_search
             return search(step, state, batch_size=len(sources), options=options, device=device)
 
-    def _cut(self, text: TokenizedText) -> TokenizedText:
-        limit = self.run.config.data.max_length
-        return TokenizedText(text.ids[:limit], text.pieces[:limit], text.offsets[:limit])
-
     def _encode(self, lines: Sequence[str]) -> tuple[list[TokenizedText], list[int]]:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the
         # tokens of a line of a megabyte take a hundred times its size.
         encoded, cut = [], []
         for line in lines:
             whole = self.run.vocabularies.source.encode(line if line.strip() else "")
-            encoded.append(self._cut(whole))
+            encoded.append(whole.first(self.run.config.data.max_length))
             cut.append(len(whole.ids) - len(encoded[-1].ids))
         return encoded, cut
 

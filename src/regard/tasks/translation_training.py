@@ -25,7 +25,17 @@ from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_star
 from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config, resolve_precision, start_or_resume
 from regard.tasks.translation_data import TOKENS, Corpus, TrainingText, encode_corpus, open_corpus, validation_pairs
 from regard.tasks.translation_prediction import Translator, check_decoding
-from regard.tasks.translation_run import TranslationRun, Vocabularies, load_vocabularies, make_vocabularies, run_files, vocabulary_files
+from regard.tasks.translation_run import (
+    TranslationRun,
+    Vocabularies,
+    load_vocabularies,
+    make_vocabularies,
+    open_translation_run,
+    run_files,
+    vocabulary_files,
+)
+from regard.tasks.word_links import FILE as ALIGNMENT
+from regard.tasks.word_links import choose_attention, write_choice
 from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check, check_memory
 
@@ -95,7 +105,18 @@ def train_translation(config: TranslationConfig, folder: str | Path, *, on_event
         _report(config, corpus, held, vocabularies, model)
         job = _job(config, folder, corpus, held, vocabularies)
         job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
-        return train(model, job, config=config.training, folder=folder, run_files=run_files(config))
+        result = train(model, job, config=config.training, folder=folder, run_files=run_files(config))
+        on_first_process(world, lambda: _choose_links(result, folder, held))
+        return result
+
+
+def _choose_links(result: TrainResult, folder: Path, held: Corpus) -> None:
+    if result.model is None or (folder / ALIGNMENT).exists():
+        return
+    run = open_translation_run(folder)
+    # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
+    if run.config.model.type != "rnn" and (choice := choose_attention(run, held.pairs)) is not None:
+        write_choice(folder, choice)
 
 
 def _validation(config: TranslationConfig, folder: Path, vocabularies: Vocabularies) -> Corpus:

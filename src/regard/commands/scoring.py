@@ -1,0 +1,193 @@
+"""The verbs `regard score` and `regard align`: how likely given texts are, and which words of given pairs belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from regard import progress
+from regard.commands.options import BatchSize, EnsembleRuns, LinkUnit, RunFolder, refuse
+from regard.commands.streaming import InputItem, answer_lines, input_chunks, text_reader
+from regard.commands.terminal import write_message
+from regard.errors import ConfigError, DataError
+
+commands = typer.Typer()
+
+# Pairs of a file that are looked through for the short ones that `align --choose` measures on.
+MOST_TO_CHOOSE = 10_000
+
+Source = Annotated[
+    Path | None, typer.Option(help="translation: sources, one a line (.gz too); without, standard input: source, tab, target")
+]
+Target = Annotated[Path | None, typer.Option(help="translation: targets, line by line with the sources")]
+JsonPairs = Annotated[
+    bool,
+    typer.Option(
+        "--json-input",
+        help='read JSON objects, {"id": ..., "source": "...", "target": "..."} ("text" for a language model); answer with JSON',
+    ),
+]
+
+
+class LinkMethod(StrEnum):
+    """Where word links come from."""
+
+    attention = "attention"
+    leave_one_out = "leave-one-out"
+
+
+class WordLinks(NamedTuple):
+    """The links of a pair, to be written."""
+
+    links: list[tuple[int, int]]
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the links as [source, target]."""
+        return {"links": [[source, target] for target, source in self.links]}
+
+
+@commands.command()
+def score(
+    run: RunFolder,
+    source: Source = None,
+    target: Target = None,
+    others: EnsembleRuns = None,
+    batch_size: BatchSize = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, their log-probabilities")] = False,
+    json_input: JsonPairs = False,
+) -> None:
+    """Tell how likely each line or pair is: its log-probability and, after a tab, that per token, in nats.
+
+    A language model scores the lines of standard input, a translation model targets given their sources.
+    """
+    from regard.tasks.run_folder import run_task
+
+    task = run_task(run)
+    if task == "translation":
+        _score_pairs(run, source, target, others, batch_size or 64, json_lines=json_lines, json_input=json_input)
+        return
+    if task != "lm":
+        raise ConfigError(f"{run}: a run of the task {task}; `regard score` needs a language model or a translation model")
+    refuse({"--source": source, "--target": target, "--ensemble": others}, "not for a run of the task lm, which reads standard input")
+    from regard.tasks.language_prediction import LanguageModel
+
+    model = LanguageModel.open(run)
+    _, bad = answer_lines(
+        input_chunks("a line"),
+        text_reader(("text",) if json_input else None),
+        lambda lines: model.score(lines, batch_size=batch_size or 64),
+        lambda _, item: f"{item.total:.4f}\t{item.mean:.4f}",
+        json_lines=json_lines or json_input,
+    )
+    if bad:
+        raise typer.Exit(1)
+
+
+def _score_pairs(
+    run: Path, source: Path | None, target: Path | None, others: list[Path] | None, batch_size: int, *, json_lines: bool, json_input: bool
+) -> None:
+    from regard.tasks.pair_scores import PairScore, score_pairs
+    from regard.tasks.translation_run import open_ensemble
+
+    chunks = _pair_chunks(source, target, json_input)
+    opened = open_ensemble([run, *(others or [])])
+
+    def show(number: int, item: PairScore) -> str:
+        for side, cut in zip(("source", "target"), item.truncated, strict=True):
+            if cut:
+                write_message(f"line {number}: the last {cut} tokens of the {side} were cut off (data.max_length)")
+        return f"{item.total:.4f}\t{item.mean:.4f}"
+
+    _, bad = answer_lines(
+        chunks,
+        _pair_reader(source, json_input),
+        lambda pairs: score_pairs(opened, pairs, batch_size=batch_size),
+        show,
+        json_lines=json_lines or json_input,
+    )
+    if bad:
+        raise typer.Exit(1)
+
+
+@commands.command()
+def align(
+    run: RunFolder,
+    source: Source = None,
+    target: Target = None,
+    unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = LinkUnit.word,
+    method: Annotated[
+        LinkMethod, typer.Option(help="the attention, or what leaving out each source token changes (slower, often better)")
+    ] = LinkMethod.attention,
+    choose: Annotated[
+        bool, typer.Option("--choose", help="choose the attention that gives links by these pairs, and store it with the run")
+    ] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    json_input: JsonPairs = False,
+) -> None:
+    """Link the words of given pairs: for each pair a line of `source-target` numbers from 0, as fast_align writes them."""
+    from regard.metrics.alignment import Links
+    from regard.tasks.translation_run import open_translation_run
+    from regard.tasks.word_links import choose_attention, find_links, format_links, write_choice
+
+    chunks = _pair_chunks(source, target, json_input)
+    opened = open_translation_run(run)
+    if choose:
+        if source is None:
+            raise ConfigError("--choose: needs --source, and --target unless that is a file of pairs")
+        from regard.data.parallel import stream_pairs
+
+        choice = choose_attention(opened, islice(stream_pairs(source, target), MOST_TO_CHOOSE))
+        if choice is None:
+            raise ConfigError("--choose: no attention over the source to choose from, or no pair of at most 40 tokens a side")
+        write_choice(run, choice)
+        write_message(f"links come from {choice}: {choice.effect:.0%} of the largest effect of leaving out one token")
+
+    def link(pairs: list[tuple[str, str]]) -> Iterator[WordLinks]:
+        found: list[Links] = find_links(opened, pairs, unit=unit.value, method=method.value)
+        return (WordLinks(sorted(links), format_links(links)) for links in found)
+
+    _, bad = answer_lines(chunks, _pair_reader(source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input)
+    if bad:
+        raise typer.Exit(1)
+
+
+def _pair_chunks(source: Path | None, target: Path | None, json_input: bool) -> Iterator[list[Any]]:
+    if source is None:
+        if target is not None:
+            raise ConfigError("--target: needs --source")
+        return input_chunks('{"source": "...", "target": "..."}' if json_input else "a source, a tab and a target")
+    if json_input:
+        raise ConfigError("--json-input: reads standard input, not --source and --target")
+    from regard.data.lines import scan_lines
+    from regard.data.parallel import line_count, stream_pairs
+    from regard.tasks.chunking import in_chunks
+
+    if target is not None:
+        with progress.stage("Counting lines", unit="lines") as counting:
+            counts = [scan_lines(path, counting.advance)[1] for path in (source, target)]
+        if counts[0] != counts[1]:
+            raise DataError(f"{target}: {line_count(counts[1])}, but {source} has {counts[0]}")
+    return in_chunks(stream_pairs(source, target), lambda pair: len(pair[0]) + len(pair[1]))
+
+
+def _pair_reader(source: Path | None, json_input: bool) -> Any:
+    if source is not None:
+        return lambda _, pair: InputItem(pair, {})
+    if json_input:
+        return text_reader(("source", "target"))
+
+    def read(number: int, line: str) -> InputItem:
+        found, tab, rest = line.partition("\t")
+        if tab and "\t" not in rest:
+            return InputItem((found, rest), {})
+        error = f"line {number}: expected a source, a tab and a target, found {line.count(chr(9)) + 1} columns"
+        write_message(f"error: {error}")
+        return InputItem(None, {"error": error})
+
+    return read

@@ -1,0 +1,327 @@
+"""Word links from a trained model: which source word each target word comes from, and which attention says so best."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import ops, progress
+from regard.data.batching import collate
+from regard.data.lines import write_files
+from regard.data.parallel import SentencePair
+from regard.data.vocabulary import TokenizedText
+from regard.errors import CheckpointError, ConfigError, DataError, shown
+from regard.metrics import links_from_weights
+from regard.metrics.alignment import Links
+from regard.models import LayerAttention
+from regard.strict_json import parse_json
+from regard.tasks.batch_threads import map_batches
+from regard.tasks.pair_scores import target_log_probs
+from regard.tasks.run_folder import device_of
+from regard.tasks.translation_run import TranslationRun
+
+FILE = "alignment.json"
+# Pairs that the choice is measured on, and tokens of each: leaving out each source token takes a forward pass a token.
+MAX_PAIRS = 64
+MAX_TOKENS = 40
+
+LinkUnit = Literal["word", "character"]
+LinkMethod = Literal["attention", "leave-one-out"]
+
+
+class LinkAttention(NamedTuple):
+    """The attention that gives the links of a run.
+
+    Attributes:
+        name: of the attention in the model, such as "decoder.layers.2.cross_attention.attention".
+        head: from 0; None: the mean over heads.
+        step: whose attention counts for a target token: "predicts", the step that predicts it, or "reads", the next one, which reads it.
+        effect: what leaving out the linked source token takes from the log-probability of the target token, as a share of the most
+            that leaving out any one source token takes; mean over the tokens of `pairs` pairs.
+        pairs: sentence pairs it was measured on.
+    """
+
+    name: str
+    head: int | None
+    step: Literal["predicts", "reads"]
+    effect: float
+    pairs: int
+
+    def __str__(self) -> str:
+        head = "mean of the heads" if self.head is None else f"head {self.head + 1}"
+        return f"{self.name}, {head}, of the step that {self.step} the token"
+
+
+def find_links(
+    run: TranslationRun,
+    pairs: Sequence[SentencePair],
+    *,
+    unit: LinkUnit = "word",
+    method: LinkMethod = "attention",
+    poll: Callable[[], None] | None = None,
+) -> list[Links]:
+    """Link each target word to the source word it comes from.
+
+    With "attention": to the word with the most attention, by the attention that `read_choice` names, else by the model's own alignment
+    (the mean over heads). A source word has the sum of its tokens, a target word the mean of its tokens. With "leave-one-out": to
+    the word whose tokens, each left out alone, take the most from the log-probability of the target word; it takes a forward pass a token.
+
+    Args:
+        run: an opened run.
+        pairs: (source, target). Both are cut to `data.max_length` tokens; what is cut off has no links.
+        unit: what the numbers count: words (what white space separates) or characters.
+        method: "attention" or "leave-one-out".
+        poll: called before each sentence; may raise to leave.
+
+    Returns:
+        For each pair a set of (target, source), numbers from 0; at most one link for each target word, none for an empty side.
+
+    Raises:
+        ConfigError: "attention" for a model without attention.
+        CheckpointError: the stored choice is damaged, or does not fit the model.
+
+    Example:
+        >>> from regard.tasks.translation_run import open_translation_run
+        >>> def links(folder, source, target):
+        ...     return find_links(open_translation_run(folder), [(source, target)])[0]
+        >>> links("no-such-run", "ein Hund", "a dog")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    if method == "attention" and not run.model.attends:
+        raise ConfigError("links: this model has no attention over the source; the method leave-one-out needs none")
+    choice = read_choice(run) if method == "attention" else None
+
+    @torch.inference_mode()
+    def find(pair: SentencePair) -> Links:
+        sides = [_encode(run, number, text) for number, text in enumerate(pair)]
+        if not all(side.ids for side in sides):
+            return set()
+        source, target = sides
+        weights = leave_one_out(run, source.ids, target.ids) if method == "leave-one-out" else _attention(run, source, target, choice)
+        rows, columns = (_unit_shares(text, side, unit) for text, side in zip(reversed(pair), (target, source), strict=True))
+        return links_from_weights(regroup_weights(weights.double().cpu().numpy(), rows, columns))
+
+    stage = progress.stage("Aligning", total=len(pairs), unit="sentences")
+    with ops.packed_weights():
+        return map_batches(_Sized.of(find), [_Sized(pair) for pair in pairs], device=device_of(run.model), poll=poll, stage=stage)
+
+
+class _Sized(NamedTuple):
+    # One sentence, though a pair has a length of two.
+    pair: SentencePair
+
+    @staticmethod
+    def of(find: Callable[[SentencePair], Links]) -> Callable[[_Sized], Links]:
+        return lambda item: find(item.pair)
+
+
+def format_links(links: Links) -> str:
+    """Return links in the format of fast_align and of Pharaoh: `source-target`, numbers from 0, by target.
+
+    Example:
+        >>> format_links({(0, 0), (1, 2)})
+        '0-0 2-1'
+    """
+    return " ".join(f"{source}-{target}" for target, source in sorted(links))
+
+
+class LinksFile:
+    """A file of links, a line for each pair, written as they are found; a context manager.
+
+    Args:
+        path: the file; what was in it is replaced.
+        run: whose links.
+
+    Raises:
+        ConfigError: the model has no attention over the source.
+        DataError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, run: TranslationRun) -> None:
+        if not run.model.attends:
+            raise ConfigError("links: this model has no attention over the source")
+        self._run, self._path = run, path
+        try:
+            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by `__exit__`
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, pairs: Sequence[SentencePair]) -> None:
+        """Find the links of pairs, and write them.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        lines = "".join(format_links(links) + "\n" for links in find_links(self._run, pairs))
+        try:
+            self._file.write(lines)
+            self._file.flush()
+        except OSError as error:
+            raise DataError(f"{self._path}: cannot be written ({error.strerror or error})") from error
+
+
+def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> Tensor:
+    """Return what leaving out each source token takes from the log-probability of each target token.
+
+    Args:
+        run: an opened run.
+        source: S token ids, without EOS.
+        target: T token ids, without EOS.
+
+    Returns:
+        (T, S), nats; positive where the source token helped.
+    """
+    variants = [list(source), *([*source[:left], *source[left + 1 :]] for left in range(len(source)))]
+    batch = collate(variants, [list(target)] * len(variants), range(len(variants))).to(device_of(run.model))
+    log_probs = target_log_probs(run.model, batch)[:, : len(target)]
+    return (log_probs[:1] - log_probs[1:]).T
+
+
+def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> LinkAttention | None:
+    """Find the attention whose links leave-one-out confirms most, among all layers and heads that a decoder has on the source.
+
+    For each target token a candidate names the source token it attends to most; leaving that out takes something from the token's
+    log-probability. The measure is the sum of what is taken over the sum of the most that leaving out any one source token takes.
+    It needs no known links. Whether the step that predicts a token or the one that reads it says where it comes from differs among models
+    (Chen et al. 2020, arXiv:2004.14837), so both are tried.
+
+    Args:
+        run: an opened run.
+        pairs: sentence pairs, such as those of the validation set; the first 64 of at most 40 tokens a side are used.
+
+    Returns:
+        The best; of equal ones the first. None where there is nothing to choose or nothing to measure on.
+    """
+    encoded = ([_encode(run, number, text) for number, text in enumerate(pair)] for pair in pairs)
+    usable = ((source, target) for source, target in encoded if all(0 < len(side.ids) <= MAX_TOKENS for side in (source, target)))
+    totals: dict[tuple[str, int | None, str], float] = {}
+    most = 0.0
+    used = list(islice(usable, MAX_PAIRS))
+    for source, target in progress.track(used, "Choosing the attention for links", unit="sentences"):
+        with torch.inference_mode():
+            effect = leave_one_out(run, source.ids, target.ids).clamp(min=0)
+            most += effect.max(1).values.sum().item()
+            maps = _source_attention(run, source, target)
+        for found in maps:
+            for head in range(found.weights.shape[1]) if found.weights.shape[1] > 1 else (None,):
+                for step in ("predicts", "reads"):
+                    linked = _token_weights(found, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
+                    key = (found.name, head, step)
+                    totals[key] = totals.get(key, 0.0) + effect.gather(1, linked).sum().item()
+    if not totals or most == 0:
+        return None
+    (name, head, step), total = max(totals.items(), key=lambda item: item[1])
+    return LinkAttention(name, head, "reads" if step == "reads" else "predicts", round(total / most, 4), len(used))
+
+
+def write_choice(folder: Path, choice: LinkAttention) -> None:
+    """Store which attention gives the links of a run."""
+    write_files({folder / FILE: (json.dumps(choice._asdict(), indent=1) + "\n").encode()})
+
+
+def read_choice(run: TranslationRun) -> LinkAttention | None:
+    """Return the stored choice of a run, or None: none is stored, or several models decode together.
+
+    Raises:
+        CheckpointError: it is damaged; names the file.
+    """
+    path = run.folder / FILE
+    if not path.exists() or hasattr(run.model, "models"):
+        return None
+    try:
+        found = LinkAttention(**parse_json(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: damaged ({shown(str(error))}); remove it, or choose again with `regard align --choose`") from error
+    types = isinstance(found.name, str) and (found.head is None or type(found.head) is int) and found.step in ("predicts", "reads")
+    if not types:
+        raise CheckpointError(f"{path}: damaged; remove it, or choose again with `regard align --choose`")
+    return found
+
+
+def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
+    """Return the character spans that link numbers count: words (what white space separates) or characters.
+
+    Example:
+        >>> unit_spans("ab c", "word"), len(unit_spans("ab c", "character"))
+        ([(0, 2), (3, 4)], 4)
+    """
+    return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
+
+
+def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Gather attention between tokens into attention between larger or smaller units.
+
+    A source unit gets the sum over its tokens, a target unit the mean over its tokens.
+
+    Args:
+        weights: (T, S) token weights.
+        rows: (target units, T), the part of each target token that lies in each unit (`overlap_shares`).
+        columns: (source units, S), likewise.
+
+    Returns:
+        (target units, source units).
+    """
+    total = rows.sum(1, keepdims=True)
+    return (rows / np.where(total > 0, total, 1.0)) @ weights @ columns.T
+
+
+def overlap_shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Return which part of each token's characters lies in each unit: (units, tokens), 0 to 1.
+
+    Example:
+        >>> overlap_shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
+        [[1.0, 0.0], [0.0, 0.5]]
+    """
+    first, last = np.array(units, dtype=np.int64).reshape(-1, 2, 1).transpose(1, 0, 2)
+    start, end = np.array(tokens, dtype=np.int64).reshape(-1, 2).T
+    return np.maximum(0, np.minimum(end, last) - np.maximum(start, first)) / np.maximum(1, end - start)
+
+
+def _encode(run: TranslationRun, side: int, text: str) -> TokenizedText:
+    return run.vocabularies[side].encode(text if text.strip() else "").first(run.config.data.max_length)
+
+
+def _unit_shares(text: str, tokens: TokenizedText, unit: LinkUnit) -> np.ndarray:
+    # Of a text that was cut off, only the units that were read: a line of a million characters has a million others.
+    return overlap_shares(unit_spans(text[: tokens.offsets[-1][1]], unit), tokens.offsets)
+
+
+def _attention(run: TranslationRun, source: TokenizedText, target: TokenizedText, choice: LinkAttention | None) -> Tensor:
+    rows, columns = len(target.ids), len(source.ids)
+    if choice is None:
+        batch = collate([source.ids], [target.ids], (0,)).to(device_of(run.model))
+        weights = run.model.decode(batch.source, batch.source_lengths, batch.target_input).weights
+        assert weights is not None
+        return weights[0, :rows, :columns]
+    for found in _source_attention(run, source, target):
+        if found.name == choice.name and (choice.head is None or 0 <= choice.head < found.weights.shape[1]):
+            return _token_weights(found, choice.head, choice.step, columns, rows)
+    raise CheckpointError(f"{run.folder / FILE}: the model has no attention like {choice}; remove the file")
+
+
+def _source_attention(run: TranslationRun, source: TokenizedText, target: TokenizedText) -> list[LayerAttention]:
+    batch = collate([source.ids], [target.ids], (0,)).to(device_of(run.model))
+    maps = run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input)
+    return [found for found in maps if (found.query, found.key) == ("target", "source")]
+
+
+def _token_weights(found: LayerAttention, head: int | None, step: str, columns: int, rows: int) -> Tensor:
+    weights = found.weights[0].mean(0) if head is None else found.weights[0, head]
+    first = int(step == "reads")
+    return weights[first : first + rows, :columns]
