@@ -71,6 +71,7 @@ CASES = {
     "classify": Case("{}/labels-run", (LOADING, "Answering", "Labelling"), LINES, 2),
     "entail": Case("{}/pairs-run", (LOADING, "Answering", "Labelling"), b"a dog\ta cow\na saw\ta dog\n", 2),
     "score": Case("{}/language/run", (LOADING, "Answering", "Scoring"), LINES, 2),
+    "align": Case("{}/run --source {}/source --target {}/target", (LOADING, "Counting lines", "Answering", "Aligning"), lines=20),
     "generate": Case("{}/language/run --max-length 3", (LOADING, "Answering", "Continuing"), LINES, 2),
     "caption": Case("{}/scenes/run {}/scenes/train", (LOADING, "Finding images", "Answering", "Captioning"), lines=13),
     "evaluate": Case(

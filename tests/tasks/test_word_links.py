@@ -86,9 +86,10 @@ def candidates(run: TranslationRun, source: list[int], target: list[int]) -> Ite
     batch = collate([source], [target], (0,))
     for found in run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input):
         if (found.query, found.key) == ("target", "source"):
-            for head, weights in enumerate(found.weights[0]):
-                for step in ("predicts", "reads"):
-                    yield found.name, head if len(found.weights[0]) > 1 else None, step, weights
+            for step in ("predicts", "reads"):
+                yield found.name, None, step, found.weights[0].mean(0)
+                for head, weights in enumerate(found.weights[0]):
+                    yield found.name, head, step, weights
 
 
 def maps_of(run: TranslationRun, pair: SentencePair) -> list[Any]:

@@ -219,7 +219,7 @@ def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> Link
             most += effect.max(1).values.sum().item()
             maps = _source_attention(run, source, target)
         for found in maps:
-            for head in range(found.weights.shape[1]) if found.weights.shape[1] > 1 else (None,):
+            for head in (None, *range(found.weights.shape[1])) if found.weights.shape[1] > 1 else (None,):
                 for step in ("predicts", "reads"):
                     linked = _token_weights(found, head, step, len(source.ids), len(target.ids)).argmax(1, keepdim=True)
                     key = (found.name, head, step)

@@ -1,0 +1,124 @@
+"""`regard score`, `regard align` and `regard translate --links`: a line out for each pair in, from files, pipes and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.tasks.translation_run import open_translation_run
+from regard.tasks.word_links import FILE, find_links, format_links
+from tests.tasks import tiny, tiny_sentences
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small Transformer, a model without attention, a labeller, and files of pairs."""
+    place = tmp_path_factory.mktemp("pairs")
+    tiny.trained(place, kind="word", model=tiny.FAMILIES["transformer"], decoding={"min_length": 3})
+    tiny.trained(place / "plain", kind="word", model={"attention": None})
+    tiny_sentences.train(tiny_sentences.configuration(place / "labels", training={"max_updates": 2}), place / "labels-run")
+    return place
+
+
+def pairs_of(folder: Path) -> list[tuple[str, str]]:
+    sides = [(folder / name).read_text(encoding="utf-8").splitlines() for name in ("source", "target")]
+    return list(zip(*sides, strict=True))
+
+
+def lines_of(answer: Any) -> list[str]:
+    assert answer.code == 0, answer.err
+    return answer.out.decode().splitlines()
+
+
+def test_pairs_get_the_same_score_from_files_from_a_pipe_and_as_json(call: Call, folder: Path) -> None:
+    pairs = pairs_of(folder)
+    files = lines_of(call("score", folder / "run", "--source", folder / "source", "--target", folder / "target"))
+    assert len(files) == len(pairs)
+    typed = "".join(f"{source}\t{target}\n" for source, target in pairs).encode()
+    assert lines_of(call("score", folder / "run", stdin=typed)) == files
+    (folder / "pairs.tsv").write_bytes(typed)
+    assert lines_of(call("score", folder / "run", "--source", folder / "pairs.tsv")) == files
+    asked = "".join(json.dumps({"id": i, "source": source, "target": target}) + "\n" for i, (source, target) in enumerate(pairs))
+    found = [json.loads(line) for line in lines_of(call("score", folder / "run", "--json-input", stdin=asked.encode()))]
+    assert [f"{item['log_prob']:.4f}\t{item['log_prob_per_token']:.4f}" for item in found] == files
+    assert [item["id"] for item in found] == list(range(len(pairs)))
+    assert all(len(item["tokens"]) == len(item["log_probs"]) for item in found)
+
+
+def test_an_ensemble_of_a_model_with_itself_scores_as_the_model(call: Call, folder: Path) -> None:
+    files = ("--source", folder / "source", "--target", folder / "target")
+    alone, both = (lines_of(call("score", folder / "run", *files, *more)) for more in ((), ("--ensemble", folder / "run")))
+    for one, two in zip(alone, both, strict=True):
+        assert [float(cell) for cell in one.split("\t")] == pytest.approx([float(cell) for cell in two.split("\t")], abs=2e-4)
+
+
+def test_links_of_given_pairs_and_of_translations_are_those_of_python(call: Call, folder: Path, tmp_path: Path) -> None:
+    run, pairs = open_translation_run(folder / "run"), pairs_of(folder)
+    for words, options in (
+        ((), {}),
+        (("--method", "leave-one-out"), {"method": "leave-one-out"}),
+        (("--unit", "character"), {"unit": "character"}),
+    ):
+        found = lines_of(call("align", folder / "run", "--source", folder / "source", "--target", folder / "target", *words))
+        assert found == [format_links(links) for links in find_links(run, pairs, **options)]  # type: ignore[arg-type]
+    sources = ["ein Hund bellt", "", "Häuser"]
+    texts = lines_of(call("translate", folder / "run", "--links", tmp_path / "links", stdin="\n".join(sources).encode()))
+    written = (tmp_path / "links").read_text().split("\n")
+    assert written == [*(format_links(links) for links in find_links(run, list(zip(sources, texts, strict=True)))), ""]
+    assert written[0]
+    asked = json.dumps({"source": sources[0], "target": texts[0]}).encode()
+    (answer,) = lines_of(call("align", folder / "run", "--json-input", stdin=asked))
+    assert " ".join(f"{source}-{target}" for source, target in json.loads(answer)["links"]) == written[0]
+
+
+def test_a_choice_can_be_made_again(call: Call, folder: Path) -> None:
+    before = (folder / "run" / FILE).read_bytes()
+    (folder / "run" / FILE).write_text("{}")
+    damaged = call("align", folder / "run", "--source", folder / "source", "--target", folder / "target")
+    assert (damaged.code, damaged.out) == (2, b"")
+    assert f"{FILE}: damaged" in damaged.err
+    answer = call("align", folder / "run", "--source", folder / "source", "--target", folder / "target", "--choose")
+    assert "links come from decoder.layers." in answer.err
+    assert len(lines_of(answer)) == 20
+    assert json.loads((folder / "run" / FILE).read_bytes()).keys() == json.loads(before).keys()
+
+
+@pytest.mark.parametrize("command", ["score", "align"])
+def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(call: Call, folder: Path, command: str) -> None:
+    answer = call(command, folder / "run", stdin=b"ein Hund\nein Hund\tHund ein\na\tb\tc\n")
+    assert answer.code == 1
+    lines = answer.out.decode().split("\n")
+    assert (lines[0], bool(lines[1]), lines[2:]) == ("", True, ["", ""])
+    assert "line 1: expected a source, a tab and a target, found 1 columns" in answer.err
+    assert "line 3: expected a source, a tab and a target, found 3 columns" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("score {}/run --target {}/target", "--target: needs --source"),
+        ("score {}/run --source {}/source", "source: expected a .jsonl or .tsv file of pairs, or a second file with the targets"),
+        ("score {}/run --source {}/source --target {}/short", "short: 1 line, but "),
+        ("score {}/run --source {}/source --target {}/none", "none: no such file"),
+        ("score {}/run --source {}/source --target {}/target --json-input", "--json-input: reads standard input, not --source"),
+        ("score {}/labels-run", "a run of the task classification; `regard score` needs a language model or a translation model"),
+        ("align {}/plain/run --source {}/source --target {}/target", "no attention over the source; the method leave-one-out needs none"),
+        ("align {}/run --choose", "--choose: needs --source"),
+        ("align {}/plain/run --choose --source {}/source --target {}/target", "--choose: no attention over the source to choose from"),
+        ("translate {}/plain/run --links {}/new.links", "no attention over the source"),
+        ("translate {}/run --links {}", "cannot be written"),
+        ("translate {}/run --links {}/new.links --json-input", "--links: not with --json-input"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_one_line(call: Call, folder: Path, words: str, told: str) -> None:
+    (folder / "short").write_text("Hund\n")
+    answer = call(*words.replace("{}", str(folder)).split())
+    assert (answer.code, answer.out) == (2, b"")
+    assert told in answer.err
+    assert answer.err.count("\n") == 1
