@@ -30,6 +30,7 @@ LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/area_attention.py:area_attention": "one call for all that area attention can be",
     "src/regard/ops/materialized_areas.py:area_keys": "one call for all that a key of an area can be made of",
     "src/regard/ops/reference.py:area_attention": "the same, and the weights of learned keys",
+    "src/regard/ops/flex_attention.py:attention": "FlexAttention's signature, and what it lacks",
     "src/regard/ops/cached_attention.py:cached_attention": "one call for all that attention to a store can be",
     "src/regard/ops/kernels/area_op.py:attend": "an operator registered with torch takes no structures",
     "src/regard/ops/kernels/area_op.py:attend_backward": "an operator registered with torch takes no structures",

@@ -61,6 +61,16 @@ def area(**changes: Any) -> Any:
     return ops.area_attention(**given)
 
 
+def flex(**changes: Any) -> Any:
+    """Attention of 3 queries to 5 keys in 2 heads, with functions of indices."""
+    given = {"query": grad(2, 2, 3, 4), "key": grad(2, 2, 5, 4), "value": grad(2, 2, 5, 7)} | changes
+    return ops.attention(**given)
+
+
+def past(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+    return q >= kv
+
+
 def residual(*changed: Any, **options: Any) -> Any:
     given = [grad(3, 5), grad(3, 5), grad(5), grad(5)]
     return ops.residual(*(changed + tuple(given[len(changed) :])), **options)
@@ -170,6 +180,49 @@ OPERATIONS: dict[str, Call] = {
     "area_attention, no temperature": (lambda: area(temperature=0.0), ConfigError, "temperature must be above 0"),
     "area_attention, all is dropped": (lambda: area(dropout=1.5), ConfigError, "dropout must be at least 0"),
     "area_attention, no area": (lambda: area(max_area=0), ConfigError, "max_area"),
+    "attention, other key": (lambda: flex(key=grad(2, 2, 5, 3)), ShapeError, "attention: the feature axis D of query and key differs"),
+    "attention, other batch": (lambda: flex(value=grad(1, 2, 5, 7)), ShapeError, "the axes B and H differ"),
+    "attention, fewer heads of keys": (
+        lambda: flex(query=grad(2, 4, 3, 4)),
+        ShapeError,
+        "the axis H differs; enable_gqa=True shares heads of keys",
+    ),
+    "attention, uneven groups": (lambda: flex(query=grad(2, 3, 3, 4), enable_gqa=True), ShapeError, "must be a multiple"),
+    "attention, short value": (lambda: flex(value=grad(2, 2, 4, 7)), ShapeError, "the length S"),
+    "attention, query of 3 axes": (lambda: flex(query=grad(2, 3, 4)), ShapeError, r"must be \(B, H, length, D\)"),
+    "attention, value in double": (lambda: flex(value=grad(2, 2, 5, 7).double()), ShapeError, "one floating dtype"),
+    "attention, value elsewhere": (lambda: flex(value=torch.ones(2, 2, 5, 7, device="meta")), ShapeError, "on different devices"),
+    "attention, a mask for a function": (lambda: flex(mask_mod=X), ConfigError, "mask_mod must be a function .* found Tensor"),
+    "attention, a bias for a function": (lambda: flex(score_mod=X), ConfigError, "score_mod must be a function .* found Tensor"),
+    "attention, a mask of numbers": (
+        lambda: flex(mask_mod=lambda b, h, q, kv: q - kv),
+        ShapeError,
+        "the result of mask_mod must be boolean",
+    ),
+    "attention, a branch on an index": (
+        lambda: flex(score_mod=lambda s, b, h, q, kv: s if q > kv else -s),
+        ConfigError,
+        "score_mod fails on tensors of indices: .*use torch.where",
+    ),
+    "attention, a mask that branches": (
+        lambda: flex(mask_mod=lambda b, h, q, kv: q > 1 and kv > 1),
+        ConfigError,
+        "mask_mod fails on tensors of indices: .*use torch.where",
+    ),
+    "attention, two masks": (
+        lambda: flex(mask_mod=past, block_mask=ops.attention_blocks(past, 1, 1, 3, 5)),
+        ConfigError,
+        "give block_mask or mask_mod, not both",
+    ),
+    "attention, a tensor for blocks": (lambda: flex(block_mask=X), ConfigError, "block_mask must be a BlockMask.* found Tensor"),
+    "attention, blocks of other lengths": (
+        lambda: flex(block_mask=ops.attention_blocks(past, 1, 1, 5, 5)),
+        ShapeError,
+        r"the block mask is for .* \(1, 1, 5, 5\), found .* \(2, 2, 3, 5\)",
+    ),
+    "attention, no area": (lambda: flex(max_area=0), ConfigError, "max_area"),
+    "attention, log-sum-exp of areas": (lambda: flex(max_area=2, return_lse=True), ConfigError, "return_lse is for keys"),
+    "attention_blocks, no heads": (lambda: ops.attention_blocks(past, 1, 0, 3, 5), ConfigError, "sizes must be at least 1"),
     "additive_scores, vector of two axes": (
         lambda: ops.additive_scores(grad(2, 5), grad(3, 5), X),
         ShapeError,

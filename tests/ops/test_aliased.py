@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard import ops
 from tests.ops.test_gradients import CASES as DIFFERENTIATED
-from tests.ops.test_gradients import ONCE, holes
+from tests.ops.test_gradients import ONCE, flex, holes
 
 N, D = 6, 3  # a length and a size that all arguments share, so that each may stand in for another
 PLACES = torch.tensor([[4, 0, 1], [2, 2, 3]])
@@ -49,6 +49,9 @@ CASES: dict[str, Case] = {
     "area_attention, areas": (area(max_area=2, mask=holes(1, 1, N, N), need_weights="areas"), HEADS),
     "area_attention, modes": (area(max_area=2, key_mode="max", value_mode="max", top_k=3), HEADS),
     "area_attention, features": (learned, [*[(1, 1, N, 16)] * 3, (2, 8), (2, 8), (16, 48), (16, 16)]),
+    "attention": (flex(), [(1, 2, N, 11)] * 3 + [(2, 11)]),
+    "attention, areas": (flex(max_area=2), [(1, 2, N, 11)] * 3 + [(2, 11)]),
+    "attention, weights": (flex(need_weights=True), [(1, 2, N, 11)] * 3 + [(2, 11)]),
     "area_keys, learned": (
         lambda x, *w: ops.area_keys(x, 2, mode="features", weights=ops.AreaWeights(*w)),
         [(N, 2), (2, 1), (2, 1), (2, 6), (2, 2)],

@@ -21,6 +21,7 @@ NOT_DIFFERENTIABLE = {
         ("AreaFeatures", "AreaResult", "AreaWeights", "NonLocalResult", "SequenceLoss", "FiniteKeyValue", "TopLogProbs"), "a record"
     ),
     **dict.fromkeys(("RunningTotals", "LazyLogits", "lazy_logits"), "for decoding, under inference_mode"),
+    "attention_blocks": "a record",
     **dict.fromkeys(("area_mask", "block_mask", "causal_mask", "length_mask", "window_mask"), "a boolean mask"),
     **dict.fromkeys(("area_count", "area_spans"), "whole numbers"),
     **dict.fromkeys(("area_path", "bfloat16_path", "matmul_path", "native_takes_items"), "the name of a path"),
@@ -80,6 +81,20 @@ def heads() -> tuple[Tensor, ...]:
     return draw(1, H, T, D), draw(1, H, 6, D), draw(1, H, 6, 2)
 
 
+def hidden(b: Any, h: Any, q: Any, kv: Any) -> Any:
+    """A mask with an empty row."""
+    return (q != 1) & ((q + 2 * kv) % 3 > 0)
+
+
+def flex(**options: Any) -> Callable[..., Any]:
+    """Attention with a learned bias, which the `score_mod` captures."""
+    return lambda q, k, v, table: ops.attention(q, k, v, lambda s, b, h, i, j: s + table[h, j - i + 5], mask_mod=hidden, **options)
+
+
+def flexed() -> tuple[Tensor, ...]:
+    return *heads(), draw(H, 11)
+
+
 def learned() -> tuple[Tensor, ...]:
     """Keys, and the weights of Eq. 9."""
     return draw(S, 2), draw(1, 1), draw(A, 1), draw(2, 6), draw(2, 2)
@@ -88,6 +103,9 @@ def learned() -> tuple[Tensor, ...]:
 CASES: dict[str, Case] = {
     "additive_scores": (ops.additive_scores, lambda: (draw(B, T, D), draw(B, S, D), draw(D))),
     "area_attention": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6)), heads),
+    "attention": (flex(), flexed),
+    "attention, areas": (flex(max_area=A), flexed),
+    "attention, weights": (flex(need_weights=True), flexed),
     "area_attention, causal": (lambda q, k, v: ops.area_attention(q, k, v, max_area=3, causal=True, value_mode="mean"), heads),
     "area_attention, grid": (lambda q, k, v: ops.area_attention(q, k, v, max_area=(2, 2), grid=GRID, mask=holes(1, 1, T, 6)), heads),
     "area_attention, weights": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6), need_weights=True), heads),

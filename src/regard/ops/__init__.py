@@ -10,6 +10,7 @@ from regard.ops.area_windows import area_count, area_spans, window_maxima, windo
 from regard.ops.attention_penalties import doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.cached_attention import cached_attention
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
+from regard.ops.flex_attention import attention, attention_blocks
 from regard.ops.hard import (
     greedy_positions,
     normalized_weights,
@@ -54,6 +55,8 @@ __all__ = [
     "area_spans",
     "area_sums",
     "area_values",
+    "attention",
+    "attention_blocks",
     "bfloat16_path",
     "block_mask",
     "cached_attention",

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from regard.ops.area_windows import AreaSize, area_extent, check_areas
 from regard.ops.kernels import area_cpu, area_op, area_torch, feature_cpu, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
-from regard.ops.tensor_checks import check_share
+from regard.ops.tensor_checks import autocast_together, check_share
 
 
 def area_attention(
@@ -85,7 +84,7 @@ def area_attention(
         >>> area_attention(torch.zeros(1, 1, 1, 1), memory, memory, max_area=2).item()  # areas 1, 2, 4, 1 + 2, 2 + 4
         3.200000047683716
     """
-    query, key, value = _autocast(query, key, value)
+    query, key, value = autocast_together(query, key, value)
     _check_shapes(query, key, value, mask)
     check_modes(key_mode, value_mode)
     check_areas(max_area, grid)
@@ -226,14 +225,6 @@ def _triton_lacks(tensors: tuple[Tensor, Tensor, Tensor], modes: tuple[str, str]
     except ImportError as error:
         return f"the Triton kernels cannot be imported: {error}"
     return area_triton.supports(*tensors, max_area=max_area, grid=grid)[1]
-
-
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast as `F.scaled_dot_product_attention` does under autocast: all but float64 to autocast's type."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind) or any(x.dtype == torch.float64 for x in tensors):
-        return tensors
-    return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
 
 
 def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:

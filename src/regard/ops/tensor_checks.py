@@ -208,6 +208,20 @@ def check_share(operation: str, name: str, number: float) -> None:
         raise ConfigError(f"{operation}: {name} must be at least 0 and less than 1, found {number}")
 
 
+def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as `F.scaled_dot_product_attention` does under autocast: all to autocast's type, but where one is float64.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16):
+        ...     [x.dtype for x in autocast_together(torch.ones(1), torch.ones(2))]
+        [torch.bfloat16, torch.bfloat16]
+    """
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind) or any(x.dtype == torch.float64 for x in tensors):
+        return tensors
+    return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
+
+
 def is_plain(*tensors: Tensor | None) -> bool:
     """Tell whether tensors are numbers in memory and nothing else happens: then a kernel may be given their addresses.
 

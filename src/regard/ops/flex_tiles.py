@@ -1,0 +1,317 @@
+"""Attention with a `score_mod` and a `mask_mod` by tiles of queries and keys, with PyTorch's own operators, forward and backward.
+
+No tensor of the size T S is made. Forward keeps the log-sum-exp of each query's scores, backward computes every tile again from it, as
+FlashAttention does (Dao et al. 2022, arXiv:2205.14135). Both leave out tiles without an allowed pair.
+
+Here keys have (N, S, D), N = batch times heads of keys, and queries (N, G, T, D), G queries for each key's head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.materialized_attention import EMPTY, FULL, Blocks, Request, compute_dtype, materialized_attention, modify_scores
+from regard.ops.mod_calls import Captured, index_tensors
+
+# Measured with AVX-512: products of this size run at full speed, and their scores, 512 KiB, stay in the second-level cache.
+ROWS, COLUMNS = 256, 512
+_INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+class Tile(NamedTuple):
+    """Keys that a strip is attended to, and whether the `mask_mod` is to be asked."""
+
+    columns: range
+    partial: bool
+
+
+class Strip(NamedTuple):
+    """Consecutive queries of some heads, and the tiles of keys that they may attend."""
+
+    rows: range
+    heads: range
+    tiles: list[Tile]
+
+
+def plan_strips(blocks: Blocks | None, batch: int, key_heads: int, group: int, target: int, source: int) -> list[Strip]:
+    """Cut attention into strips of tiles, without those in which nothing is allowed.
+
+    Args:
+        blocks: what the mask does to blocks, with axes (1, 1, ...) or (B K, G, ...); None: all is allowed.
+        batch: B.
+        key_heads: K.
+        group: G, heads of queries for each head of keys.
+        target: T.
+        source: S.
+
+    Example:
+        >>> kinds = torch.tensor([[[[1, 0], [2, 1]]]], dtype=torch.uint8)
+        >>> [len(strip.tiles) for strip in plan_strips(Blocks(kinds, (256, 256)), 1, 1, 1, 512, 512)]
+        [1, 2]
+    """
+    rows = max(min(ROWS // group, target), 16)
+    chunk = max(1, ROWS * COLUMNS // (group * rows * min(COLUMNS, source)))
+    kinds, size, _ = blocks or Blocks(torch.full((1, 1, 1, 1), FULL), (target, source))
+    alike, strips = kinds.shape[:2] == (1, 1), []
+    for start in range(0, target, rows):
+        stop = min(start + rows, target)
+        part = kinds[:, :, start // size[0] : -(-stop // size[0])]
+        shared = _tiles(part[:1, :1], size[1], source) if alike else []
+        for first in range(0, batch * key_heads, chunk):
+            heads = range(first, min(first + chunk, batch * key_heads))
+            tiles = shared if alike else _tiles(part[first : heads.stop], size[1], source)
+            strips.append(Strip(range(start, stop), heads, tiles))
+    return strips
+
+
+def _tiles(kinds: Tensor, width: int, source: int) -> list[Tile]:
+    """Join neighbouring blocks of one kind, and cut what is wider than a tile."""
+    some, every = kinds.amax((0, 1, 2)), kinds.amin((0, 1, 2))
+    found, start = [], 0
+    for kind, run in groupby(torch.where(every == FULL, FULL, some.clamp(max=1)).tolist()):
+        stop = min(start + width * len(list(run)), source)
+        if kind != EMPTY:
+            found += [Tile(range(n, min(n + COLUMNS, stop)), kind != FULL) for n in range(start, stop, COLUMNS)]
+        start = stop
+    return found
+
+
+class Attention:
+    """A call by tiles: its sizes, strips, and the scores of a tile.
+
+    Args:
+        request: what is computed.
+        query: (B, H, T, D).
+        key: (B, K, S, D).
+        bad: see `materialized_attention`.
+        captured: tensors that the `score_mod` captures and that want gradients.
+    """
+
+    def __init__(self, request: Request, query: Tensor, key: Tensor, bad: Tensor | None, captured: tuple[Tensor, ...]) -> None:
+        self.request, self.bad, self.captured = request, bad, captured
+        self.dtype = compute_dtype(query.dtype)
+        batch, key_heads, source = key.shape[:3]
+        self.group, self.shape = query.shape[1] // key_heads, query.shape
+        self.blocks = request.blocks
+        if self.blocks is not None and self.blocks.kinds.shape[:2] != (1, 1):
+            kinds = self.blocks.kinds.expand(batch, query.shape[1], -1, -1)
+            self.blocks = self.blocks._replace(kinds=kinds.reshape(-1, self.group, *kinds.shape[2:]))
+        self.strips = plan_strips(self.blocks, batch, key_heads, self.group, query.shape[2], source)
+        numbers = torch.arange(batch * key_heads, dtype=torch.int32)
+        self.batches = numbers // key_heads
+        self.heads = (numbers % key_heads * self.group).unsqueeze(-1) + torch.arange(self.group, dtype=torch.int32)
+        self._shared = False
+        if request.mask_mod is not None:  # two numbers for each index: its result has axes of 1 where it does not depend on one
+            ones, pair = torch.zeros(2, dtype=torch.int32), range(1)
+            self._shared = request.mask_mod(*index_tensors(ones, ones.expand(2, 2), pair, pair)).shape[:-2].numel() == 1
+        self._kept: dict[Tile, tuple[Tensor, Tensor]] = {}
+        self._kept_rows = range(0)
+
+    def split(self, x: Tensor) -> Tensor:
+        """View what has the axes of queries as (N, G, T, ...)."""
+        return x.reshape(-1, self.group, *x.shape[2:])
+
+    def modified(self, scores: Tensor, strip: Strip, tile: Tile, stand_ins: Captured | None) -> Tensor:
+        """Apply the `score_mod` to a tile."""
+        if self.request.score_mod is None:
+            return scores
+        indices = self._indices(strip, tile)
+        captured = stand_ins or Captured({}, None)
+        return modify_scores(scores, lambda *x: captured.run(self.request.score_mod, *x), *indices)  # type: ignore[arg-type]
+
+    def hidden(self, scores: Tensor, strip: Strip, tile: Tile) -> Tensor:
+        """Set what the mask hides to -inf; what a visible key that was not finite gives to NaN."""
+        if tile.partial:
+            keep, low = self._mask(strip, tile)
+            # By bits: exact whatever a hidden score holds, and many times as fast as torch.where on a mask without long runs.
+            scores = scores.view(keep.dtype).bitwise_and(keep).bitwise_or_(low).view(scores.dtype)
+        if self.bad is None:
+            return scores
+        bad = self.bad.flatten(0, 1)[strip.heads.start : strip.heads.stop, None, None, tile.columns.start : tile.columns.stop]
+        return torch.where(bad & ~torch.isneginf(scores), torch.nan, scores)
+
+    def _indices(self, strip: Strip, tile: Tile) -> tuple[Tensor, ...]:
+        part = slice(strip.heads.start, strip.heads.stop)
+        return index_tensors(self.batches[part], self.heads[part], strip.rows, tile.columns)
+
+    def _mask(self, strip: Strip, tile: Tile) -> tuple[Tensor, Tensor]:
+        """Make the bits that keep a score and those that make -inf; a mask that all heads share is made once for the same queries."""
+        if strip.rows != self._kept_rows:
+            self._kept, self._kept_rows = {}, strip.rows
+        if tile in self._kept:
+            return self._kept[tile]
+        assert self.request.mask_mod is not None
+        assert self.blocks is not None
+        allowed, kind = self.request.mask_mod(*self._indices(strip, tile)), _INTEGERS[self.dtype]
+        if self.blocks.binding:
+            kinds = self.blocks.kinds
+            kinds = kinds if kinds.shape[:2] == (1, 1) else kinds[strip.heads.start : strip.heads.stop]
+            allowed = self.blocks._replace(kinds=kinds).overrule(allowed, strip.rows, tile.columns)
+        low = torch.tensor(-torch.inf, dtype=self.dtype).view(kind)
+        keep = allowed.to(kind).neg_()
+        bits = keep, keep.bitwise_not().bitwise_and_(low)
+        if self._shared:
+            self._kept[tile] = bits
+        return bits
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: Attention, *captured: Tensor) -> tuple[Tensor, Tensor]:
+        out = query.new_zeros(*call.split(query).shape[:-1], value.shape[-1])
+        lse = query.new_full(out.shape[:-1], -torch.inf, dtype=call.dtype)
+        keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
+        for strip, q in _strips(call, query):
+            if strip.tiles:
+                place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
+                context, total = _attend_strip(call, strip, q, keys, values)
+                out[place] = context.view(out[place].shape)
+                lse[place] = total.view(lse[place].shape)
+        out, lse = out.view(*query.shape[:-1], -1), lse.view(query.shape[:-1])
+        ctx.call = call
+        ctx.save_for_backward(query, key, value, out, lse, *captured)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, lse_grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse, *captured = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3] + ctx.needs_input_grad[4:]
+        if torch.is_grad_enabled():
+            both = torch.cat([grad, lse_grad.to(grad.dtype).unsqueeze(-1)], -1)
+            found = differentiable_gradients(_plain(ctx.call), (query, key, value, *captured), needs, both)
+        else:
+            found = _backward(ctx.call, (query, key, value), (out, lse), (grad, lse_grad))
+        return (*found[:3], None, *found[3:])
+
+
+def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
+    """Return the context (B, H, T, Dv) and the log-sum-exp (B, H, T) of plain tensors on a CPU, no axis but features empty.
+
+    Args:
+        query: (B, H, T, D).
+        key: (B, K, S, D).
+        value: (B, K, S, Dv).
+        call: made for them.
+
+    Example:
+        >>> x = torch.zeros(1, 1, 2, 1)
+        >>> attend_by_tiles(x, x, x, Attention(Request(1.0), x, x, None, ()))[1].exp()
+        tensor([[[2., 2.]]])
+    """
+    return _Attend.apply(query, key, value, call, *call.captured)
+
+
+def _strips(call: Attention, query: Tensor) -> Iterator[tuple[Strip, Tensor]]:
+    """Yield every strip with its queries (N, G rows, D), scaled."""
+    queries = call.split(query)
+    for strip in call.strips:
+        part = queries[strip.heads.start : strip.heads.stop, :, strip.rows.start : strip.rows.stop]
+        yield strip, (part.to(call.dtype) * call.request.scale).flatten(1, 2)
+
+
+def _tile(x: Tensor, strip: Strip, tile: Tile) -> Tensor:
+    """Cut the keys or values (N, S, D) of a tile."""
+    return x[strip.heads.start : strip.heads.stop, tile.columns.start : tile.columns.stop]
+
+
+def _scores(call: Attention, strip: Strip, tile: Tile, q: Tensor, key: Tensor) -> Tensor:
+    scores = torch.bmm(q, _tile(key, strip, tile).mT)
+    return scores.view(len(strip.heads), call.group, len(strip.rows), len(tile.columns))
+
+
+def _attend_strip(call: Attention, strip: Strip, q: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Join the softmax of tile after tile, each kept with its largest score and its sum of exp(score - largest)."""
+    context = top = total = None
+    for tile in strip.tiles:
+        scores = call.hidden(call.modified(_scores(call, strip, tile, q, key), strip, tile, None), strip, tile).flatten(1, 2)
+        highest = scores.amax(-1, keepdim=True)
+        empty = torch.isneginf(highest)
+        if empty.any():  # softmax of nothing but -inf is NaN; here it counts exp(-inf) times
+            scores = scores.masked_fill(empty, 0.0)
+        weights = torch.softmax(scores, -1)
+        size = weights.amax(-1, keepdim=True).reciprocal_()  # the largest weight is 1 / sum
+        part = torch.bmm(weights, _tile(value, strip, tile))
+        if context is None or top is None or total is None:
+            context, top, total = part, highest, size
+            continue
+        joined = torch.maximum(top, highest)
+        shift = joined.masked_fill(torch.isneginf(joined), 0.0)
+        old, new = total * (top - shift).exp_(), size * (highest - shift).exp_()
+        top, total = joined, (old + new).clamp_(min=0.5)  # at least 1, but where nothing is allowed yet
+        context.mul_(old / total).addcmul_(part, new / total)
+    assert context is not None
+    assert top is not None
+    assert total is not None
+    return context.masked_fill_(torch.isneginf(top), 0.0), top + total.log_()
+
+
+def _backward(call: Attention, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Compute dS = P (dO V^T - rowsum(dO O) + dlse), tile by tile, and from it all gradients."""
+    query, key, value = inputs
+    keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
+    grad, out, lse = (call.split(x.to(call.dtype)) for x in (grads[0], results[0], results[1]))
+    delta = ((grad * out).sum(-1) - call.split(grads[1].to(call.dtype))).unsqueeze(-1)
+    odd = bool(lse.isnan().any())
+    lse = lse.masked_fill(torch.isneginf(lse), torch.inf).unsqueeze(-1)  # exp(-inf - inf) = 0: no gradient of an empty row
+    dq, dk, dv = (torch.zeros(x.shape, dtype=call.dtype) for x in (call.split(query), keys, values))
+    leaves = {id(x): x.detach().requires_grad_() for x in call.captured}
+    sums = {id(leaf): torch.zeros_like(leaf, dtype=compute_dtype(leaf.dtype), requires_grad=False) for leaf in leaves.values()}
+    stand_ins = Captured(leaves, sums)
+    for strip, q in _strips(call, query):
+        place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
+        g, of_query = grad[place].flatten(1, 2), torch.zeros_like(q)
+        for tile in strip.tiles:
+            scores = _scores(call, strip, tile, q, keys)
+            if call.request.score_mod is not None:
+                scores.requires_grad_()
+            with torch.enable_grad():
+                modified = call.modified(scores, strip, tile, stand_ins)
+            seen = call.hidden(modified.detach(), strip, tile)
+            weights = torch.sub(seen, lse[place]).exp_()
+            if odd:  # beside NaN even a hidden key would get it
+                weights.masked_fill_(torch.isneginf(seen), 0.0)
+            flat = weights.flatten(1, 2)
+            _tile(dv, strip, tile).baddbmm_(flat.mT, g)
+            ds = torch.bmm(g, _tile(values, strip, tile).mT).view(weights.shape).sub_(delta[place]).mul_(weights)
+            if odd:
+                ds.masked_fill_(torch.isneginf(seen), 0.0)
+            if call.request.score_mod is not None:
+                ds = _through_mod(modified, scores, leaves, sums, ds)
+            ds = ds.flatten(1, 2)
+            of_query.baddbmm_(ds, _tile(keys, strip, tile))
+            _tile(dk, strip, tile).baddbmm_(ds.mT, q)
+        dq[place] = of_query.mul_(call.request.scale).view(dq[place].shape)
+    shaped = (x.view(like.shape).to(like.dtype) for x, like in zip((dq, dk, dv), inputs, strict=True))
+    return (*shaped, *(sums[id(leaves[id(x)])].to(x.dtype) for x in call.captured))
+
+
+def _through_mod(modified: Tensor, scores: Tensor, leaves: dict[int, Tensor], sums: dict[int, Tensor], grad: Tensor) -> Tensor:
+    """Return the gradient of the scores before the `score_mod`, and add those of captured tensors to their sums."""
+    if not modified.requires_grad:
+        return torch.zeros_like(grad)
+    found = torch.autograd.grad(modified, [scores, *leaves.values()], grad, allow_unused=True)
+    for leaf, part in zip(leaves.values(), found[1:], strict=True):
+        if part is not None:
+            sums[id(leaf)].add_(part)
+    return torch.zeros_like(grad) if found[0] is None else found[0]
+
+
+def _plain(call: Attention) -> Any:
+    """Return the function of query, key, value and captured tensors with all scores in memory: context and log-sum-exp side by side."""
+
+    def compute(query: Tensor, key: Tensor, value: Tensor, *captured: Tensor) -> Tensor:
+        own = Captured({id(x): mine for x, mine in zip(call.captured, captured, strict=True)}, None)
+        request, mod = call.request, call.request.score_mod
+        if mod is not None:
+            request = request._replace(score_mod=lambda *x: own.run(mod, *x))
+        result = materialized_attention(query, key, value, request, call.bad)
+        assert result.lse is not None
+        return torch.cat([result.context, result.lse.to(query.dtype).unsqueeze(-1)], -1)
+
+    return compute

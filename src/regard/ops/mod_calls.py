@@ -1,0 +1,265 @@
+"""Calling a `score_mod` or `mask_mod` on whole tiles of index tensors, and the tensors it captures.
+
+FlexAttention defines such a function on one score: `score_mod(score, b, h, q_idx, kv_idx)` with scalar tensors. Most of them compute the
+same on index tensors that broadcast to a tile. This module checks that, finds the captured tensors that want gradients, and puts stand-ins
+in their place for one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from regard.errors import ConfigError
+from regard.ops.masks import check_boolean
+
+Mod = Callable[..., Tensor]
+
+# Sizes of the tile on which a function is tried: primes, so that axes that are mixed up show.
+_TRIED = (2, 3, 5, 7)
+# Structures of functions that are known to take whole tiles; bounded, because a program may define functions without end.
+_MAX_KNOWN = 1024
+_KNOWN: dict[object, bool] = {}
+_IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.device)
+
+
+def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Make the indices of a tile (N, G, rows, columns), each of size 1 along the axes it does not depend on.
+
+    Args:
+        batches: (N,) int32.
+        heads: (N, G) int32.
+        rows: positions of the queries.
+        columns: positions of the keys.
+
+    Example:
+        >>> [tuple(x.shape) for x in index_tensors(torch.zeros(2), torch.zeros(2, 3), range(5), range(7))]
+        [(2, 1, 1, 1), (2, 3, 1, 1), (1, 1, 5, 1), (1, 1, 1, 7)]
+    """
+    queries = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=heads.device)
+    keys = torch.arange(columns.start, columns.stop, dtype=torch.int32, device=heads.device)
+    return batches[:, None, None, None], heads[:, :, None, None], queries[None, None, :, None], keys[None, None, None]
+
+
+def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, dtype: torch.dtype | None = None) -> Mod:
+    """Return a function that computes a `score_mod` or `mask_mod` for a whole tile.
+
+    It is the function itself where that gives what `torch.vmap` over single scores gives, tried once for each structure of a function;
+    otherwise it is `torch.vmap` of it, which is slower.
+
+    Args:
+        mod: as in FlexAttention.
+        name: "score_mod" or "mask_mod", for messages.
+        sizes: (B, H, T, S), none of them 0.
+        device: of the indices.
+        dtype: of the scores that a `score_mod` is given; None for a `mask_mod`.
+
+    Raises:
+        ConfigError: it computes neither way, such as a function with `if` on an index; the message holds the reason.
+        ShapeError: a `mask_mod` does not return booleans.
+
+    Example:
+        >>> over_tiles(lambda score, b, h, q, kv: score + q - kv, "score_mod", (1, 1, 5, 5), torch.device("cpu"), torch.float32)(
+        ...     torch.zeros(()), 0, 0, torch.tensor([3]), torch.tensor([1, 2])
+        ... ).tolist()
+        [2.0, 1.0]
+    """
+    structure = _structure(mod)
+    known = None if structure is None else _KNOWN.get(structure)
+    if known is not None:
+        return mod if known else _vmapped(mod, name)
+    indices = [torch.arange(n, dtype=torch.int32, device=device) % size for n, size in zip(_TRIED, sizes, strict=True)]
+    given = [part.view([-1 if n == axis else 1 for n in range(4)]) for axis, part in enumerate(indices)]
+    if dtype is not None:
+        given.insert(0, torch.linspace(-2, 3, 210, dtype=dtype, device=device).view(_TRIED))
+    with torch.no_grad():
+        right = _vmapped(mod, name)(*given)
+        try:
+            found = mod(*given).expand(_TRIED)
+            direct = found.dtype == right.dtype and torch.allclose(found.double(), right.double(), rtol=1e-4, atol=1e-6, equal_nan=True)
+        except Exception:  # whatever a foreign function raises on whole tiles: one by one it works
+            direct = False
+    if dtype is None:
+        check_boolean(right, "attention: the result of mask_mod")
+    if structure is not None:
+        if len(_KNOWN) >= _MAX_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[structure] = direct
+    return mod if direct else _vmapped(mod, name)
+
+
+def over_traced_tiles(mod: Mod, name: str) -> Mod:
+    """Return what `over_tiles` does where nothing can be tried, because a graph is traced or a transform is on.
+
+    Example:
+        >>> over_traced_tiles(lambda b, h, q, kv: q >= kv, "mask_mod").__name__
+        'call'
+    """
+    return mod if _KNOWN.get(_structure(mod), False) else _vmapped(mod, name)
+
+
+def _vmapped(mod: Mod, name: str) -> Mod:
+    """Apply a function to single scores, all of a tile at once."""
+
+    def call(*tensors: Tensor) -> Tensor:
+        *scores, b, h, q, kv = tensors
+        tile = torch.broadcast_shapes(*(x.shape for x in tensors))
+        inputs = [*(x.expand(tile) for x in scores), b.expand(tile[0], 1, 1, 1).flatten(), h.expand(*tile[:2], 1, 1).flatten(1)]
+        wrapped = mod
+        # From the innermost map to the outermost: keys, queries, heads, batch.
+        for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, 0, None, None)):
+            wrapped = torch.vmap(wrapped, in_dims=(0,) * len(scores) + axes)
+        try:
+            return wrapped(*inputs, q.flatten(), kv.flatten())
+        except Exception as error:  # whatever a foreign function raises
+            raise ConfigError(f"attention: {name} fails on tensors of indices: {error}; use torch.where in place of `if`") from error
+
+    return call
+
+
+def _structure(thing: Any) -> object:
+    """Describe a function by its code and what it captures; equal descriptions compute alike on tiles. None where that is not known."""
+    if isinstance(thing, FunctionType):
+        inside = [cell.cell_contents for cell in thing.__closure__ or ()] + list(thing.__defaults__ or ())
+        return _structures(thing.__code__, inside)
+    if isinstance(thing, tuple | list):
+        return _structures(type(thing), thing)
+    if isinstance(thing, Tensor):
+        return Tensor, thing.dim(), thing.dtype
+    return type(thing) if isinstance(thing, _IMMUTABLE) else None
+
+
+def _structures(kind: CodeType | type, parts: Sequence[Any]) -> object:
+    inside = tuple(_structure(part) for part in parts)
+    return None if None in inside else (kind, inside)
+
+
+class _Finder(TorchFunctionMode):
+    """Collects the tensors that want gradients and were neither given to a function nor made by it."""
+
+    def __init__(self, given: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.inside = {id(x): x for x in given}  # held, so that no id is used again
+        self.found: dict[int, Tensor] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for x in tree_leaves((args, kwargs)):
+            if isinstance(x, Tensor) and id(x) not in self.inside and x.requires_grad:
+                self.found[id(x)] = x
+        result = func(*args, **(kwargs or {}))
+        self.inside |= {id(x): x for x in tree_leaves(result) if isinstance(x, Tensor) and id(x) not in self.found}
+        return result
+
+
+def captured_tensors(mod: Mod, score: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
+    """Find the tensors that want gradients and that a `score_mod` uses without being given them: learned biases, slopes, tables.
+
+    Args:
+        mod: takes whole tiles.
+        score: a tile of scores without gradient.
+        indices: of the tile.
+
+    Raises:
+        ConfigError: the result depends on such a tensor by a way that PyTorch does not tell of.
+
+    Example:
+        >>> slope = torch.ones((), requires_grad=True)
+        >>> indices = [torch.zeros(1, 1, 1, 1, dtype=torch.int32)] * 4
+        >>> captured_tensors(lambda score, b, h, q, kv: score - slope * (q - kv), torch.zeros(1, 1, 1, 1), *indices)[0] is slope
+        True
+    """
+    with _Finder([score, *indices]) as finder, torch.enable_grad():
+        result = mod(score, *indices)
+    if isinstance(result, Tensor) and result.requires_grad:
+        if id(result) not in finder.inside:  # the tensor itself, without an operation
+            finder.found[id(result)] = result
+        with torch.enable_grad():
+            again = Captured({key: x.detach() for key, x in finder.found.items()}, None).run(mod, score, *indices)
+        if again.requires_grad:
+            raise ConfigError(
+                "attention: score_mod uses a tensor that requires grad inside a torch.autograd.Function, where it cannot be found; "
+                "index or add it outside of that"
+            )
+    return tuple(finder.found.values())
+
+
+class Captured(TorchFunctionMode):
+    """Runs a `score_mod` with stand-ins for captured tensors, and looks up tables along diagonals once per diagonal.
+
+    Where an index is constant along the diagonals of a tile, as `table[kv_idx - q_idx]` is, a tile has rows + columns - 1 different
+    entries instead of rows * columns. Looking up these, and summing the gradient along diagonals, is ten times as fast.
+
+    Args:
+        stand_ins: by the id of each tensor that is replaced.
+        sums: by the id of each stand-in, where its gradient is summed; None: gradients are those of autograd.
+
+    Example:
+        >>> table, places = torch.tensor([1.0, 2.0, 3.0]), torch.arange(2)
+        >>> Captured({}, None).run(lambda i: table[i - i[:, None] + 1], places).tolist()
+        [[2.0, 3.0], [1.0, 2.0]]
+    """
+
+    def __init__(self, stand_ins: dict[int, Tensor], sums: dict[int, Tensor] | None) -> None:
+        super().__init__()
+        self.stand_ins, self.sums = stand_ins, sums
+
+    def run(self, mod: Mod, *tensors: Tensor) -> Tensor:
+        """Call a function so."""
+        with self:
+            return self._in_place_of(mod(*tensors))
+
+    def _in_place_of(self, thing: Any) -> Any:
+        return self.stand_ins.get(id(thing), thing)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.stand_ins:
+            args = tree_map(self._in_place_of, args)
+            kwargs = tree_map(self._in_place_of, kwargs) if kwargs else kwargs
+        if func is Tensor.__getitem__ and len(args) == 2:
+            return self._look_up(*args)
+        return func(*args, **(kwargs or {}))
+
+    def _look_up(self, table: Tensor, index: Any) -> Tensor:
+        parts = index if isinstance(index, tuple) else (index,)
+        whole = all(isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) for x in parts) and len(parts) == table.dim()
+        if not whole or torch._C._functorch.peek_interpreter_stack() is not None:
+            return table[index]
+        wide = [n for n, x in enumerate(parts) if x.dim() > 1 and (x.shape[-1] > 1 or x.shape[-2] > 1)]
+        line = _diagonals(parts[wide[0]]) if len(wide) == 1 else None
+        if line is None:
+            return self._take(table, parts)
+        columns = parts[wide[0]].shape[-1]
+        picked = self._take(table, tuple(line.unsqueeze(-2) if n == wide[0] else x for n, x in enumerate(parts)))
+        return picked.squeeze(-2).unfold(-1, columns, 1).flip(-2)
+
+    def _take(self, table: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
+        total = None if self.sums is None else self.sums.get(id(table))
+        return table[parts] if total is None else _Take.apply(table, total, *parts)
+
+
+def _diagonals(index: Tensor) -> Tensor | None:
+    """Return the entries (..., rows + columns - 1) of an index that is constant along diagonals, from bottom left to top right."""
+    if index.shape[-1] == 1 or index.shape[-2] == 1:
+        return None
+    line = torch.cat([index[..., 0].flip(-1), index[..., 0, 1:]], dim=-1)
+    return line if torch.equal(line.unfold(-1, index.shape[-1], 1).flip(-2), index) else None
+
+
+class _Take(torch.autograd.Function):
+    """Looks up a table; the gradient is added to a sum in place: autograd would make one of the table's size for each tile."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, total: Tensor, *index: Tensor) -> Tensor:
+        ctx.total, ctx.index = total, index
+        return table[index]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
+        ctx.total.index_put_(ctx.index, grad.to(ctx.total.dtype), accumulate=True)
+        return (None,) * (2 + len(ctx.index))

@@ -1,0 +1,265 @@
+"""Ready functions for `regard.ops.attention`, and for FlexAttention: biases and caps of scores, masks, and how to combine them.
+
+Each returns a function of indices. `and_masks` and `or_masks` combine masks, `in_order` scores.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, ShapeError
+from regard.ops.mod_calls import Mod
+
+
+def alibi(slopes: Tensor) -> Mod:
+    """Subtract from a score what grows with the distance to the key: score - slope_h |q - kv|.
+
+    Press et al. 2022 (arXiv:2108.12409), section 3. With a causal mask the distance is q - kv, as published.
+
+    Args:
+        slopes: (H,), such as `alibi_slopes` makes; they may be learned.
+
+    Example:
+        >>> alibi(torch.tensor([0.5]))(torch.zeros(()), 0, 0, torch.tensor(3), torch.tensor([1, 3])).tolist()
+        [-1.0, 0.0]
+    """
+    _check_axes("alibi", "slopes", slopes, "(H,)", 1)
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return score - slopes[h] * (q_idx - kv_idx).abs()
+
+    return score_mod
+
+
+def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) -> Tensor:
+    """Make the slopes of ALiBi: 2^(-8/H), 2^(-16/H), ... for a power of two of heads.
+
+    For other numbers, those of the next lower power P, then every other one of 2 P.
+
+    Press et al. 2022 (arXiv:2108.12409), section 3, and the authors' code for other numbers of heads.
+
+    Args:
+        num_heads: H.
+        device: where they shall lie.
+
+    Returns:
+        (H,) float32.
+
+    Example:
+        >>> alibi_slopes(3).tolist()
+        [0.0625, 0.00390625, 0.25]
+    """
+    if num_heads < 1:
+        raise ConfigError(f"alibi_slopes: num_heads must be at least 1, found {num_heads}")
+    lower = 2 ** (num_heads.bit_length() - 1)
+    steps = [8 * n / lower for n in range(1, lower + 1)] + [4 * n / lower for n in range(1, 2 * (num_heads - lower), 2)]
+    return torch.tensor([2.0**-step for step in steps], device=device)
+
+
+def relative_bias(table: Tensor) -> Mod:
+    """Add a learned bias for each head and distance, the outermost ones for all distances beyond.
+
+        score + table[h, clamp(kv - q, -R, R) + R]
+
+    Shaw et al. 2018 (arXiv:1803.02155) clip distances so; Raffel et al. 2020 (arXiv:1910.10683), section 2.1, add scalars.
+
+    Args:
+        table: (H, 2 R + 1).
+
+    Example:
+        >>> mod = relative_bias(torch.tensor([[1.0, 2.0, 3.0]]))
+        >>> mod(torch.zeros(()), torch.tensor(0), torch.tensor(0), torch.tensor(5), torch.tensor([1, 5, 6])).tolist()
+        [1.0, 2.0, 3.0]
+    """
+    _check_axes("relative_bias", "table", table, "(H, 2 R + 1)", 2)
+    if table.shape[1] % 2 == 0:
+        raise ShapeError(f"relative_bias: table must be (H, 2 R + 1), an odd number of distances, found {tuple(table.shape)}")
+    reach = table.shape[1] // 2
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return score + table[h, (kv_idx - q_idx).clamp(-reach, reach) + reach]
+
+    return score_mod
+
+
+def soft_cap(cap: float) -> Mod:
+    """Keep scores within -cap and cap: cap tanh(score / cap).
+
+    Gemma Team 2024 (arXiv:2408.00118), section 2.
+
+    Args:
+        cap: above 0.
+
+    Example:
+        >>> soft_cap(2.0)(torch.tensor([0.0, 100.0]), 0, 0, 0, 0).tolist()
+        [0.0, 2.0]
+    """
+    if not cap > 0:
+        raise ConfigError(f"soft_cap: cap must be above 0, found {cap}")
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return cap * torch.tanh(score / cap)
+
+    return score_mod
+
+
+def in_order(*score_mods: Mod) -> Mod:
+    """Apply several changes of a score one after the other.
+
+    Example:
+        >>> in_order(soft_cap(2.0), alibi(torch.tensor([0.5])))(torch.zeros(()), 0, 0, torch.tensor(3), torch.tensor([1])).tolist()
+        [-1.0]
+    """
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        for mod in score_mods:
+            score = mod(score, b, h, q_idx, kv_idx)
+        return score
+
+    return score_mod
+
+
+def causal(offset: int = 0) -> Mod:
+    """Allow the query's own position and what stands before it: kv <= q + offset.
+
+    Args:
+        offset: S - T aligns the last query with the last key, as `regard.ops.causal_mask` does.
+
+    Example:
+        >>> causal()(0, 0, torch.tensor(1), torch.arange(3)).tolist()
+        [True, True, False]
+    """
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return kv_idx <= q_idx + offset
+
+    return mask_mod
+
+
+def sliding_window(left: int, right: int = 0) -> Mod:
+    """Allow `left` keys before the query's position, its own, and `right` after it: -left <= kv - q <= right.
+
+    Beltagy et al. 2020 (arXiv:2004.05150), section 3.1.
+
+    Args:
+        left: at least 0.
+        right: at least 0; 0 makes the window causal.
+
+    Example:
+        >>> sliding_window(1)(0, 0, torch.tensor(2), torch.arange(4)).tolist()
+        [False, True, True, False]
+    """
+    if min(left, right) < 0:
+        raise ConfigError(f"sliding_window: left and right must be at least 0, found {left} and {right}")
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        distance = kv_idx - q_idx
+        return (distance >= -left) & (distance <= right)
+
+    return mask_mod
+
+
+def document(targets: Tensor, sources: Tensor | None = None) -> Mod:
+    """Allow keys of the query's own document: several documents packed into one row.
+
+    Args:
+        targets: (B, T) whole numbers, the document of each query.
+        sources: (B, S), that of each key; None: the same.
+
+    Example:
+        >>> document(torch.tensor([[0, 0, 1]]))(torch.tensor(0), 0, torch.tensor(1), torch.arange(3)).tolist()
+        [True, True, False]
+    """
+    keys = targets if sources is None else sources
+    _check_axes("document", "targets", targets, "(B, T)", 2)
+    _check_axes("document", "sources", keys, "(B, S)", 2)
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return targets[b, q_idx] == keys[b, kv_idx]
+
+    return mask_mod
+
+
+def prefix_lm(lengths: Tensor) -> Mod:
+    """Allow the prefix of each row to every query, and beyond it what `causal` allows.
+
+    Raffel et al. 2020 (arXiv:1910.10683), section 3.2.1.
+
+    Args:
+        lengths: (B,) whole numbers, the length of each row's prefix.
+
+    Example:
+        >>> prefix_lm(torch.tensor([2]))(torch.tensor(0), 0, torch.tensor(0), torch.arange(3)).tolist()
+        [True, True, False]
+    """
+    _check_axes("prefix_lm", "lengths", lengths, "(B,)", 1)
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return (kv_idx <= q_idx) | (kv_idx < lengths[b])
+
+    return mask_mod
+
+
+def padding(lengths: Tensor) -> Mod:
+    """Allow the keys before each row's length.
+
+    Args:
+        lengths: (B,) whole numbers.
+
+    Example:
+        >>> padding(torch.tensor([2]))(torch.tensor(0), 0, torch.tensor(0), torch.arange(3)).tolist()
+        [True, True, False]
+    """
+    _check_axes("padding", "lengths", lengths, "(B,)", 1)
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return kv_idx < lengths[b]
+
+    return mask_mod
+
+
+def and_masks(*mask_mods: Mod) -> Mod:
+    """Allow what every mask allows.
+
+    Example:
+        >>> and_masks(causal(), sliding_window(1, 1))(0, 0, torch.tensor(1), torch.arange(4)).tolist()
+        [True, True, False, False]
+    """
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        allowed = mask_mods[0](b, h, q_idx, kv_idx)
+        for mod in mask_mods[1:]:
+            allowed = allowed & mod(b, h, q_idx, kv_idx)
+        return allowed
+
+    _check_some("and_masks", mask_mods)
+    return mask_mod
+
+
+def or_masks(*mask_mods: Mod) -> Mod:
+    """Allow what at least one mask allows.
+
+    Example:
+        >>> or_masks(causal(), sliding_window(0, 1))(0, 0, torch.tensor(1), torch.arange(4)).tolist()
+        [True, True, True, False]
+    """
+
+    def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        allowed = mask_mods[0](b, h, q_idx, kv_idx)
+        for mod in mask_mods[1:]:
+            allowed = allowed | mod(b, h, q_idx, kv_idx)
+        return allowed
+
+    _check_some("or_masks", mask_mods)
+    return mask_mod
+
+
+def _check_some(what: str, mods: tuple[Mod, ...]) -> None:
+    if not mods:
+        raise ConfigError(f"{what}: give at least one mask")
+
+
+def _check_axes(what: str, name: str, x: Tensor, axes: str, count: int) -> None:
+    if x.dim() != count:
+        raise ShapeError(f"{what}: {name} must be {axes}, found {tuple(x.shape)}")

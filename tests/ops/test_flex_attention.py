@@ -1,0 +1,499 @@
+"""`ops.attention`: equal to FlexAttention and to all scores in memory, forward and backward, by tiles that skip and keep little."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from regard import ops
+from regard.errors import ConfigError, ShapeError
+from regard.ops import flex_attention as module
+from regard.ops import flex_tiles, mod_calls, mods
+from tests.ops.error_rule import FLOOR, Errors, assert_rule
+
+B, H, T, S, D, E = 2, 3, 307, 521, 11, 7
+LEARNED = torch.Generator().manual_seed(11)
+SLOPES = torch.rand(H, generator=LEARNED)
+TABLE = torch.randn(H, 59, generator=LEARNED)
+FULL = torch.randn(H, T, S, generator=LEARNED)
+DOCUMENTS, SOURCES = (torch.arange(n).div(71, rounding_mode="floor") + torch.arange(B)[:, None] for n in (T, S))
+
+Mods = tuple[Any, Any]
+NINE: dict[str, Mods] = {
+    "none": (None, None),
+    "causal": (None, mods.causal()),
+    "sliding window": (None, mods.sliding_window(67, 5)),
+    "documents": (None, mods.document(DOCUMENTS, SOURCES)),
+    "prefix": (None, mods.prefix_lm(torch.tensor([13, 400]))),
+    "alibi": (mods.alibi(SLOPES), mods.causal(S - T)),
+    "relative bias": (mods.relative_bias(TABLE), None),
+    "soft cap": (mods.soft_cap(1.5), mods.and_masks(mods.causal(), mods.document(DOCUMENTS, SOURCES))),
+    "full bias": (
+        lambda score, b, h, q, kv: score * 1.1 + FULL[h, q, kv],
+        mods.or_masks(mods.causal(-3), mods.padding(torch.tensor([0, 17]))),
+    ),
+}
+
+
+def inputs(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, seed: int = 3) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def heads(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    return inputs((B, H, T, D), (B, H, S, D), (B, H, S, E), dtype=dtype)
+
+
+def by_torch(query: Tensor, key: Tensor, value: Tensor, mod: Any, mask: Any, **options: Any) -> Any:
+    """PyTorch's own, without compiler, which on a CPU has a forward pass only."""
+    sizes = (*query.shape[:3], key.shape[2])
+    block = None if mask is None else create_block_mask(mask, *sizes, device="cpu")
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is slow without the compiler
+        return flex_attention(query, key, value, mod, block, **options)
+
+
+# The learned tensors of the others are in float32.
+IN_DOUBLE = [name for name in NINE if name not in ("alibi", "relative bias", "full bias")]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, torch.float32) for name in NINE), *((name, torch.float64) for name in IN_DOUBLE)], ids=str
+)
+def test_forward_equals_flex_attention(name: str, dtype: torch.dtype) -> None:
+    (mod, mask), parts = NINE[name], heads(dtype)
+    near = {"rtol": 1e-6, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}  # both round float32
+    expected = by_torch(*parts, mod, mask)
+    torch.testing.assert_close(ops.attention(*parts, mod, mask_mod=mask), expected, **near)
+    blocks = None if mask is None else create_block_mask(mask, B, H, T, S, device="cpu")
+    torch.testing.assert_close(ops.attention(*parts, mod, blocks), expected, **near)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("name", NINE)
+def test_tiles_equal_all_scores_in_memory(name: str, group: int) -> None:
+    mod, mask = NINE[name]
+    mod = mod if group == 1 or mod is None else lambda score, b, h, q, kv: NINE[name][0](score, b, h // group, q, kv)
+    query, key, value = heads()
+    leaves = [x.requires_grad_() for x in (query.repeat(1, group, 1, 1), key, value)]
+    found = []
+    for more in ({}, {"need_weights": True}):
+        context, *_, lse = ops.attention(*leaves, mod, mask_mod=mask, enable_gqa=group > 1, return_lse=True, **more)
+        parts = (context * inputs(context.shape)[0]).sum() + (lse.nan_to_num(neginf=0.0) * inputs(lse.shape)[0]).sum()
+        found.append([context, lse, *torch.autograd.grad(parts, leaves)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+LEARNERS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Any]]] = {
+    "by distance": ((H, T + S), lambda x: lambda s, b, h, q, kv: s + x[h, kv - q + T]),
+    "by buckets": ((H, 5), lambda x: lambda s, b, h, q, kv: s + x[h, (kv - q).abs().clamp(max=64) // 16]),
+    "by scalars": ((H,), lambda x: lambda s, b, h, q, kv: s * x[h] + x.exp()[0]),
+    "by query": ((B, H, T), lambda x: lambda s, b, h, q, kv: s * x[b, h, q].sigmoid()),
+    "by pairs": ((T, S), lambda x: lambda s, b, h, q, kv: s + x[q, kv]),
+    "row, then column": ((T, S), lambda x: lambda s, b, h, q, kv: s + x[q][kv]),
+    "dot of features": ((S, 2), lambda x: lambda s, b, h, q, kv: s + (x[q] * x[kv]).sum()),
+    "from a sum": ((H, 3), lambda x: lambda s, b, h, q, kv: s + torch.stack([x[h, 0], x[h, 2]]).sum(0) * (q > kv)),
+    "unseen score": ((H, T + S), lambda x: lambda s, b, h, q, kv: x[h, q + kv]),
+    "nothing learned after all": ((H,), lambda x: lambda s, b, h, q, kv: s + 0 * x.shape[0]),
+    "the tensor itself": ((), lambda x: lambda s, b, h, q, kv: x),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_a_score_mod_captures_gets_its_gradient(name: str) -> None:
+    shape, make = LEARNERS[name]
+    parts = [*heads(), *inputs(shape, seed=5)]
+    found = []
+    for more in ({}, {"need_weights": True}):
+        leaves = [x.clone().requires_grad_() for x in parts]
+        context = ops.attention(*leaves[:3], make(leaves[3]), mask_mod=mods.causal(), **more)
+        context = context if isinstance(context, Tensor) else context[0]
+        grads = torch.autograd.grad(context, leaves, inputs(context.shape)[0], allow_unused=True, materialize_grads=True)
+        found.append([context, *grads])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_a_captured_tensor_that_was_computed_from_another_is_not_counted_twice() -> None:
+    query, key, value = heads()
+    logs = inputs((H,), seed=5)[0].requires_grad_()
+
+    def gradient(create_graph: bool, **more: Any) -> Tensor:
+        slopes = logs.exp()
+        mod = lambda s, b, h, q, kv: s - slopes[h] * (q - kv) * 0.1 + logs[h] * (q + kv) * 0.01  # noqa: E731
+        found = ops.attention(query, key, value, mod, **more)
+        context = found if isinstance(found, Tensor) else found[0]
+        return torch.autograd.grad(context.square().sum(), logs, create_graph=create_graph)[0]
+
+    expected = gradient(False, need_weights=True)
+    for create_graph in (False, True):
+        torch.testing.assert_close(gradient(create_graph), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_equal_finite_differences_across_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex_tiles, "ROWS", 16)
+    monkeypatch.setattr(flex_tiles, "COLUMNS", 5)
+    monkeypatch.setattr(module, "BLOCK", 3)
+    leaves = [x.requires_grad_() for x in inputs((1, 2, 19, 3), (1, 1, 11, 3), (1, 1, 11, 2), (2, 32))]
+
+    def call(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> tuple[Tensor, ...]:
+        def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+            return torch.tanh(score + table[h, kv - q + 18]) * 2
+
+        found = ops.attention(
+            query, key, value, score_mod, mask_mod=lambda b, h, q, kv: (q - kv < 5) & (q != 7), enable_gqa=True, return_lse=True
+        )
+        return found[0], found[1].nan_to_num(neginf=0.0)
+
+    assert torch.autograd.gradcheck(call, leaves)
+    assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True)
+
+
+def test_one_tensor_as_query_key_and_value_has_the_same_gradients_with_and_without_a_graph() -> None:
+    x = inputs((B, H, S, D))[0].requires_grad_()
+
+    def first(create_graph: bool, **more: Any) -> Tensor:
+        found = ops.attention(x, x, x, mods.soft_cap(2.0), mask_mod=mods.sliding_window(50), **more)
+        context = found if isinstance(found, Tensor) else found[0]
+        return torch.autograd.grad(context.square().sum(), x, create_graph=create_graph)[0]
+
+    expected = first(False, need_weights=True)
+    for create_graph in (False, True):
+        torch.testing.assert_close(first(create_graph), expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("hold", [torch.nan, torch.inf, 1e30])
+def test_what_a_hidden_key_holds_changes_nothing(hold: float) -> None:
+    def run(filler: float) -> list[Tensor]:
+        query, key, value = heads()
+        key[:, :, 300:], value[:, 1, 290:] = filler, filler
+        leaves = [query.requires_grad_(), key.requires_grad_(), value.requires_grad_()]
+        context = ops.attention(*leaves, lambda s, b, h, q, kv: torch.where(kv < 290, s, -torch.inf), mask_mod=mods.sliding_window(40, 9))
+        return [context, *torch.autograd.grad(context, leaves, torch.ones_like(context))]
+
+    found = run(hold)
+    for one, other in zip(found, run(0.0), strict=True):
+        torch.testing.assert_close(one, other)
+    assert found[2][:, :, 290:].eq(0).all()
+
+
+def test_a_query_of_nan_gives_hidden_values_no_gradient() -> None:
+    query, key, value = heads()
+    query[0, 1, 5] = torch.nan
+    leaves = [query.requires_grad_(), key.requires_grad_(), value.requires_grad_()]
+    context = ops.attention(*leaves, mask_mod=mods.sliding_window(40, 9))
+    assert torch.equal(context.isnan().any(-1).nonzero(), torch.tensor([[0, 1, 5]]))
+    dv = torch.autograd.grad(context, leaves, torch.ones_like(context))[2]
+    assert dv[0, 1, :15].isnan().any(-1).all()
+    assert dv[0, 1, 15:].isfinite().all()
+
+
+def test_a_query_that_sees_a_bad_key_gets_nan_and_the_others_do_not() -> None:
+    query, key, value = heads()
+    key[0, 1, 100, 3] = torch.inf
+    leaves = [query.requires_grad_(), key.requires_grad_(), value.requires_grad_()]
+    context = ops.attention(*leaves, mask_mod=mods.causal())
+    seen = torch.zeros(B, H, T, dtype=torch.bool)
+    seen[0, 1, 100:] = True
+    assert torch.equal(context.isnan().all(-1), seen)
+    assert torch.equal(context.isnan().any(-1), seen)
+    _, dk, dv = torch.autograd.grad(context, leaves, torch.ones_like(context))
+    for part in (dk, dv):
+        assert part[0, 0].isfinite().all()
+        assert part[:, :, T:].eq(0).all()
+
+
+def test_a_query_with_nothing_to_attend_gives_zeros() -> None:
+    query, key, value = (x.requires_grad_() for x in heads())
+    context, lse = ops.attention(query, key, value, mask_mod=lambda b, h, q, kv: (q % 3 > 0) & (q < 300) & (kv != q), return_lse=True)
+    empty = (torch.arange(T) % 3 == 0) | (torch.arange(T) >= 300)
+    assert context[:, :, empty].eq(0).all()
+    assert torch.equal(lse.isneginf(), empty.expand(B, H, T))
+    grads = torch.autograd.grad(context.sum(), (query, key, value))
+    assert all(x.isfinite().all() for x in grads)
+    assert grads[0][:, :, empty].eq(0).all()
+
+
+def test_lengths_of_zero_give_empty_results() -> None:
+    for shape in ((0, H, T, D), (B, 0, T, D), (B, H, 0, D), (B, H, T, D)):
+        query = torch.ones(shape)
+        key = torch.ones(*shape[:2], 0 if shape == (B, H, T, D) else S, D)
+        context = ops.attention(query, key, key, mask_mod=mods.causal())
+        assert context.shape == shape
+        assert context.eq(0).all()
+
+
+def test_areas_equal_area_attention() -> None:
+    leaves = [x.requires_grad_() for x in heads()]
+    window = (torch.arange(S) - torch.arange(T)[:, None]).abs() <= 30
+    found = ops.attention(*leaves, mask_mod=mods.sliding_window(30, 30), max_area=3)
+    expected = ops.area_attention(*leaves, mask=window[None, None], max_area=3)
+    assert isinstance(found, Tensor)
+    assert isinstance(expected, Tensor)
+    grad = inputs(found.shape)[0]
+    both = [[x, *torch.autograd.grad(x, leaves, grad)] for x in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    single = ops.attention(*leaves, mods.alibi(SLOPES.double()), mask_mod=mods.causal(), max_area=1)
+    torch.testing.assert_close(single, ops.attention(*leaves, mods.alibi(SLOPES.double()), mask_mod=mods.causal()), rtol=1e-9, atol=1e-11)
+
+
+def test_weights_are_those_of_the_context() -> None:
+    parts = heads()
+    for more in ({}, {"max_area": 3}):
+        context, weights = ops.attention(*parts, mods.soft_cap(3.0), mask_mod=mods.causal(), need_weights=True, **more)
+        torch.testing.assert_close(weights @ parts[2], context)
+        assert weights[..., 1, 2:].eq(0).all()
+        torch.testing.assert_close(context, ops.attention(*parts, mods.soft_cap(3.0), mask_mod=mods.causal(), **more))
+
+
+@pytest.mark.parametrize(
+    ("mask", "share"),
+    [
+        (mods.causal(), 0.6),
+        (mods.sliding_window(100), 0.25),
+        (lambda b, h, q, kv: (q < 128) & (kv >= 1024), 0.1),
+        (lambda b, h, q, kv: q < -1, 0),
+    ],
+)
+def test_blocks_in_which_nothing_is_allowed_are_skipped(mask: Any, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, scores = [], flex_tiles._scores
+
+    def counted(*given: Any) -> Tensor:
+        found = scores(*given)
+        computed.append(found.numel())
+        return found
+
+    monkeypatch.setattr(flex_tiles, "_scores", counted)
+    parts = [x.requires_grad_() for x in inputs((1, 1, 2048, D), (1, 1, 2048, D), (1, 1, 2048, E))]
+    context = ops.attention(*parts, mask_mod=mask)
+    forward = sum(computed)
+    assert forward <= share * 2048**2
+    assert forward > 0 or not share
+    torch.autograd.grad(context.sum(), parts)
+    assert sum(computed) == 2 * forward
+    expected, _ = ops.attention(*parts, mask_mod=mask, need_weights=True)
+    torch.testing.assert_close(context, expected)
+
+
+def test_a_block_mask_decides_in_its_empty_and_full_blocks_whatever_its_function_says() -> None:
+    counts, indices = (
+        torch.tensor([[[1, 0, 2, 1, 1]]], dtype=torch.int32),
+        torch.tensor([[[[2, 0, 1], [0, 1, 2], [1, 0, 2], [0, 1, 2], [2, 1, 0]]]]),
+    )
+    full, where = (
+        torch.tensor([[[0, 2, 0, 1, 0]]], dtype=torch.int32),
+        torch.tensor([[[[2, 0, 1], [1, 2, 0], [1, 0, 2], [1, 2, 0], [0, 1, 2]]]]),
+    )
+    mask = BlockMask.from_kv_blocks(
+        counts, indices.int(), full, where.int(), BLOCK_SIZE=(64, 192), mask_mod=lambda b, h, q, kv: (q + kv) % 3 > 0, seq_lengths=(T, S)
+    )
+    parts = heads()
+    expected = by_torch_blocks(*parts, mask)
+    torch.testing.assert_close(ops.attention(*parts, block_mask=mask), expected)
+    torch.testing.assert_close(ops.attention(*parts, block_mask=mask, need_weights=True)[0], expected)
+
+
+def by_torch_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) -> Tensor:
+    kinds = mask.to_dense().repeat_interleave(64, -2)[..., :T, :].repeat_interleave(192, -1)[..., :S].bool()
+    full = torch.zeros(5, 3, dtype=torch.bool)
+    full[1, 1] = full[1, 2] = full[3, 1] = True
+    full = full.repeat_interleave(64, 0)[:T].repeat_interleave(192, 1)[:, :S]
+    asked = (torch.arange(T)[:, None] + torch.arange(S)) % 3 > 0
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=(kinds & asked) | full)
+
+
+def test_blocks_are_those_of_torch() -> None:
+    for name, (_, mask) in NINE.items():
+        if mask is None:
+            continue
+        mine, theirs = ops.attention_blocks(mask, B, H, 256, 512), create_block_mask(mask, B, H, 256, 512, device="cpu")
+        assert torch.equal(mine.to_dense().expand(B, H, -1, -1), theirs.to_dense()), name
+        assert mine.full_kv_num_blocks is not None
+        assert theirs.full_kv_num_blocks is not None
+        assert torch.equal(mine.full_kv_num_blocks.expand(B, H, -1), theirs.full_kv_num_blocks), name
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+import torch
+from regard import ops
+from regard.ops import mods
+torch.set_num_threads(1)
+length, weights = int(sys.argv[1]), sys.argv[2] == "all"
+query, key, value = (torch.randn(1, 2, length, 32, requires_grad=True) for _ in range(3))
+slopes = torch.ones(2, requires_grad=True)
+small = [x[:, :, :64] for x in (query, key, value)]
+ops.attention(*small, mods.alibi(slopes), mask_mod=mods.causal()).sum().backward()
+Path("/proc/self/clear_refs").write_text("5")
+before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+found = ops.attention(query, key, value, mods.alibi(slopes), mask_mod=mods.causal(), need_weights=weights)
+(found[0] if weights else found).sum().backward()
+peak = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")) * 1024
+print(peak - before)
+"""
+
+
+def peak(length: int, which: str) -> int:
+    done = subprocess.run([sys.executable, "-c", PEAK, str(length), which], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("length", [2048, pytest.param(8192, marks=pytest.mark.slow)])
+def test_memory_is_at_most_a_tenth_of_that_of_all_scores(length: int) -> None:
+    share = {2048: 0.2, 8192: 0.1}[length]  # at 2,048 what does not grow with the length, 10 MiB, still counts
+    assert peak(length, "tiles") <= share * peak(length, "all")
+
+
+@pytest.mark.parametrize("name", ["causal", "alibi", "relative bias", "soft cap"])
+def test_bfloat16_keeps_the_error_rule(name: str) -> None:
+    mod, mask = NINE[name]
+
+    def errors(seed: int) -> list[Errors]:
+        parts = inputs((B, H, T, D), (B, H, S, D), (B, H, S, E), dtype=torch.bfloat16, seed=seed)
+        found = []
+        for dtype, plain in ((torch.bfloat16, False), (torch.bfloat16, True), (torch.float64, False)):
+            leaves = [x.to(dtype).requires_grad_() for x in parts]
+            context = in_full(*leaves, mod, mask) if plain else ops.attention(*leaves, mod, mask_mod=mask)
+            grad = inputs(context.shape, dtype=torch.bfloat16)[0].to(dtype)
+            found.append([context.detach(), *torch.autograd.grad(context, leaves, grad)])
+        room = FLOOR * torch.finfo(torch.bfloat16).eps
+        return [
+            Errors(float((fast - right).abs().max()), float((plain - right).abs().max()), room * float(right.abs().max()))
+            for fast, plain, right in zip(*found, strict=True)
+        ]
+
+    assert_rule(errors, 3, range(4, 12))
+
+
+def in_full(query: Tensor, key: Tensor, value: Tensor, mod: Any, mask: Any) -> Tensor:
+    """All of it in the type of the tensors."""
+    b, h = torch.arange(B)[:, None, None, None], torch.arange(H)[:, None, None]
+    q, kv = torch.arange(T)[:, None], torch.arange(S)
+    scores = (query * D**-0.5) @ key.mT
+    scores = scores if mod is None else mod(scores, b, h, q, kv).to(scores.dtype)
+    return ops.masked_softmax(scores, None if mask is None else mask(b, h, q, kv).expand(scores.shape)) @ value
+
+
+def test_autocast_decides_the_type() -> None:
+    parts = heads(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ops.attention(*parts).dtype == torch.bfloat16  # type: ignore[union-attr]
+        assert ops.attention(*(x.double() for x in parts)).dtype == torch.float64  # type: ignore[union-attr]
+
+
+def test_a_tensor_that_cannot_be_found_is_refused() -> None:
+    class Twice(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            return grads[0] * 2
+
+    slope = torch.ones((), requires_grad=True)
+    with pytest.raises(ConfigError, match=r"inside a torch.autograd.Function"):
+        ops.attention(*heads(torch.float32), lambda s, b, h, q, kv: s + Twice.apply(slope))
+
+
+def test_a_function_is_tried_once_for_each_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mod_calls, "_KNOWN", {})
+    calls = []
+    monkeypatch.setattr(mod_calls, "_vmapped", lambda mod, name: calls.append(name) or mod)
+    for slope in (0.5, 0.25):
+        ops.attention(*heads(torch.float32), lambda s, b, h, q, kv, slope=slope: s + slope * q)
+    assert calls == ["score_mod"]
+    ops.attention(*heads(torch.float32), mods.in_order(mods.soft_cap(2.0)))
+    ops.attention(*heads(torch.float32), mods.in_order(mods.alibi(SLOPES)))
+    assert calls == ["score_mod"] * 3
+
+
+def test_tables_are_looked_up_along_diagonals() -> None:
+    table, (q, kv) = torch.randn(3, 40), (torch.arange(7)[:, None], torch.arange(11))
+    h = torch.tensor([[[1]], [[2]]])
+    for index in ((h, kv - q + 9), (h, (kv - q).clamp(-2, 3) + 5), (h, q + kv), (h, q), (torch.tensor(1), kv), (h, torch.tensor(3))):
+        found = mod_calls.Captured({}, None).run(lambda i=index: table[i])
+        assert torch.equal(found, table[index])
+    assert mod_calls._diagonals(kv - q) is not None
+    assert mod_calls._diagonals(kv + q) is None
+
+
+class Cuda:
+    """Stands for PyTorch's kernels, and keeps what it was given."""
+
+    def __call__(self, *tensors: Any, **options: Any) -> Any:
+        self.given, self.options = tensors, options
+        found = by_torch(*tensors[:3], tensors[3], tensors[4] and tensors[4].mask_mod, **options)
+        return found
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
+    stand_in = Cuda()
+    monkeypatch.setattr(module, "_is_fused", lambda query: True)
+    monkeypatch.setattr(module, "_flex_attention", lambda: stand_in)
+    return stand_in
+
+
+def test_a_gpu_is_handed_over_to_flex_attention(cuda: Cuda) -> None:
+    parts, mod = heads(torch.float32), mods.soft_cap(2.0)
+    context, lse = ops.attention(*parts, mod, mask_mod=mods.causal(), scale=0.5, return_lse=True)
+    assert isinstance(cuda.given[4], BlockMask)
+    assert cuda.given[3] is mod
+    assert cuda.options["scale"] == 0.5
+    monkey = ops.attention(*parts, mod, mask_mod=mods.causal(), scale=0.5, return_lse=True, need_weights=True)
+    torch.testing.assert_close((context, lse), (monkey[0], monkey[2]))
+    torch.testing.assert_close(ops.attention(*parts), ops.attention(*parts, need_weights=True)[0])
+
+
+@pytest.mark.gpu
+def test_a_gpu_computes_and_trains() -> None:
+    parts = [x.to("cuda", torch.float32).requires_grad_() for x in inputs((B, H, 256, 32), (B, H, 256, 32), (B, H, 256, 32))]
+    slopes = mods.alibi_slopes(H, device="cuda")
+    context = ops.attention(*parts, mods.alibi(slopes), mask_mod=mods.causal())
+    expected, _ = ops.attention(*parts, mods.alibi(slopes), mask_mod=mods.causal(), need_weights=True)
+    torch.testing.assert_close(context, expected, rtol=1e-2, atol=1e-2)  # TF32
+    grads = [torch.autograd.grad(x.square().sum(), parts) for x in (context, expected)]
+    torch.testing.assert_close(*grads, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mods.alibi(torch.ones(2, 2)), r"slopes must be \(H,\), found \(2, 2\)"),
+        (lambda: mods.alibi_slopes(0), "num_heads must be at least 1"),
+        (lambda: mods.relative_bias(torch.ones(2, 4)), "an odd number of distances"),
+        (lambda: mods.soft_cap(0.0), "cap must be above 0"),
+        (lambda: mods.sliding_window(-1), "must be at least 0"),
+        (lambda: mods.document(torch.ones(3)), r"targets must be \(B, T\)"),
+        (lambda: mods.prefix_lm(torch.ones(3, 1)), r"lengths must be \(B,\)"),
+        (lambda: mods.padding(torch.ones(3, 1)), r"lengths must be \(B,\)"),
+        (mods.and_masks, "at least one mask"),
+        (mods.or_masks, "at least one mask"),
+    ],
+)
+def test_a_ready_function_refuses_what_means_nothing(call: Any, message: str) -> None:
+    with pytest.raises((ConfigError, ShapeError), match=message):
+        call()
+
+
+def test_slopes_are_those_of_the_published_code() -> None:
+    assert mods.alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+    assert mods.alibi_slopes(12).tolist() == pytest.approx([2.0**-n for n in range(1, 9)] + [2.0 ** (-n / 2) for n in (1, 3, 5, 7)])
