@@ -179,7 +179,8 @@ class _Attend(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, lse_grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad, lse_grad = grads
         query, key, value, out, lse, *captured = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3] + ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -231,12 +232,12 @@ class Captured(TorchFunctionMode):
         if not whole or torch._C._functorch.peek_interpreter_stack() is not None:
             return table[index]
         wide = [n for n, x in enumerate(parts) if x.dim() > 1 and (x.shape[-1] > 1 or x.shape[-2] > 1)]
-        line = _diagonals(parts[wide[0]]) if len(wide) == 1 else None
+        twice = torch.is_grad_enabled() and self.sums is None  # the way along diagonals can be differentiated once
+        line = None if twice or len(wide) != 1 else _diagonals(parts[wide[0]])
         if line is None:
             return self._take(table, parts)
-        columns = parts[wide[0]].shape[-1]
         picked = self._take(table, tuple(line.unsqueeze(-2) if n == wide[0] else x for n, x in enumerate(parts)))
-        return picked.squeeze(-2).unfold(-1, columns, 1).flip(-2)
+        return _Spread.apply(picked.squeeze(-2), *parts[wide[0]].shape[-2:])
 
     def _take(self, table: Tensor, parts: tuple[Tensor, ...]) -> Tensor:
         total = None if self.sums is None else self.sums.get(id(table))
@@ -245,10 +246,35 @@ class Captured(TorchFunctionMode):
 
 def _diagonals(index: Tensor) -> Tensor | None:
     """Return the entries (..., rows + columns - 1) of an index that is constant along diagonals, from bottom left to top right."""
-    if index.shape[-1] == 1 or index.shape[-2] == 1:
+    rows, columns = index.shape[-2:]
+    if rows == 1 or columns == 1:
         return None
     line = torch.cat([index[..., 0].flip(-1), index[..., 0, 1:]], dim=-1)
-    return line if torch.equal(line.unfold(-1, index.shape[-1], 1).flip(-2), index) else None
+    # Bytes of differences: several times as fast as torch.equal.
+    differences = _spread(line, rows, columns).bitwise_xor(index).contiguous().view(torch.uint8)
+    return None if differences.amax() else line
+
+
+def _spread(line: Tensor, rows: int, columns: int) -> Tensor:
+    """Write a line of diagonals (..., rows + columns - 1) out as (..., rows, columns)."""
+    # Not flip, whose result has rows and columns the other way round in memory.
+    return line.unfold(-1, columns, 1).index_select(-2, torch.arange(rows - 1, -1, -1))
+
+
+class _Spread(torch.autograd.Function):
+    """Writes out diagonals; the gradient is summed along them."""
+
+    @staticmethod
+    def forward(ctx: Any, line: Tensor, rows: int, columns: int) -> Tensor:
+        ctx.rows, ctx.size = rows, rows + columns - 1
+        return _spread(line, rows, columns)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # Rows that are one longer than the diagonals, read as if they were not, are moved by one place each.
+        upright = F.pad(grads[0].index_select(-2, torch.arange(ctx.rows - 1, -1, -1)), (0, ctx.rows))
+        moved = upright.flatten(-2)[..., : ctx.rows * ctx.size].unflatten(-1, (ctx.rows, ctx.size))
+        return moved.sum(-2), None, None
 
 
 class _Take(torch.autograd.Function):
@@ -260,6 +286,6 @@ class _Take(torch.autograd.Function):
         return table[index]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, ...]:
-        ctx.total.index_put_(ctx.index, grad.to(ctx.total.dtype), accumulate=True)
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
+        ctx.total.index_put_(ctx.index, grads[0].to(ctx.total.dtype), accumulate=True)
         return (None,) * (2 + len(ctx.index))
