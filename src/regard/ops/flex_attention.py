@@ -280,7 +280,8 @@ def _by_flex_attention(
 
     query, key = tensors[:2]
     if mask_mod is not None:
-        block_mask = attention_blocks(mask_mod, *query.shape[:3], key.shape[2], device=query.device)
+        batch, heads, target = query.shape[:3]
+        block_mask = attention_blocks(mask_mod, batch, heads, target, key.shape[2], device=query.device)
     options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa}
     if return_lse:
         context, more = _flex_attention()(*tensors, score_mod, block_mask, return_aux=AuxRequest(lse=True), **options)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -229,7 +230,7 @@ class Captured(TorchFunctionMode):
     def _look_up(self, table: Tensor, index: Any) -> Tensor:
         parts = index if isinstance(index, tuple) else (index,)
         whole = all(isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) for x in parts) and len(parts) == table.dim()
-        if not whole or torch._C._functorch.peek_interpreter_stack() is not None:
+        if not whole or peek_interpreter_stack() is not None:
             return table[index]
         wide = [n for n, x in enumerate(parts) if x.dim() > 1 and (x.shape[-1] > 1 or x.shape[-2] > 1)]
         twice = torch.is_grad_enabled() and self.sums is None  # the way along diagonals can be differentiated once
