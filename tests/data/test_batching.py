@@ -7,8 +7,10 @@ import time
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from regard.data.batching import PlannedBatch, collate, padding_share, plan_batches
+from regard.data.batching import PlannedBatch, _sorted_by_length, collate, padding_share, plan_batches
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.errors import ConfigError, DataError, ShapeError
 
@@ -38,6 +40,12 @@ def test_plan_is_a_function_of_seed_and_epoch() -> None:
     members = [{frozenset(batch.indices) for batch in plan} for plan in plans.values()]
     for first, second in [(0, 1), (0, 2), (1, 2)]:
         assert len(members[first] & members[second]) < 0.2 * len(members[first])
+
+
+@given(pairs=st.lists(st.tuples(st.sampled_from([1, 2, 5, 65535, 65536]), st.sampled_from([-0.5, -0.0, 0.0, 0.25, 7.0])), max_size=41))
+def test_pairs_are_sorted_as_by_lexsort(pairs: list[tuple[int, float]]) -> None:
+    longest, lean = np.array([pair[0] for pair in pairs], np.int64), np.array([pair[1] for pair in pairs], float)
+    assert _sorted_by_length(lean, longest).tolist() == np.lexsort((lean, longest)).tolist()
 
 
 def test_plan_of_these_lengths_never_changes() -> None:

@@ -56,6 +56,30 @@ def test_words_are_encoded_as_in_their_line(kind: str, blocks: list[list[str]]) 
         assert [ids.tolist() for ids in encoder.encode(lines)] == vocabulary.encode_ids(lines)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    lines=st.lists(st.one_of(st.binary(max_size=9), st.sampled_from([b"ein Hund", b"a\r", b"\xe4 b", b" ", b"\xc2\xa0", b""])), max_size=9)
+)
+def test_bytes_are_encoded_as_their_text(kind: str, lines: list[bytes]) -> None:
+    texts = [line.decode("utf-8", errors="replace") for line in lines]
+    found = TextEncoder(VOCABULARIES[kind]).encode_bytes(lines)
+    assert [ids.tolist() for ids in found.tokens] == VOCABULARIES[kind].encode_ids(texts)
+    assert found.blank.tolist() == [not text.strip() for text in texts]
+
+
+def test_a_text_that_becomes_another_is_learned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_encoder, "_MAX_WORDS", 8)
+    encoder = TextEncoder(VOCABULARIES["bpe"])
+    encoder.encode(["ein Hund bellt laut", "ein Hund bellt nie"])
+    for _ in range(2):
+        assert len(encoder.encode(["a dog barks", "no dog barks"])) == 2
+    lookups: list[int] = []
+    learn = TextEncoder._learn
+    monkeypatch.setattr(TextEncoder, "_learn", lambda self, names: lookups.append(len(names)) or learn(self, names))
+    encoder.encode(["a dog barks"])
+    assert lookups == []
+
+
 def test_no_more_words_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_encoder, "_MAX_WORDS", 5)
     vocabulary = VOCABULARIES["bpe"]

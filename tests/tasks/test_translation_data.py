@@ -156,7 +156,7 @@ def test_what_is_encoded_is_read_again_only_if_it_has_to_be(tmp_path: Path, monk
     # The files were written just now; as if that were some time ago.
     facts.write_text(facts.read_text().replace("false", "true"))
     touched: list[str] = []
-    for place, name in ((shards, "scan_lines"), (shards, "stream_pairs"), (shards, "stream_lines")):
+    for place, name in ((shards, "scan_lines"), (shards, "stream_pairs"), (shards, "stream_bytes")):
         original = getattr(place, name)
         monkeypatch.setattr(place, name, lambda *args, name=name, original=original: touched.append(name) or original(*args))
     assert trained(config, tmp_path / "run").weights_sha256 == whole.weights_sha256
@@ -167,7 +167,7 @@ def test_what_is_encoded_is_read_again_only_if_it_has_to_be(tmp_path: Path, monk
         touched.clear()
         damage()
         assert trained(config, tmp_path / "run").weights_sha256 == whole.weights_sha256
-        assert "stream_pairs" in touched
+        assert "stream_bytes" in touched
         assert ids.read_bytes() == content
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from regard.config import TrainingConfig
@@ -45,6 +49,46 @@ def test_cosine_and_linear_differ_off_the_middle() -> None:
 
 def test_without_warm_up_the_first_update_has_the_full_rate() -> None:
     assert rate(1, schedule="inverse_sqrt") == PEAK
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+def test_updates_are_those_of_torch(kind: Any) -> None:
+    config = TrainingConfig(optimizer=kind, weight_decay=0.1)
+    own = nn.Linear(3, 2)
+    other = copy.deepcopy(own)
+    optimizer = build_optimizer(own, config)
+    shared = {"lr": config.learning_rate, "fused": True} | ({} if kind == "sgd" else {"betas": config.betas, "eps": config.eps})
+    groups = [{"params": [other.weight], "weight_decay": 0.1}, {"params": [other.bias], "weight_decay": 0.0}]
+    reference = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[kind](groups, **shared)
+    for _ in range(3):
+        for model, steps in ((own, optimizer), (other, reference)):
+            steps.zero_grad()
+            assert all(parameter.grad is None for parameter in model.parameters())
+            (model(torch.tensor([1.0, -2.0, 3.0])) - 1).square().sum().backward()
+            steps.step()
+    assert torch.equal(own.weight, other.weight)
+    assert torch.equal(own.bias, other.bias)
+
+
+LIGHT = """
+import sys, torch
+from torch import nn
+from regard.config import TrainingConfig
+from regard.training import build_optimizer
+from regard.training.memory_check import check_memory
+check_memory(lambda: nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2), nn.LSTM(2, 2)))
+for kind in ("adamw", "adam", "sgd"):
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(model, TrainingConfig(optimizer=kind))
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_training_does_not_import_the_compiler_of_torch() -> None:
+    assert subprocess.run([sys.executable, "-c", LIGHT], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])

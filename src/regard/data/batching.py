@@ -137,7 +137,7 @@ def plan_batches(
     lean = source - target + generator.random(len(longest)) * _JITTER
     # Back and forth, so that the pairs on either side of a step in length lean the same way.
     np.negative(lean, out=lean, where=longest % 2 == 0)
-    order = np.lexsort((lean, longest)).astype(np.int32)
+    order = _sorted_by_length(lean, longest).astype(np.int32)
     bounds = _cut(longest, batch_tokens)
     tokens = np.add.reduceat(target[order], bounds[:-1]) if len(order) else np.zeros(0, np.int64)
     return BatchPlan(order, bounds, tokens, np.argsort(generator.random(len(tokens)), kind="stable"))
@@ -229,6 +229,22 @@ def _with_eos(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequen
     if len(source) and min(source.min(), target.min()) < 0:
         raise DataError(f"a length of {min(source.min(), target.min())} tokens: expected 0 or more")
     return source + 1, target + 1
+
+
+def _sorted_by_length(lean: np.ndarray, longest: np.ndarray) -> np.ndarray:
+    """Return `np.lexsort((lean, longest))`, several times as fast: lengths are few, and their sort is one by digits."""
+    order = np.argsort(longest.astype(np.uint16) if longest.max(initial=0) < 2**16 else longest, kind="stable")
+    lean, start = lean[order], 0
+    for count in np.bincount(longest).tolist() if len(longest) else []:
+        if count > 1:
+            own = lean[start : start + count]
+            places = np.argsort(own)
+            ranked = own[places]
+            if (ranked[1:] == ranked[:-1]).any():  # equal ones stay in their order
+                places = np.argsort(own, kind="stable")
+            order[start : start + count] = order[start : start + count][places]
+        start += count
+    return order
 
 
 def _cut(longest: np.ndarray, batch_tokens: int) -> np.ndarray:

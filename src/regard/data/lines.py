@@ -66,10 +66,24 @@ def stream_lines(path: str | Path) -> Iterator[str]:
         >>> list(stream_lines(os.devnull))
         []
     """
+    return (line.decode("utf-8", errors="replace") for line in stream_bytes(path))
+
+
+def stream_bytes(path: str | Path) -> Iterator[bytes]:
+    r"""Yield the lines that `stream_lines` yields, not yet decoded.
+
+    Raises:
+        DataError: see `read_lines`; raised when the iteration comes there.
+
+    Example:
+        >>> import os
+        >>> list(stream_bytes(os.devnull))
+        []
+    """
     done = 0
     try:
         with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
-            for line in iter_lines(stream):
+            for line in _undecoded(stream):
                 yield line
                 done += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -154,11 +168,18 @@ def iter_lines(stream: BinaryIO) -> Iterator[str]:
         >>> list(iter_lines(io.BytesIO(b"\xef\xbb\xbfa\rb\r\n\xff")))
         ['a\rb', '�']
     """
-    for number, raw in enumerate(cast(Iterable[bytes], stream)):
-        line = raw.removeprefix(codecs.BOM_UTF8) if number == 0 else raw
-        if not line:  # a byte order mark and nothing after it: no line
-            continue
-        yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors="replace")
+    return (line.decode("utf-8", errors="replace") for line in _undecoded(stream))
+
+
+def _undecoded(stream: BinaryIO) -> Iterator[bytes]:
+    lines = iter(cast(Iterable[bytes], stream))
+    for first in lines:
+        line = first.removeprefix(codecs.BOM_UTF8)
+        if line:  # a byte order mark and nothing after it: no line
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+        break
+    for line in lines:
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def single_line(text: str) -> str:

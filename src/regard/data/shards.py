@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from regard.data.file_digests import FileDigest, find_digest
-from regard.data.lines import scan_lines, stream_lines
+from regard.data.lines import scan_lines, stream_bytes
 from regard.data.parallel import SentencePair, file_digest, line_count, stream_pairs
 from regard.errors import DataError
 
+Item = TypeVar("Item")
 Shard = tuple[Path, ...]
 """The source file and the target file, or the one file of both."""
 
@@ -70,34 +72,45 @@ class ParallelText:
         for shard, size in zip(self.shards, self.sizes, strict=True):
             yield from self._whole(shard, stream_pairs(*shard), size)
 
-    def blocks(self, size: int) -> Iterator[tuple[int, list[SentencePair]]]:
-        """Yield lists of `size` pairs, the last one perhaps shorter, each with the number of its first pair.
+    def blocks(self, size: int) -> Iterator[tuple[int, tuple[list[bytes], list[bytes]]]]:
+        """Yield sources and targets of `size` pairs in UTF-8, the last ones perhaps fewer, with the number of their first pair.
 
         Raises:
             DataError: see `__iter__`.
         """
-        pairs, first = iter(self), 0
-        while block := list(islice(pairs, size)):
-            yield first, block
-            first += len(block)
+        first = 0
+        if len(self.shards[0]) == 2:
+            sources, targets = self.side(0), self.side(1)
+            while block := list(islice(sources, size)):
+                yield first, (block, list(islice(targets, len(block))))
+                first += len(block)
+            for _ in targets:  # its end is where a change shows
+                pass
+        else:
+            pairs = iter(self)
+            while found := list(islice(pairs, size)):
+                yield first, ([source.encode() for source, _ in found], [target.encode() for _, target in found])
+                first += len(found)
 
-    def side(self, number: int) -> Iterator[str]:
-        """Yield the sources (0) or the targets (1).
+    def side(self, number: int) -> Iterator[bytes]:
+        """Yield the sources (0) or the targets (1), in UTF-8.
 
         Raises:
             DataError: see `__iter__`.
         """
         for shard, size in zip(self.shards, self.sizes, strict=True):
             if len(shard) == 1:
-                yield from (pair[number] for pair in self._whole(shard, stream_pairs(shard[0]), size))
+                yield from (pair[number].encode() for pair in self._whole(shard, stream_pairs(shard[0]), size))
             else:
-                yield from self._whole((shard[number],), stream_lines(shard[number]), size)
+                yield from self._whole((shard[number],), stream_bytes(shard[number]), size)
 
     @staticmethod
-    def _whole(files: Shard, items: Iterator, size: int) -> Iterator:
+    def _whole(files: Shard, items: Iterator[Item], size: int) -> Iterator[Item]:
+        """Yield the first `size` items; at the end raise if there were more or fewer."""
         found = 0
         for item in items:
-            yield item
+            if found < size:
+                yield item
             found += 1
         if found != size:
             raise DataError(f"{files[-1]}: changed while it was read, {line_count(found)} where {size} were")

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
+from regard.data.lines import whole_characters
 from regard.data.token_arrays import FlatTokens, sequence_offsets
 from regard.data.vocabulary import IMPORTED, Vocabulary
+from regard.data.word_table import LONGEST, Words, WordTable, split_words
 from regard.progress import stage
 
 _MAX_WORDS = 2**18
-_LONGEST_WORD = 40
 BLOCK = 16384
 """Lines that are encoded together."""
 
 
-class TextEncoder:
-    """Encode lines as `Vocabulary.encode_ids` does, to the same tokens, some ten times as fast where words repeat.
+class EncodedLines(NamedTuple):
+    """Lines as tokens.
 
-    In every kind of vocabulary but `character` and `sentencepiece` a word between single spaces is tokenized whatever stands beside it,
-    so each word need be split into tokens once. Lines with any other white space (two spaces, a tab, a space at an end) are encoded
-    whole.
+    Attributes:
+        tokens: of each line.
+        blank: (N,) which lines hold nothing but white space.
+    """
+
+    tokens: FlatTokens
+    blank: np.ndarray
+
+
+class TextEncoder:
+    """Encode lines as `Vocabulary.encode_ids` does, to the same tokens, many times as fast where words repeat.
+
+    In every kind of vocabulary but `sentencepiece` a word between single spaces is tokenized whatever stands beside it, so each word need
+    be split into tokens once. Lines with any other white space (two spaces, a tab, a space at an end) are encoded whole.
 
     Args:
         vocabulary: turns text into tokens.
@@ -35,9 +47,8 @@ class TextEncoder:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        # The ids of a word, as bytes of 32-bit integers. The first word of a line has a space behind it: in `bpe` it is another word.
-        self._known: dict[str, bytes] = {}
-        self._passing: dict[str, bytes] = {}  # of this block only
+        self._known = WordTable(_MAX_WORDS)
+        self._clear()
 
     def encode_all(self, lines: Sequence[str], name: str) -> FlatTokens:
         """Return the tokens of each line as `encode` does, as a stage called "Encoding NAME"."""
@@ -46,66 +57,93 @@ class TextEncoder:
             for start in range(0, max(1, len(lines)), BLOCK):
                 blocks.append(self.encode(lines[start : start + BLOCK]))
                 encoding.advance(len(lines[start : start + BLOCK]))
-        return FlatTokens(
-            np.concatenate([each.ids for each in blocks]), sequence_offsets(np.concatenate([each.lengths for each in blocks]))
-        )
+        return FlatTokens.joined(blocks)
 
     def encode(self, lines: Sequence[str]) -> FlatTokens:
         """Return the tokens of each line."""
-        if self.vocabulary.kind in ("character", IMPORTED):
-            return FlatTokens.of(self.vocabulary.encode_ids(lines))
-        split = [line.split(" ") for line in lines]
-        for words in split:
-            words[0] += " "
-        counts = np.fromiter(map(len, split), np.int64, len(split))
-        words = list(chain.from_iterable(split))
-        irregular = self._learn(set(words))
-        if not irregular:
-            return self._joined(words, counts)
-        apart = np.zeros(len(lines), bool)
-        flags = np.fromiter((word in irregular for word in words), bool, len(words))
-        apart[np.repeat(np.arange(len(lines)), counts)[flags]] = True
-        whole = self.vocabulary.encode_ids([lines[number] for number in np.flatnonzero(apart).tolist()])
-        regular = [words for words, alone in zip(split, apart, strict=True) if not alone]
-        rest = self._joined(list(chain.from_iterable(regular)), counts[~apart])
-        both = FlatTokens(
-            np.concatenate([rest.ids, FlatTokens.of(whole).ids]), sequence_offsets(np.concatenate([rest.lengths, list(map(len, whole))]))
-        )
-        order = np.empty(len(lines), np.int64)
-        order[np.concatenate([np.flatnonzero(~apart), np.flatnonzero(apart)])] = np.arange(len(lines))
-        return both.chosen(order)
+        return self.encode_bytes([whole_characters(line).encode() for line in lines]).tokens
 
-    def _learn(self, words: set[str]) -> set[str]:
-        """Encode the words that are new; return those that have to be encoded with their line."""
-        new = words.difference(self._known)
+    def encode_bytes(self, lines: Sequence[bytes]) -> EncodedLines:
+        """Encode lines of UTF-8, as which they are read from a file; bytes that are none stand for U+FFFD."""
+        if not lines:
+            return EncodedLines(FlatTokens.of([]), np.zeros(0, bool))
+        text = b"\n".join(lines) + b"\n"
+        if self.vocabulary.kind == IMPORTED or text.count(b"\n") != len(lines):
+            return self._whole(lines)
+        words = split_words(text)
+        numbers = self._numbers(words)
+        sizes = self._sizes[numbers]
+        stops = np.cumsum(sizes)
+        # Token by token: where it stands among the tokens of all known words.
+        places = np.repeat(self._firsts[numbers] - (stops - sizes), sizes)
+        places += np.arange(len(places))
+        tokens = FlatTokens(self._ids[places], np.concatenate([np.zeros(1, np.int64), stops[words.ends]]))
+        blank = np.zeros(len(lines), bool)
+        apart = np.unique(np.searchsorted(words.ends, np.flatnonzero(self._irregular[numbers])))
+        self._forget()
+        if not len(apart):
+            return EncodedLines(tokens, blank)
+        whole = self._whole([lines[number] for number in apart.tolist()])
+        blank[apart] = whole.blank
+        order = np.arange(len(lines))
+        order[apart] = len(lines) + np.arange(len(apart))
+        return EncodedLines(FlatTokens.joined([tokens, whole.tokens]).chosen(order), blank)
+
+    def _whole(self, lines: Sequence[bytes]) -> EncodedLines:
+        """Encode lines without looking at their words."""
+        texts = [line.decode("utf-8", errors="replace") for line in lines]
+        blank = np.fromiter((not text.strip() for text in texts), bool, len(texts))
+        return EncodedLines(FlatTokens.of(self.vocabulary.encode_ids(texts)), blank)
+
+    def _numbers(self, words: Words) -> np.ndarray:
+        """Return the number of each word, whose tokens are `ids[firsts[number] :][: sizes[number]]`; learn those that are new."""
+        numbers = self._known.find(words)
+        new = np.flatnonzero((numbers == 0) & (words.sizes <= LONGEST))
         # The frequent words come early, so a full table serves on; unless the text has become another.
-        if len(self._known) + len(new) > _MAX_WORDS and len(new) > len(words) // 2:
+        if len(self._known) + len(new) > _MAX_WORDS and len(new) > len(numbers) // 2:
             self._known.clear()
-            new = words
-        self._passing.clear()
-        irregular = {word for word in new if not _regular(word)}
-        chosen = list(new - irregular) if irregular else list(new)
-        space = " " if self.vocabulary.kind == "bpe" else ""
-        texts = [word[:-1] if word[-1] == " " else space + word for word in chosen]
-        table = self._known if len(self._known) + len(chosen) <= _MAX_WORDS else self._passing
-        for word, ids in zip(chosen, self.vocabulary.encode_ids(texts), strict=True):
-            table[word] = np.array(ids, np.int32).tobytes()
-        return irregular
+            self._clear()
+            numbers[:] = 0
+            new = np.flatnonzero(words.sizes <= LONGEST)
+        if len(new):
+            names = words.names(new)
+            rows = dict(zip(names, new.tolist(), strict=True))
+            own = dict(zip(rows, range(len(self._sizes), len(self._sizes) + len(rows)), strict=True))
+            self._learn(list(rows))
+            if len(self._known) + len(rows) <= _MAX_WORDS:
+                self._known.add(words, np.fromiter(rows.values(), np.int64, len(rows)))
+            numbers[new] = [own[name] for name in names]
+        return numbers
 
-    def _joined(self, words: list[str], counts: np.ndarray) -> FlatTokens:
-        """Return the tokens of lines of known words, `counts` of them each."""
-        if self._passing:
-            get, passing = self._known.get, self._passing
-            found = [get(word) or passing[word] for word in words]
-        else:
-            found = list(map(self._known.__getitem__, words))
-        sizes = np.fromiter(map(len, found), np.int64, len(found)) // 4
-        offsets = sequence_offsets(sizes)[sequence_offsets(counts)]
-        return FlatTokens(np.frombuffer(b"".join(found), np.int32), offsets)
+    def _learn(self, names: Sequence[bytes]) -> None:
+        """Append the tokens of new words."""
+        words = [name.decode("utf-8", errors="replace") for name in names]
+        regular = np.fromiter(map(_regular, words), bool, len(words))
+        space = " " if self.vocabulary.kind in ("bpe", "character") else ""
+        chosen = [words[number] for number in np.flatnonzero(regular).tolist()]
+        found = self.vocabulary.encode_ids([word[:-1] if word[-1] == " " else space + word for word in chosen])
+        tokens, sizes = FlatTokens.of(found), np.zeros(len(words), np.int64)
+        sizes[regular] = tokens.lengths
+        self._irregular = np.concatenate([self._irregular, ~regular])
+        self._firsts = np.concatenate([self._firsts, len(self._ids) + sequence_offsets(sizes)[:-1]])
+        self._sizes = np.concatenate([self._sizes, sizes])
+        self._ids = np.concatenate([self._ids, tokens.ids])
+
+    def _forget(self) -> None:
+        """Drop the words that there is no room for, which were learned for this block."""
+        kept = len(self._known) + 1
+        if len(self._sizes) > kept:
+            self._ids = self._ids[: self._firsts[kept]].copy()
+            self._irregular, self._firsts, self._sizes = self._irregular[:kept], self._firsts[:kept], self._sizes[:kept]
+
+    def _clear(self) -> None:
+        # Number 0: a word that is too long to be known.
+        self._irregular, self._firsts, self._sizes = np.ones(1, bool), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        self._ids = np.zeros(0, np.int32)
 
 
 def _regular(word: str) -> bool:
     """Whether a word (with a space behind it if it is the first of its line) is tokenized alone as in its line."""
     own = word[:-1] if word[-1:] == " " else word
     # U+2581 is what `unigram` puts in the place of a space.
-    return 0 < len(own) <= _LONGEST_WORD and own.split() == [own] and "\u2581" not in own
+    return bool(own) and own.split() == [own] and "\u2581" not in own

@@ -39,6 +39,16 @@ class FlatTokens(Sequence[np.ndarray]):
         ids = np.fromiter(chain.from_iterable(rows), np.int32, int(lengths.sum()))
         return cls(ids, sequence_offsets(lengths))
 
+    @classmethod
+    def joined(cls, parts: Sequence[FlatTokens]) -> FlatTokens:
+        """Return the sequences of several, one after the other, as an array of their own.
+
+        Example:
+            >>> [row.tolist() for row in FlatTokens.joined([FlatTokens.of([[5]]), FlatTokens.of([[], [6, 7]])])]
+            [[5], [], [6, 7]]
+        """
+        return cls(np.concatenate([part.ids for part in parts]), sequence_offsets(np.concatenate([part.lengths for part in parts])))
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each sequence, (N,) int64."""

@@ -17,6 +17,7 @@ import torch
 from regard.config import TranslationConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
 from regard.data.file_digests import read_digests, write_digests
+from regard.data.lines import whole_characters
 from regard.data.parallel import SentencePair, file_digest, held_out_indices, read_pairs
 from regard.data.shards import ParallelText
 from regard.data.subsample import in_sample
@@ -161,7 +162,8 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
     encoders = tuple(map(TextEncoder, vocabularies))
     left_out = {"empty": 0, "too long": 0}
     with stage(f"Encoding the {name}"):
-        kept, sides = _usable(pairs, encoders, max_length, left_out)
+        texts = [[whole_characters(pair[side]).encode() for pair in pairs] for side in (0, 1)]
+        kept, sides = _usable(texts, encoders, max_length, left_out)
     if not kept.any():
         raise _nothing_left(name, left_out, max_length)
     chosen = [pairs[number] for number in np.flatnonzero(kept).tolist()]
@@ -206,7 +208,7 @@ class TrainingText:
             if place == 0:
                 chosen = in_sample(total, share, number, min(BLOCK, total - number))
             if chosen[place] and number not in held:
-                yield line
+                yield line.decode("utf-8", errors="replace")
 
     def encode(self, vocabularies: Vocabularies, files: Sequence[Path]) -> None:
         """Encode the training pairs into the run folder, unless that is done.
@@ -263,17 +265,19 @@ class TrainingText:
             TokenWriter(folder / "source", smallest_dtype(len(vocabularies.source))) as source,
             TokenWriter(folder / "target", smallest_dtype(len(vocabularies.target))) as target,
         ):
-            for first, block in self._text.blocks(BLOCK):
+            for first, texts in self._text.blocks(BLOCK):
+                size = len(texts[0])
                 if first // BLOCK % parts != part:
                     continue
-                numbers = [number for number in range(first, first + len(block)) if number in held] if held else []
-                chosen += [(number, *block[number - first]) for number in numbers]
-                train = [pair for number, pair in enumerate(block, first) if number not in held] if numbers else block
-                usable, sides = _usable(train, encoders, self._data.max_length, left_out)
+                if numbers := [number - first for number in range(first, first + size) if number in held] if held else []:
+                    pairs = [[side[number].decode("utf-8", errors="replace") for side in texts] for number in numbers]
+                    chosen += [(first + number, *pair) for number, pair in zip(numbers, pairs, strict=True)]
+                kept = [[line for number, line in enumerate(side, first) if number not in held] for side in texts] if numbers else texts
+                usable, sides = _usable(kept, encoders, self._data.max_length, left_out)
                 for writer, tokens in zip((source, target), sides, strict=True):
                     writer.append(tokens if usable.all() else tokens.chosen(usable))
                 sizes.append(int(usable.sum()))
-                advance(len(block))
+                advance(size)
         (folder / _SUMMARY).write_text(json.dumps({"sizes": sizes, "left_out": left_out, "held_out": chosen}), encoding="utf-8")
 
 
@@ -322,19 +326,17 @@ def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePa
 
 
 def _usable(
-    pairs: Sequence[SentencePair], encoders: tuple[TextEncoder, ...], max_length: int, left_out: dict[str, int]
+    texts: Sequence[Sequence[bytes]], encoders: tuple[TextEncoder, ...], max_length: int, left_out: dict[str, int]
 ) -> tuple[np.ndarray, list[FlatTokens]]:
-    """Encode pairs; say which can be trained on, and add to `left_out` how many cannot."""
-    texts = [[pair[side] for pair in pairs] for side in (0, 1)]
-    sides = [encoder.encode(lines) for encoder, lines in zip(encoders, texts, strict=True)]
-    lengths = np.stack([tokens.lengths for tokens in sides])
+    """Encode pairs, given as their sources and their targets; say which can be trained on, and add to `left_out` how many cannot."""
+    sides = [encoder.encode_bytes(lines) for encoder, lines in zip(encoders, texts, strict=True)]
+    lengths = np.stack([side.tokens.lengths for side in sides])
     # A blank line is never translated either.
-    filled = np.logical_and(*(np.fromiter((bool(line.strip()) for line in lines), bool, len(lines)) for lines in texts))
-    empty = ~filled | (lengths == 0).any(0)
+    empty = sides[0].blank | sides[1].blank | (lengths == 0).any(0)
     long = ~empty & (lengths.max(0) > max_length)
     left_out["empty"] += int(empty.sum())
     left_out["too long"] += int(long.sum())
-    return ~(empty | long), sides
+    return ~(empty | long), [side.tokens for side in sides]
 
 
 def _nothing_left(name: str, left_out: dict[str, int], max_length: int) -> DataError:

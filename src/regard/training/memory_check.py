@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 
 from regard.config import TrainingConfig
 from regard.errors import ConfigError
@@ -43,7 +44,7 @@ def check_memory(build: Callable[[], nn.Module], training: TrainingConfig | None
         regard.errors.ConfigError: model: ...
     """
     there, copies = total_memory(), 1 if training is None else _copies(training)
-    with _counted(SLACK * there), torch.device("meta"):
+    with _counted(SLACK * there), torch.device("meta"), _Unfilled():
         model = build()
     count = sum(parameter.numel() for parameter in model.parameters())
     needed = copies * sum(parameter.nbytes for parameter in model.parameters())
@@ -108,6 +109,19 @@ def format_bytes(count: int) -> str:
 def _copies(training: TrainingConfig) -> int:
     # Weights and gradients, two running means of Adam, the moving average.
     return 2 + 2 * (training.optimizer != "sgd") + (training.ema_decay is not None)
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leave tensors as they are that are to be filled with random numbers: on the meta device that does nothing.
+
+    For nothing, torch would import its compiler, which takes more than a second and 150 MB.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_) or getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 @contextmanager
