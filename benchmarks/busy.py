@@ -40,6 +40,13 @@ CONTENDERS: dict[str, tuple[list[str], int | None]] = {
 WARM_UP = 5
 COLUMNS = ["model", "beside", *(f"{name}, tokens/s" for name in CONTENDERS), "workers / threads", "workers / one thread", "of idle"]
 LOOP = "import os, sys; os.nice(int(sys.argv[1]))\nwhile True: pass"
+# Become another program, which ends with this one, however that ends. 1 is PR_SET_PDEATHSIG of <sys/prctl.h>; it outlives the exec.
+FOLLOW = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class Contender:
@@ -54,7 +61,7 @@ class Contender:
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
         self.log = folder / "log.jsonl"
-        self.process = subprocess.Popen(
+        self.process = start(
             [*command, *endless, *settings],
             env=environment,
             process_group=0,  # not a session: Linux may share out time by session
@@ -103,14 +110,19 @@ class Contender:
         return sum(self.tokens()[before:]) / passed
 
 
+def start(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program that ends with this one."""
+    return subprocess.Popen([sys.executable, "-c", FOLLOW, str(os.getpid()), *words], **options)
+
+
 @contextmanager
-def beside(company: str) -> Iterator[None]:
-    """Run the other programs."""
+def beside(company: str) -> Iterator[list[int]]:
+    """Run the other programs; give their process ids."""
     count, nice = COMPANIES[company]
-    loops = [subprocess.Popen([sys.executable, "-c", LOOP, str(nice)]) for _ in range(count)]
+    loops = [start([sys.executable, "-c", LOOP, str(nice)]) for _ in range(count)]
     time.sleep(1 if loops else 0)
     try:
-        yield
+        yield [loop.pid for loop in loops]
     finally:
         for loop in loops:
             loop.kill()

@@ -45,7 +45,7 @@ class VocabularyConfig(Frozen):
         default=1, ge=1, le=MAX_COUNT, description="rarer words or characters become the unknown token (word, character)"
     )
     sample: int = Field(
-        default=1_000_000, ge=1, le=MAX_COUNT, description="about so many training examples, from all over the text, make the vocabulary"
+        default=250_000, ge=1, le=MAX_COUNT, description="about so many training examples, from all over the text, make the vocabulary"
     )
 
 

@@ -79,7 +79,7 @@ def split_words(text: bytes) -> Words:
 
 
 class WordTable:
-    """Words and their numbers, from 1; equal bytes at the same place of a line (first or not) are one word.
+    r"""Words and their numbers, from 1; equal bytes at the same place of a line (first or not) are one word.
 
     The table is open-addressed. Words are compared by all of their bytes, so no two of them are ever taken for one.
 
