@@ -80,7 +80,7 @@ def test_nan_and_infinity_go_where_they_belong() -> None:
 
 @needs_library
 def test_it_is_registered_with_torch_as_it_behaves() -> None:
-    torch.library.opcheck(additive_cpu._traced, tuple(inputs(2, 3, 5, 7)))
+    torch.library.opcheck(additive_cpu._SCORING.traced, tuple(inputs(2, 3, 5, 7)))
     compiled = torch.compile(ops.additive_scores, fullgraph=True, backend="eager")
     parts = inputs(2, 3, 5, 7)
     scores = compiled(*parts)

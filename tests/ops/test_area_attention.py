@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import area_op, area_torch, native
+from regard.ops.kernels import area_torch, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
 from tests.ops.targets import instructions
 
@@ -383,11 +384,11 @@ def test_without_the_library_pytorch_computes_it(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("mask", [None, torch.ones(7, 11, dtype=torch.bool).tril(4)[None, None]])
 def test_the_operators_keep_their_contract(mask: Tensor | None) -> None:
     query, key, value = plain_parts()
-    settings = ([3], [], False, False, 0.3)
-    torch.library.opcheck(torch.ops.regard.area_attention.default, (query, key, value, mask, *settings))
-    out, lse = area_op.attend(query, key, value, mask, *settings)
-    parts = [x.detach() for x in (torch.ones_like(out), query, key, value)]
-    torch.library.opcheck(torch.ops.regard.area_attention_backward.default, (*parts, mask, out.detach(), lse, *settings))
+    settings = (None, None, None, None, mask, [3], [], False, False, 0.3)
+    torch.library.opcheck(torch.ops.regard.area_attention.default, (query, key, value, *settings))
+    out, lse = torch.ops.regard.area_attention(query, key, value, *settings)
+    parts = [x.detach() for x in (query, key, value)]
+    torch.library.opcheck(torch.ops.regard.area_attention_backward.default, (torch.ones_like(out).detach(), None, [lse], *parts, *settings))
 
 
 def test_it_compiles_without_a_break() -> None:
@@ -420,3 +421,16 @@ def test_it_exports_with_free_lengths() -> None:
     program = torch.export.export(Module(), parts, dynamic_shapes=sizes).module()
     other = [torch.randn(2, 3, n, d) for n, d in ((17, 5), (2, 5), (2, 13))]
     assert torch.equal(program(*other), Module()(*other))
+
+
+def test_activation_checkpointing_gives_the_same_gradients() -> None:
+    parts = [part.detach().requires_grad_() for part in plain_parts()]
+
+    def attend(*given: Tensor) -> Tensor:
+        found = ops.area_attention(*given, max_area=3)
+        assert isinstance(found, Tensor)
+        return found
+
+    expected = torch.autograd.grad(attend(*parts).square().sum(), parts)
+    again = torch.utils.checkpoint.checkpoint(attend, *parts, use_reentrant=False)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(again.square().sum(), parts), expected, strict=True))

@@ -183,8 +183,8 @@ def test_the_operators_keep_their_contract() -> None:
     query, key, value, _, _, hidden, output = (x.nan_to_num(posinf=0.0).clamp(-3, 3).requires_grad_() for x in case.leaves)
     mean, deviation = (x.detach().contiguous().requires_grad_() for x in hidden.split(16, dim=-1)[:2])
     shape = torch.randn(3, 16, requires_grad=True)
-    settings = (None, True, False, 0.25)
-    torch.library.opcheck(torch.ops.regard.area_feature_attention.default, (query, key, value, mean, deviation, output, shape, *settings))
+    settings = (None, [3], [], True, False, 0.25)
+    torch.library.opcheck(torch.ops.regard.area_attention.default, (query, key, value, mean, deviation, output, shape, *settings))
 
 
 def test_it_compiles_without_a_break() -> None:

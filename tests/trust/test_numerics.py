@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.config import AreaConfig, DecodingConfig
-from regard.ops.kernels import additive_cpu, area_cpu, area_op, feature_cpu, native
+from regard.ops.kernels import native
 from regard.tasks import Translation, Translator
 from tests.attention.mechanisms import MECHANISMS, B, Mechanism, Uniform, build, inputs
 from tests.attention.test_contract import Run, assert_same, over_heads, run
@@ -497,19 +497,20 @@ def registered() -> dict[str, Callable[[Draw], tuple[Any, tuple[Any, ...]]]]:
 
     def additive(draw: Draw) -> tuple[Any, tuple[Any, ...]]:
         width = draw.size()
-        return additive_cpu._traced, (numbers(draw, 2, draw.size(5), width), numbers(draw, 2, draw.size(7), width), numbers(draw, width))
+        parts = numbers(draw, 2, draw.size(5), width), numbers(draw, 2, draw.size(7), width), numbers(draw, width)
+        return torch.ops.regard.additive_scores.default, parts
 
     def additive_backward(draw: Draw) -> tuple[Any, tuple[Any, ...]]:
         query, key, vector = (x.detach() for x in additive(draw)[1])
-        return additive_cpu._traced_backward, (torch.ones(2, query.shape[1], key.shape[1]), query, key, vector)
+        grad = torch.ones(2, query.shape[1], key.shape[1])
+        return torch.ops.regard.additive_scores_backward.default, (grad, None, [], query, key, vector)
 
     def area(draw: Draw) -> tuple[Any, tuple[Any, ...]]:
         target, source, size = draw.size(7), draw.size(11), draw.size()
         parts = numbers(draw, 2, 3, target, size), numbers(draw, 2, 3, source, size), numbers(draw, 2, 3, source, draw.size())
         mask = draw.pick(None, draw.flags(2, 1, target, source))
         return torch.ops.regard.area_attention.default, (
-            *parts,
-            mask,
+            *(*parts, None, None, None, None, mask),
             [draw.size(5)],
             [],
             draw.pick(True, False),
@@ -519,15 +520,16 @@ def registered() -> dict[str, Callable[[Draw], tuple[Any, tuple[Any, ...]]]]:
 
     def area_backward(draw: Draw) -> tuple[Any, tuple[Any, ...]]:
         query, key, value, *rest = area(draw)[1]
-        out, lse = area_op.attend(query, key, value, *rest)
-        parts = [x.detach() for x in (torch.ones_like(out), query, key, value)]
-        return torch.ops.regard.area_attention_backward.default, (*parts, rest[0], out.detach(), lse.detach(), *rest[1:])
+        out, sums = torch.ops.regard.area_attention(query, key, value, *rest)
+        parts = [x.detach() for x in (query, key, value)]
+        return torch.ops.regard.area_attention_backward.default, (torch.ones_like(out).detach(), None, [sums.detach()], *parts, *rest)
 
     def features(draw: Draw) -> tuple[Any, tuple[Any, ...]]:
         target, source = draw.size(7), draw.size(11)
         parts = [numbers(draw, 2, 3, n, 16) for n in (target, source, source)] + [numbers(draw, 16, 16) for _ in range(3)]
         shape, mask = numbers(draw, draw.size(4), 16), draw.pick(None, draw.flags(2, 1, target, source))
-        return torch.ops.regard.area_feature_attention.default, (*parts, shape, mask, draw.pick(True, False), draw.pick(True, False), 0.25)
+        settings = [len(shape)], [], draw.pick(True, False), draw.pick(True, False), 0.25
+        return torch.ops.regard.area_attention.default, (*parts, shape, mask, *settings)
 
     return {f.__name__: f for f in (additive, additive_backward, area, area_backward, features)}
 
@@ -535,8 +537,6 @@ def registered() -> dict[str, Callable[[Draw], tuple[Any, tuple[Any, ...]]]]:
 @LONG
 @needs_library
 def test_registered_operators_keep_their_contract(check: Checks) -> None:
-    assert area_cpu.TILE
-    assert feature_cpu.STEP == 16
     c = check("numerics", "torch.library.opcheck of every registered operator", cases=50, quick=1)
     makers = registered()
 

@@ -12,15 +12,15 @@ Which one is used depends on the call alone, never on a timing. `REGARD_KERNELS=
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference, tensor_checks
-from regard.ops.area_windows import AreaSize, area_extent, check_areas
-from regard.ops.kernels import area_cpu, area_op, area_torch, feature_cpu, native
+from regard.ops.area_windows import AreaSpec, check_areas
+from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
 from regard.ops.tensor_checks import autocast_together, check_share
@@ -96,37 +96,17 @@ def area_attention(
     if not query.shape[-1]:  # all scores are 0, as those of a feature that is 0 are
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
-    plain = not need_weights and top_k is None and not dropout
-    path, _ = area_path(query, key, value, max_area=max_area, grid=grid, modes=(key_mode, value_mode), plain=plain)
-    if path == "cpu" and key_mode == "features" and key_weights is not None and isinstance(max_area, int):
-        options = {"max_area": max_area, "causal": causal, "mean_values": value_mode == "mean", "scale": scale}
-        return feature_cpu.attend((query, key, value), key_weights, mask, **options)
+    spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout)
+    weights = key_weights if key_mode == "features" else None
+    path, _ = _choose((query, key, value, mask), spec, plain=not (need_weights or dropout) and top_k is None)
     if path in ("cpu", "triton"):
-        sides = [max_area] if isinstance(max_area, int) else list(max_area)
-        settings = area_op.Settings(sides, list(grid or ()), causal, value_mode == "mean", scale)
-        return area_op.area_attention(query, key, value, mask, settings)
+        return area_op.attend(query, key, value, mask, spec, weights)
     if path == "torch":
-        request = area_torch.Request(max_area, grid, causal, value_mode, top_k, scale, dropout)
-        weights = key_weights if key_mode == "features" else None
         if not need_weights:
-            return area_torch.attend_in_pieces(query, key, value, mask, request, weights)
-        result = area_torch.attend(query, key, value, mask, request, weights)
+            return area_torch.attend_in_pieces(query, key, value, mask, spec, weights)
+        result = area_torch.attend(query, key, value, mask, spec, weights)
     else:
-        result = reference.area_attention(
-            query,
-            key,
-            value,
-            max_area=max_area,
-            grid=grid,
-            mask=mask,
-            causal=causal,
-            key_mode=key_mode,
-            value_mode=value_mode,
-            top_k=top_k,
-            scale=scale,
-            dropout=dropout,
-            key_weights=key_weights,
-        )
+        result = reference.area_attention(query, key, value, mask=mask, key_weights=key_weights, **spec._asdict())
     if need_weights:
         return result.context, result.area_weights if need_weights == "areas" else result.item_weights
     return result.context
@@ -164,27 +144,8 @@ def area_path(
         >>> area_path(x, x, x, max_area=3, modes=("max", "sum"))[0]
         'reference'
     """
-    forced = native.forced_path()
-    if forced == "reference":
-        return forced, "forced by REGARD_KERNELS"
-    key_mode, value_mode = modes
-    made = key_mode not in ("mean", "features") or value_mode == "max"
-    reasons = {"torch": f"key mode {key_mode!r} with value mode {value_mode!r}: only the reference makes these areas" if made else ""}
-    lacking = "" if plain else "kernels give no weights and know no top_k or dropout"
-    if not (tensor_checks.is_plain(query, key, value) or tensor_checks.is_tracing(query, key, value)):
-        lacking = "kernels take plain tensors, none that torch.vmap wraps, no subclasses and no negative views"
-    reasons["cpu"] = reasons["triton"] = reasons["torch"] or lacking
-    if not reasons["cpu"] and forced != "torch":
-        reasons["cpu"] = _native_lacks(query, key, key_mode, max_area, grid)
-        reasons["triton"] = _triton_lacks((query, key, value), modes, max_area, grid)
-    if forced:
-        if reasons[forced]:
-            raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
-        return forced, "forced by REGARD_KERNELS"
-    fused = "triton" if query.is_cuda else "cpu"
-    if not reasons[fused]:
-        return fused, native.status().reason if fused == "cpu" else "Triton kernels for CUDA"
-    return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
+    spec = AreaSpec(max_area, grid, key_mode=modes[0], value_mode=modes[1])
+    return _choose((query, key, value), spec, plain=plain)
 
 
 def native_takes_items(query: Tensor, key: Tensor) -> bool:
@@ -202,29 +163,43 @@ def native_takes_items(query: Tensor, key: Tensor) -> bool:
     """
     if not tensor_checks.is_plain(query, key) or native.forced_path() not in (None, "cpu"):
         return False
-    return not _native_lacks(query, key, "mean", 1, None)
+    return area_cpu.unsupported(query, key.shape[-2], AreaSpec(1)) is None
 
 
-def _native_lacks(query: Tensor, key: Tensor, key_mode: str, max_area: AreaSize, grid: tuple[int, int] | None) -> str:
-    if key_mode == "features":
-        return feature_cpu.unsupported(query, max_area) or ""
-    # Sizes are clipped to the memory only where it matters: a comparison with the memory's length would tie a traced program to it.
-    if isinstance(max_area, int) and max_area <= area_cpu.LONGEST:
-        return area_cpu.unsupported(query, ((1, max_area), (1, max_area))) or ""
-    return area_cpu.unsupported(query, area_extent(key.shape[-2], max_area, grid)) or ""
+def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) -> tuple[str, str]:
+    # The one place that chooses among the ways: the first that can, of the kernel for the device, PyTorch and the reference.
+    forced, query, key = native.forced_path(), cast(Tensor, tensors[0]), cast(Tensor, tensors[1])
+    if forced == "reference":
+        return forced, "forced by REGARD_KERNELS"
+    made = spec.key_mode not in ("mean", "features") or spec.value_mode == "max"
+    lacking = f"key mode {spec.key_mode!r} with value mode {spec.value_mode!r}: only the reference makes these areas" if made else ""
+    reasons = {"torch": lacking}
+    if not lacking and not plain:
+        lacking = "kernels give no weights and know no top_k or dropout"
+    if not lacking and not (tensor_checks.is_plain(*tensors) or tensor_checks.is_tracing(*tensors)):
+        lacking = "kernels take plain tensors, none that torch.vmap wraps, no subclasses and no negative views"
+    fused = forced if forced in ("cpu", "triton") else "triton" if query.is_cuda else "cpu"
+    if not lacking and forced != "torch":
+        lacking = area_cpu.unsupported(query, key.shape[-2], spec) if fused == "cpu" else _triton_lacks(tensors, spec)
+    reasons[fused] = lacking or ""
+    if forced:
+        if reasons[forced]:
+            raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
+        return forced, "forced by REGARD_KERNELS"
+    if not reasons[fused]:
+        return fused, native.status().reason if fused == "cpu" else "Triton kernels for CUDA"
+    return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
 
 
-def _triton_lacks(tensors: tuple[Tensor, Tensor, Tensor], modes: tuple[str, str], max_area: AreaSize, grid: tuple[int, int] | None) -> str:
-    device = tensors[0].device.type
-    if device != "cuda" and native.forced_path() != "triton":
-        return f"the Triton kernels are for CUDA, the tensors are on {device}"
-    if modes != ("mean", "sum"):
-        return f"the Triton kernels take mean keys and sum values, not {modes[0]!r} and {modes[1]!r}"
+def _triton_lacks(tensors: tuple[Tensor | None, ...], spec: AreaSpec) -> str:
+    query, key, value = cast(tuple[Tensor, Tensor, Tensor], tensors[:3])
+    if (spec.key_mode, spec.value_mode) != ("mean", "sum"):
+        return f"the Triton kernels take mean keys and sum values, not {spec.key_mode!r} and {spec.value_mode!r}"
     try:
         from regard.ops.kernels import area_triton
     except ImportError as error:
         return f"the Triton kernels cannot be imported: {error}"
-    return area_triton.supports(*tensors, max_area=max_area, grid=grid)[1]
+    return area_triton.supports(query, key, value, max_area=spec.max_area, grid=spec.grid)[1]
 
 
 def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:

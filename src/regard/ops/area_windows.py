@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +23,23 @@ from regard.errors import ConfigError, ShapeError
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
 WindowState = tuple[Tensor, ...]
+
+
+class AreaSpec(NamedTuple):
+    """The settings of a call of `regard.ops.area_attention`, of the same names; `scale` holds the temperature, too."""
+
+    max_area: AreaSize
+    grid: tuple[int, int] | None = None
+    causal: bool = False
+    key_mode: str = "mean"
+    value_mode: str = "sum"
+    top_k: int | None = None
+    scale: float = 1.0
+    dropout: float = 0.0
+
+    def extent(self, size: int) -> Extent:
+        """Return the memory of S items as rows and columns, and the largest area that fits into it; see `area_extent`."""
+        return area_extent(size, self.max_area, self.grid)
 
 
 def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> None:

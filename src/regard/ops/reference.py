@@ -87,7 +87,7 @@ def area_attention(
         >>> area_attention(torch.zeros(1, 1, 1, 1), memory, memory, max_area=2).context.item()
         3.200000047683716
     """
-    allowed = _allowed(query, key, mask, causal)
+    allowed = allowed_items(query, key, mask, causal)
     key, value, tainted = mask_nonfinite(key, value, allowed)
     keys = area_keys(key, max_area, grid, mode=key_mode, weights=key_weights, training=training)
     values = area_values(value, max_area, grid, mode=value_mode)
@@ -103,8 +103,25 @@ def area_attention(
     return AreaResult(context, item_weights(weights, max_area, grid, value_mode=value_mode), weights)
 
 
-def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """Combine the two masks; the last axis of the result is S even where the mask's own was 1."""
+def allowed_items(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Combine the two masks of a call; the last axis of the result is S even where the mask's own was 1.
+
+    Args:
+        query: (B, H, T, D).
+        key: (B, H, S, D).
+        mask: as `area_attention` takes it.
+        causal: likewise.
+
+    Returns:
+        bool, broadcastable to (B, H, T, S), or None: all are allowed.
+
+    Raises:
+        ShapeError: the axes B and H differ, or the mask does not fit.
+
+    Example:
+        >>> allowed_items(torch.zeros(1, 1, 2, 1), torch.zeros(1, 1, 3, 1), None, True).int().tolist()
+        [[[[1, 1, 0], [1, 1, 1]]]]
+    """
     target, source = query.shape[-2], key.shape[-2]
     if query.shape[:-2] != key.shape[:-2]:
         raise ShapeError(f"area_attention: the leading axes (B, H) of query {tuple(query.shape)} and key {tuple(key.shape)} must agree")

@@ -31,15 +31,19 @@ class Argument(NamedTuple):
     Attributes:
         name: as in its signature.
         axes: a name or number for each axis, equal names being equal sizes; `...` for leading axes that all arguments with it share,
-            `*` for any leading axes.
+            `...rows` where their product has the name `rows`, `*` for any leading axes.
         dtype: "float" for any floating type, one of `DTYPES`, or the name of an argument whose type it has.
         optional: whether None is allowed.
+        below: of whole numbers: the size that each is below, 0 to that size - 1.
+        most: of whole numbers: the size that each is at most, 0 to that size.
     """
 
     name: str
     axes: str
     dtype: str = "float"
     optional: bool = False
+    below: str = ""
+    most: str = ""
 
 
 class Signature:
@@ -62,10 +66,10 @@ class Signature:
         self._constants = {axis: int(axis) for argument in arguments for axis in argument.axes.split() if axis.isdigit()}
         self._seen: dict[tuple[object, ...], dict[str, int]] = {}
         self._wanted = []
-        for name, axes, dtype, optional in arguments:
+        for name, axes, dtype, optional, *_ in arguments:
             first, *rest = axes.split() or [""]
-            named = [first, *rest] if first not in ("...", "*", "") else rest
-            leading = first if first in ("...", "*") else ""
+            leading = first if first.startswith(("...", "*")) else ""
+            named = [first, *rest] if first and not leading else rest
             self._wanted.append((name, leading, tuple(named), DTYPES.get(dtype), places.get(dtype, -1), optional))
 
     def check(self, *tensors: Tensor | None) -> dict[str, int]:
@@ -104,10 +108,12 @@ class Signature:
             more = len(shape) - count
             if more if not free else more < 0:
                 self._refuse(tensors)
-            if free == "...":
+            if free.startswith("..."):
                 leading = shape[:more] if leading is None else leading
                 if leading != shape[:more]:
                     self._refuse(tensors)
+                if free != "...":
+                    sizes[free[3:]] = leading.numel()
             for axis, size in zip(axes, shape[more:] if more else shape, strict=True):
                 if sizes.setdefault(axis, size) != size:
                     self._refuse(tensors)
@@ -146,13 +152,13 @@ class Signature:
 
 
 def _axes(axes: str) -> str:
-    names = ["..." if axis == "*" else axis for axis in axes.split()]
+    names = ["..." if axis.startswith(("*", "...")) else axis for axis in axes.split()]
     return f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
 
 
 def _wrong_dtype(arguments: tuple[Argument, ...], tensors: tuple[Tensor | None, ...]) -> str:
     by_name = {argument.name: tensor for argument, tensor in zip(arguments, tensors, strict=True)}
-    for name, _, dtype, _ in arguments:
+    for name, _, dtype, *_ in arguments:
         tensor, other = by_name[name], by_name.get(dtype)
         if tensor is None:
             continue
@@ -253,7 +259,7 @@ def is_ordinary(tensor: Tensor) -> bool:
     """
     if type(tensor) not in _TYPES:
         return False
-    kind = tensor.device.type
+    kind = "cpu" if tensor.is_cpu else tensor.device.type  # the name of a device is made anew for each who asks
     return _dispatch_keys(tensor).raw_repr() in (_ORDINARY.get(kind) or _ordinary(kind))
 
 

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel, solid
-from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.kernels.operator import Forms, Operator
 from regard.ops.kernels.structures import AdditiveCall
 from regard.ops.tensor_checks import Argument, is_tracing
 
-_KERNELS = {
-    name: Kernel(
-        name,
-        AdditiveCall,
-        Argument("query", "batch targets width", "float32"),
-        Argument("key", "batch sources width", "float32"),
-        Argument("vector", "width", "float32"),
-        Argument("scores", "batch targets sources", "float32"),
-        Argument("query_grad", "batch targets width", "float32", optional=True),
-        Argument("key_grad", "batch sources width", "float32", optional=True),
-        Argument("vector_grad", "batch width", "float32", optional=True),
-    )
-    for name in ("additive_forward", "additive_backward")
-}
+_QUERY, _KEY = Argument("query", "...batch targets width", "float32"), Argument("key", "...batch sources width", "float32")
+_GIVEN, _SCORES = (_QUERY, _KEY, Argument("vector", "width", "float32")), Argument("scores", "...batch targets sources", "float32")
+_FORWARD = Kernel("additive_forward", AdditiveCall, *_GIVEN, results=[_SCORES])
+_BACKWARD = Kernel(
+    "additive_backward",
+    AdditiveCall,
+    _SCORES,
+    *_GIVEN,
+    results=[_QUERY._replace(name="query_grad"), _KEY._replace(name="key_grad"), Argument("vector_grad", "batch width", "float32")],
+)
 
 
 def supports(query: Tensor, key: Tensor, vector: Tensor) -> bool:
@@ -58,65 +51,33 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
         >>> additive_scores(query, key, vector).shape if supports(query, key, vector) else torch.Size([2, 5])
         torch.Size([2, 5])
     """
-    leading = query.shape[:-2]
-    query, key = (part.reshape(math.prod(leading), *part.shape[-2:]) for part in (query, key))
-    # The registered operator is for the compiler only: its first call imports a second and a half of torch.
-    scores = _traced(query, key, vector) if is_tracing(query, key, vector) else _Scores.apply(query, key, vector)
-    return scores.reshape(*leading, *scores.shape[1:])
+    return _SCORING(query, key, vector)
 
 
-def _forward(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    query, key, vector = query.contiguous(), key.contiguous(), vector.contiguous()
-    scores = query.new_empty(query.shape[0], query.shape[1], key.shape[1])
-    _run("additive_forward", query, key, vector, scores, None, None, None)
-    return scores
+def _forward(query: Tensor, key: Tensor, vector: Tensor) -> tuple[Tensor, ...]:
+    return _FORWARD(query.contiguous(), key.contiguous(), vector.contiguous())
 
 
-def _backward(grad: Tensor, query: Tensor, key: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    grad, query, key, vector = solid(grad), query.contiguous(), key.contiguous(), vector.contiguous()
-    grads = torch.empty_like(query), torch.empty_like(key), query.new_empty(query.shape[0], query.shape[2])
-    _run("additive_backward", query, key, vector, grad, *grads)
+def _backward(grad: Tensor, result: None, others: list[Tensor], *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    query_grad, key_grad, vector_grad = _BACKWARD(solid(grad), *(part.contiguous() for part in inputs))
     # Summed here, in a fixed order, so that the result does not depend on which thread took which sentence.
-    return grads[0], grads[1], grads[2].sum(0)
-
-
-class _Scores(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key, vector)
-        return _forward(query, key, vector)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            return differentiable_gradients(_plain, ctx.saved_tensors, ctx.needs_input_grad, grad)
-        return _backward(grad, *ctx.saved_tensors)
+    return query_grad, key_grad, vector_grad.sum(0)
 
 
 def _plain(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     return torch.tanh(query.unsqueeze(-2) + key.unsqueeze(-3)) @ vector
 
 
-_traced = torch.library.custom_op("regard::additive_scores", _forward, mutates_args=(), device_types="cpu")
-_traced_backward = torch.library.custom_op("regard::additive_scores_backward", _backward, mutates_args=(), device_types="cpu")
-
-
-@_traced.register_fake
-def _(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    return query.new_empty(query.shape[0], query.shape[1], key.shape[1])
-
-
-@_traced_backward.register_fake
-def _(grad: Tensor, query: Tensor, key: Tensor, vector: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(vector)
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-_traced.register_autograd(lambda ctx, grad: _traced_backward(grad, *ctx.saved_tensors), setup_context=_keep)
-
-
-def _run(name: str, *tensors: Tensor | None) -> None:
-    _KERNELS[name].run(_KERNELS[name].make(*tensors))
+_SCORING = Operator(
+    "additive_scores",
+    "Tensor query, Tensor key, Tensor vector",
+    Forms(
+        _forward,
+        _backward,
+        _plain,
+        shapes=lambda query, key, vector: (query.new_empty(*query.shape[:-1], key.shape[-2]),),
+        room=lambda x: torch.empty_like(x, memory_format=torch.contiguous_format),
+    ),
+    results=1,
+    gradients=3,
+)

@@ -1,118 +1,128 @@
-"""Area attention by the native library, see `csrc/area.h`: shapes and strides in, nothing computed here."""
+"""Area attention by the native library, with mean keys or those of Eq. 9: shapes and strides in, nothing computed here.
+
+`csrc/area.h` attends to mean keys. For Eq. 9 `csrc/area_features.h` makes what is left of an area's key, and `csrc/area_keyed.h` attends,
+head by head, so that nothing of the size of all areas leaves the cache.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError
-from regard.ops.area_windows import Extent
+from regard.ops.area_windows import AreaSpec, Extent, area_extent
 from regard.ops.kernels import native
-from regard.ops.kernels.kernel import address, solid
-from regard.ops.kernels.structures import AreaCall, AreaMask, AreaView
+from regard.ops.kernels.kernel import address, invoke, solid
+from regard.ops.kernels.structures import AreaCall, AreaFeatures, AreaMask, AreaView
 from regard.ops.masks import check_mask
 from regard.ops.tensor_checks import Argument, Signature
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
-TILE = 32  # AREA_TILE of csrc/calls.h
+TILE, STEP = 32, 16  # AREA_TILE and FEATURE_STEP of csrc/calls.h
+LONGEST, TALLEST = 16, 4  # area of a sequence; height and width of an area of a grid: MAX_LENGTH and MAX_SIDE of csrc/area_sweep.h
+EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
+LONE = math.sqrt(EPSILON)  # the deviation of a single item
 _TENSORS = Signature(
     "area_attention",
     Argument("query", "B H T D"),
     Argument("key", "B H S D", dtype="query"),
     Argument("value", "B H S Dv", dtype="query"),
+    *(Argument(name, "D D", dtype="query", optional=True) for name in ("W_mu", "W_sigma", "W_d")),
+    Argument("sizes", "A D", dtype="query", optional=True),
 )
-LONGEST, TALLEST = 16, 4  # area of a sequence; height and width of an area of a grid: MAX_LENGTH and MAX_SIDE of csrc/area_sweep.h
 
 
-def unsupported(query: Tensor, extent: Extent) -> str | None:
+def unsupported(query: Tensor, size: int, spec: AreaSpec) -> str | None:
     """Say in words why the native kernel cannot compute this; None where it can.
 
     Args:
-        query: of the call; its device and dtype count.
-        extent: see `regard.ops.area_windows.area_extent`.
+        query: of the call, (B, H, T, D); its device, dtype and D count.
+        size: S, looked at only where areas are long: a comparison would tie a traced program to it.
+        spec: of the call, with the key modes mean and features.
 
     Example:
-        >>> unsupported(torch.ones(1, dtype=torch.float16), ((1, 7), (1, 3)))
+        >>> unsupported(torch.ones(1, 1, 1, 5, dtype=torch.float16), 7, AreaSpec(3))
         'the native kernel computes float32, float64 and bfloat16, not torch.float16'
+        >>> unsupported(torch.ones(1, 1, 1, 5), 7, AreaSpec(3, key_mode="features"))
+        'the native kernel of key mode features takes head sizes that are multiples of 16, not 5'
     """
-    (rows, columns), (height, width) = extent
+    longest, learned = spec.max_area, spec.key_mode == "features"
+    if learned and (not isinstance(longest, int) or longest > LONGEST):
+        return f"the native kernel of key mode features takes sequences with areas of up to {LONGEST} items, not {longest}"
     if query.device.type != "cpu":
         return f"the native kernel runs on CPUs, the tensors are on {query.device.type}"
-    if query.dtype not in STORAGE:
+    if learned and query.shape[-1] % STEP:
+        return f"the native kernel of key mode features takes head sizes that are multiples of {STEP}, not {query.shape[-1]}"
+    if not learned and query.dtype not in STORAGE:
         return f"the native kernel computes float32, float64 and bfloat16, not {query.dtype}"
-    if min(rows, columns) <= 1 and max(height, width) > LONGEST:
-        return f"the native kernel takes areas of up to {LONGEST} items, not {max(height, width)}"
-    if min(rows, columns) > 1 and max(height, width) > TALLEST:
-        return f"the native kernel takes rectangles of up to {TALLEST} x {TALLEST} items, not {height} x {width}"
+    if not isinstance(longest, int) or longest > LONGEST:
+        (rows, columns), (height, width) = spec.extent(size)
+        if min(rows, columns) <= 1 and max(height, width) > LONGEST:
+            return f"the native kernel takes areas of up to {LONGEST} items, not {max(height, width)}"
+        if min(rows, columns) > 1 and max(height, width) > TALLEST:
+            return f"the native kernel takes rectangles of up to {TALLEST} x {TALLEST} items, not {height} x {width}"
     return None if native.library() is not None else native.status().reason
 
 
-def forward(
-    tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent, *, causal: bool, mean_values: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attend to areas with mean keys, see `regard.ops.area_attention`; without gradients.
+def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """Attend, without gradients.
 
     Args:
-        tensors: query (B, H, T, D), key (B, H, S, D), value (B, H, S, Dv).
-        mask: bool, broadcastable to (B, H, T, S), or None.
-        extent: see `regard.ops.area_windows.area_extent`.
-        causal: also hide what stands after the query.
-        mean_values: the value of an area is the mean, not the sum, of those of its items.
-        scale: what products of query and key are multiplied with.
+        inputs: those of the operator in `area_op.py`.
 
     Returns:
         Context (B, H, T, Dv), laid out as (B, T, H, Dv); largest score and sum of each row (B, H, T, 2), for `backward`.
 
     Example:
         >>> x = torch.zeros(1, 1, 3, 2)
-        >>> extent = (1, 3), (1, 2)
-        >>> unsupported(x, extent) is not None or forward((x, x, x), None, extent, causal=False, mean_values=False, scale=1.0)[0].shape
+        >>> ready = unsupported(x, 3, AreaSpec(2)) is None
+        >>> forward(x, x, x, None, None, None, None, None, [2], [], False, False, 1.0)[0].shape if ready else x.shape
         torch.Size([1, 1, 3, 2])
     """
-    query, key, value = tensors = tuple(_rows(x) for x in tensors)
+    query, key, value = inputs[:3]
     out, sums = empty_output(query, value)
-    if 0 in (out.numel(), key.shape[2], query.shape[3]):
+    if 0 in (query.numel(), key.numel(), value.numel()):
         return out.zero_(), sums.zero_()
-    call = _call(tensors, mask, extent)
-    call.causal, call.mean_values, call.scale = causal, mean_values, scale
+    call, _kept = _call(*inputs)
     call.output, call.sums = _view(out), sums.data_ptr()
-    _run("regard_area_forward", call)
+    invoke("regard_area_forward", call, "area_attention")
     return out, sums
 
 
-def backward(
-    tensors: tuple[Tensor, ...],
-    mask: Tensor | None,
-    extent: Extent,
-    results: tuple[Tensor, Tensor],
-    *,
-    causal: bool,
-    mean_values: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value; `results` are the context's gradient and the sums that `forward` returned.
+def backward(grad: Tensor, sums: Tensor, *inputs: Any) -> list[Tensor]:
+    """Return the gradients of query, key and value, and for keys by Eq. 9 of what makes them.
+
+    Args:
+        grad: (B, H, T, Dv), of the context.
+        sums: of `forward`.
+        inputs: likewise.
 
     Example:
-        >>> x = torch.zeros(1, 1, 3, 2)
-        >>> options = dict(causal=False, mean_values=False, scale=1.0)
-        >>> if unsupported(x, ((1, 3), (1, 2))) is None:
-        ...     results = forward((x, x, x), None, ((1, 3), (1, 2)), **options)
-        ...     grads = backward((x, x, x), None, ((1, 3), (1, 2)), (x, results[1]), **options)
+        >>> x, none = torch.zeros(1, 1, 3, 2), [None] * 5
+        >>> if unsupported(x, 3, AreaSpec(2)) is None:
+        ...     _, sums = forward(x, x, x, *none, [2], [], False, False, 1.0)
+        ...     grads = backward(x, sums, x, x, x, *none, [2], [], False, False, 1.0)
     """
-    query, key, value = tensors = tuple(_rows(x) for x in tensors)
-    grad, sums = solid(results[0]), results[1].contiguous()
-    grads = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value))
-    if 0 in (grad.numel(), key.shape[2], query.shape[3]):
-        return grads[0].zero_(), grads[1].zero_(), grads[2].zero_()
-    call = _call(tensors, mask, extent)
-    call.causal, call.mean_values, call.scale = causal, mean_values, scale
+    query, key, value, *weights = inputs[:7]
+    grads = [room(x) for x in inputs[:7] if x is not None]
+    if 0 in (query.numel(), key.numel(), value.numel()):
+        return [each.zero_() for each in grads]
+    grad, sums = solid(grad), sums.contiguous()
+    call, _kept = _call(*inputs)
     call.sums, call.grad_output = sums.data_ptr(), _view(grad)
-    call.grad_query, call.grad_key, call.grad_value = (_view(x) for x in grads)
-    _run("regard_area_backward", call)
-    return grads[0], grads[1], grads[2]
+    call.grad_query, call.grad_key, call.grad_value = (_view(x) for x in grads[:3])
+    if weights[0] is None:
+        invoke("regard_area_backward", call, "area_attention")
+        return grads
+    deviation_grad, shape_grad = grads[4], grads[6].zero_()  # sizes beyond the memory have no areas
+    features = call.features.contents
+    features.grad_mean, features.grad_deviation, features.grad_output, features.grad_shape = (x.data_ptr() for x in grads[3:])
+    invoke("regard_area_backward", call, "area_attention")
+    deviation_grad += LONE * shape_grad[:1].t()
+    return grads
 
 
 def empty_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,6 +137,17 @@ def empty_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return out, query.new_empty(batch, heads, queries, 2, dtype=torch.float64 if query.dtype == torch.float64 else torch.float32)
 
 
+def room(x: Tensor) -> Tensor:
+    """Return room for a gradient: of heads laid out as they are, for the projection before left those of a query side by side.
+
+    Example:
+        >>> room(torch.ones(2, 5, 3, 7).transpose(1, 2)).stride(), room(torch.ones(2, 3).t()).stride()
+        ((105, 7, 21, 1), (2, 1))
+    """
+    kept = x.dim() == 4 and x.stride(-1) == 1
+    return torch.empty_like(x, memory_format=torch.preserve_format if kept else torch.contiguous_format)
+
+
 def _rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
@@ -135,25 +156,41 @@ def _view(x: Tensor) -> AreaView:
     return AreaView(address(x, "area_attention", "a tensor"), *x.stride()[:3])
 
 
-def _call(tensors: tuple[Tensor, ...], mask: Tensor | None, extent: Extent) -> AreaCall:
-    query, key, value = tensors
-    _TENSORS.check(query, key, value)
+def _call(*inputs: Any) -> tuple[AreaCall, list[Any]]:
+    # Returns also what must live as long as the call: the memory that it points to.
+    query, key, value, mean, deviation, output, shape, mask, sides, grid, causal, mean_values, scale = inputs
+    query, key, value = kept = [_rows(x) for x in (query, key, value)]
+    _TENSORS.check(query, key, value, mean, deviation, output, shape)
+    (batch, heads, queries, key_size), (keys, value_size) = query.shape, value.shape[2:]
+    (rows, columns), (height, width) = _extent(keys, sides, grid)
+    call = AreaCall(
+        *map(_view, kept),
+        **{"batch": batch, "heads": heads, "queries": queries, "keys": keys, "key_size": key_size, "value_size": value_size},
+        **{"grid_height": rows, "grid_width": columns, "area_height": height, "area_width": width},
+        **{"scale": scale, "causal": causal, "mean_values": mean_values},
+        **{"storage": STORAGE[query.dtype], "threads": torch.get_num_threads()},
+    )
     if mask is not None:
-        check_mask(mask, (*query.shape[:3], key.shape[2]), "area_attention")
-    (rows, columns), (height, width) = extent
-    if columns == 1:  # a column is a sequence, too
-        rows, columns, height, width = columns, rows, width, height
-    batch, heads, queries, key_size = query.shape
-    call = AreaCall(query=_view(query), key=_view(key), value=_view(value))
-    call.batch, call.heads, call.queries, call.keys = batch, heads, queries, value.shape[2]
-    call.key_size, call.value_size = key_size, value.shape[3]
-    call.grid_height, call.grid_width, call.area_height, call.area_width = rows, columns, height, width
-    call.storage, call.threads = STORAGE[query.dtype], torch.get_num_threads()
-    if mask is not None:
-        call.kept = mask = _by_key(mask, queries)  # a reference, so that the memory stays
+        check_mask(mask, (batch, heads, queries, keys), "area_attention")
+        kept.append(mask := _by_key(mask, queries))
         strides = (stride if size > 1 else 0 for stride, size in zip(mask.stride(), mask.shape, strict=True))
         call.mask = AreaMask(mask.data_ptr(), *strides)
-    return call
+    if mean is not None:
+        # The deviation of a single item is the same for all; it joins what only the size adds.
+        shape = shape[:keys].clone(memory_format=torch.contiguous_format)
+        shape[0] += LONE * deviation.sum(1)
+        given = [x.contiguous() for x in (mean, mean.t(), deviation, deviation.t(), output, shape)]
+        kept += given
+        call.features = ctypes.pointer(AreaFeatures(*(x.data_ptr() for x in given), epsilon=EPSILON))
+    return call, kept
+
+
+def _extent(size: int, sides: list[int], grid: list[int]) -> Extent:
+    if not grid:
+        return (1, size), (1, min(sides[0], size))
+    (rows, columns), (height, width) = area_extent(size, (sides[0], sides[1]), (grid[0], grid[1]))
+    # A column is a sequence, too.
+    return ((columns, rows), (width, height)) if columns == 1 else ((rows, columns), (height, width))
 
 
 def _by_key(mask: Tensor, queries: int) -> Tensor:
@@ -168,11 +205,3 @@ def _by_key(mask: Tensor, queries: int) -> Tensor:
     padded = mask.new_zeros(*mask.shape[:-1], math.ceil(queries / TILE) * TILE)
     padded[..., :queries] = mask
     return padded
-
-
-def _run(name: str, call: AreaCall) -> None:
-    library = native.library()
-    if library is None:
-        raise ConfigError(f"area_attention: {native.status().reason}")
-    if getattr(library, name)(ctypes.byref(call)):
-        raise MemoryError("area_attention: no memory for the threads of the native kernel")

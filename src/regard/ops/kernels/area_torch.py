@@ -8,33 +8,18 @@ weights.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.area_windows import AreaSize, area_counts, area_extent, safe_deviation, window_sums
-from regard.ops.masks import causal_mask
+from regard.ops.area_windows import AreaSpec, area_counts, safe_deviation, window_sums
 from regard.ops.materialized_areas import AreaWeights, area_mask, area_softmax, item_weights, shape_features
 from regard.ops.nonfinite import mask_nonfinite
-from regard.ops.reference import AreaResult
+from regard.ops.reference import AreaResult, allowed_items
 
 # C libraries give tensors of 32 MiB and more back to the system at once, and each new one is zeroed again, page by page.
 PIECE = 24 * 2**20
-
-
-class Request(NamedTuple):
-    """The settings of a call, see `regard.ops.area_attention`; `scale` holds the temperature, too."""
-
-    max_area: AreaSize
-    grid: tuple[int, int] | None = None
-    causal: bool = False
-    value_mode: str = "sum"
-    top_k: int | None = None
-    scale: float = 1.0
-    dropout: float = 0.0
 
 
 def size_features(weights: AreaWeights, max_area: int) -> Tensor:
@@ -60,12 +45,12 @@ def size_features(weights: AreaWeights, max_area: int) -> Tensor:
     return torch.cat([weights.width[:max_area], weights.height[:1].expand(max_area, -1)], dim=-1)
 
 
-def hidden_features(key: Tensor, request: Request, weights: AreaWeights) -> Tensor:
+def hidden_features(key: Tensor, spec: AreaSpec, weights: AreaWeights) -> Tensor:
     """Compute relu(W_mu mu + W_sigma sigma + W_e e) for every area, Eq. 9, with W_mu applied to items: it commutes with the mean.
 
     Args:
         key: (B, H, S, D).
-        request: `max_area` and `grid` are used.
+        spec: `max_area` and `grid` are used.
         weights: see `regard.ops.AreaWeights`.
 
     Returns:
@@ -73,12 +58,12 @@ def hidden_features(key: Tensor, request: Request, weights: AreaWeights) -> Tens
 
     Example:
         >>> weights = AreaWeights(torch.zeros(1, 1), torch.ones(2, 1), torch.ones(2, 6), torch.ones(2, 2))
-        >>> hidden_features(torch.zeros(1, 1, 3, 2), Request(2), weights).shape
+        >>> hidden_features(torch.zeros(1, 1, 3, 2), AreaSpec(2), weights).shape
         torch.Size([1, 1, 5, 2])
     """
     columns = weights.hidden.split(key.shape[-1], dim=-1)
-    max_area, grid = request.max_area, request.grid
-    shape = shape_features(weights, area_extent(key.shape[-2], max_area, grid)).to(key.dtype)
+    max_area, grid = spec.max_area, spec.grid
+    shape = shape_features(weights, spec.extent(key.shape[-2])).to(key.dtype)
     average = window_sums(F.linear(key, columns[0]), max_area, grid, mean=True)
     sigma, overflown = safe_deviation(key, max_area, grid)
     hidden = torch.relu(average + F.linear(sigma, columns[1]) + F.linear(shape, columns[2], weights.hidden_bias))
@@ -90,7 +75,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    request: Request,
+    spec: AreaSpec,
     key_weights: AreaWeights | None = None,
 ) -> AreaResult:
     """Attend to areas with mean keys or those of Eq. 9, and sum or mean values; differentiable as often as wanted.
@@ -100,7 +85,7 @@ def attend(
         key: (B, H, S, D).
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
-        request: the settings.
+        spec: the settings.
         key_weights: for keys by Eq. 9.
 
     Returns:
@@ -108,36 +93,36 @@ def attend(
 
     Example:
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
-        >>> attend(torch.zeros(1, 1, 1, 1), memory, memory, None, Request(2)).context.item()
+        >>> attend(torch.zeros(1, 1, 1, 1), memory, memory, None, AreaSpec(2)).context.item()
         3.200000047683716
     """
-    allowed = _allowed(query, key, mask, request.causal)
+    allowed = allowed_items(query, key, mask, spec.causal)
     key, value, tainted = mask_nonfinite(key, value, allowed)
-    max_area, grid = request.max_area, request.grid
+    max_area, grid = spec.max_area, spec.grid
     seen = None if allowed is None else area_mask(allowed, max_area, grid)
     if key_weights is None:
-        scores = _scores(query * request.scale, key)
+        scores = _scores(query * spec.scale, key)
         if key.shape[-2]:  # no weight depends on it; near 0, where it matters, sums round off little, and none overflows upwards
             largest = (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).detach().amax(-1, keepdim=True)
             scores = scores - largest.masked_fill(largest.isinf(), 0.0)
         areas = window_sums(scores.unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
     else:
-        keys = hidden_features(key, request, key_weights)
+        keys = hidden_features(key, spec, key_weights)
         # Once more: finite items may have an infinite deviation.
         keys, _, overflown = mask_nonfinite(keys, keys, seen)
         if tainted is not None and overflown is not None:
             tainted = tainted | overflown
-        areas = _scores((query * request.scale) @ key_weights.output, keys)
-    weights = area_softmax(areas, seen, top_k=request.top_k)
-    used = F.dropout(weights, request.dropout) if request.dropout else weights
-    items = item_weights(used, max_area, grid, value_mode=request.value_mode)
+        areas = _scores((query * spec.scale) @ key_weights.output, keys)
+    weights = area_softmax(areas, seen, top_k=spec.top_k)
+    used = F.dropout(weights, spec.dropout) if spec.dropout else weights
+    items = item_weights(used, max_area, grid, value_mode=spec.value_mode)
     context = items.to(value.dtype) @ value
     if tainted is not None:
         bad = tainted.unsqueeze(-1)
         context, weights = context.masked_fill(bad, torch.nan), weights.masked_fill(bad, torch.nan)
         items = items.masked_fill(bad, torch.nan)
-    if request.dropout:
-        items = item_weights(weights, max_area, grid, value_mode=request.value_mode)
+    if spec.dropout:
+        items = item_weights(weights, max_area, grid, value_mode=spec.value_mode)
     return AreaResult(context, items.to(value.dtype), weights.to(value.dtype))
 
 
@@ -146,7 +131,7 @@ def attend_in_pieces(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    request: Request,
+    spec: AreaSpec,
     key_weights: AreaWeights | None = None,
 ) -> Tensor:
     """Return the context of `attend`, computed for a part of the batch at a time where a CPU is faster so.
@@ -156,7 +141,7 @@ def attend_in_pieces(
         key: (B, H, S, D).
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
-        request: the settings.
+        spec: the settings.
         key_weights: for keys by Eq. 9.
 
     Returns:
@@ -164,33 +149,22 @@ def attend_in_pieces(
 
     Example:
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
-        >>> attend_in_pieces(torch.zeros(1, 1, 1, 1), memory, memory, None, Request(2)).item()
+        >>> attend_in_pieces(torch.zeros(1, 1, 1, 1), memory, memory, None, AreaSpec(2)).item()
         3.200000047683716
     """
     batch = rows = query.shape[0]
     if query.device.type == "cpu" and not torch.compiler.is_compiling() and query.numel() and key.numel():
-        areas = sum(area_counts(area_extent(key.shape[-2], request.max_area, request.grid)))
+        areas = sum(area_counts(spec.extent(key.shape[-2])))
         wide = max(query.shape[-2], key.shape[-1] if key_weights is not None else 0)
         rows = max(1, PIECE // (4 * query.shape[1] * areas * wide))
     if rows >= batch:
-        return attend(query, key, value, mask, request, key_weights).context
+        return attend(query, key, value, mask, spec, key_weights).context
     per_row = mask is not None and mask.dim() == 4 and mask.shape[0] == batch
     masks = mask.split(rows) if mask is not None and per_row else [mask] * -(-batch // rows)
     parts = zip(query.split(rows), key.split(rows), value.split(rows), masks, strict=True)
-    return torch.cat([attend(*part, request, key_weights).context for part in parts])
+    return torch.cat([attend(*part, spec, key_weights).context for part in parts])
 
 
 def _scores(query: Tensor, key: Tensor) -> Tensor:
     scores = query @ key.mT
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-
-
-def _allowed(query: Tensor, key: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
-    target, source = query.shape[-2], key.shape[-2]
-    if mask is not None:
-        mask = mask[(None,) * (query.dim() - mask.dim())]
-        mask = mask.expand(*mask.shape[:-1], source)
-    if not causal:
-        return mask
-    past = causal_mask(target, source, query.device)[(None,) * (query.dim() - 2)]
-    return past if mask is None else mask & past

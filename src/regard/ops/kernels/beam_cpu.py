@@ -11,12 +11,12 @@ from regard.errors import ShapeError
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel
 from regard.ops.kernels.structures import BeamCall
-from regard.ops.tensor_checks import Argument, check_range
+from regard.ops.tensor_checks import Argument
 
-_KERNEL = Kernel(
+_BEAM = Kernel(
     "beam",
     BeamCall,
-    Argument("rows", "sentences", "int64"),
+    Argument("rows", "sentences", "int64", below="all"),
     Argument("max_length", "all", "int64"),
     Argument("ceiling", "all", "float32"),
     Argument("totals", "sentences hypotheses", "float32"),
@@ -24,13 +24,16 @@ _KERNEL = Kernel(
     Argument("tokens", "sentences hypotheses width", "int64"),
     Argument("scores", "sentences best", "float32"),
     Argument("count", "sentences", "int64"),
-    *(Argument(f"end_{name}", "most", "int64") for name in ("rows", "places", "nodes", "tokens")),
-    *(Argument(f"end_{name}", "most", "float32") for name in ("scores", "log_probs")),
-    Argument("kept", "sentences", "int64"),
-    Argument("kept_scores", "sentences best", "float32"),
-    Argument("kept_count", "sentences", "int64"),
-    *(Argument(f"going_{name}", "sentences going", "float32") for name in ("totals", "log_probs")),
-    *(Argument(f"going_{name}", "sentences going", "int64") for name in ("tokens", "beams", "nodes")),
+    results=[
+        *(Argument(f"end_{name}", "most", "int64") for name in ("rows", "places", "nodes", "tokens")),
+        *(Argument(f"end_{name}", "most", "float32") for name in ("scores", "log_probs")),
+        Argument("kept", "sentences", "int64"),
+        Argument("kept_scores", "sentences best", "float32"),
+        Argument("kept_count", "sentences", "int64"),
+        *(Argument(f"going_{name}", "sentences going", "float32") for name in ("totals", "log_probs")),
+        *(Argument(f"going_{name}", "sentences going", "int64") for name in ("tokens", "beams", "nodes")),
+    ],
+    operation="beam search",
 )
 
 
@@ -114,15 +117,7 @@ def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: 
     best, going, most = searched.scores.shape[1], min(beam, hypotheses * width), batch * min(2 * beam, hypotheses * width)
     if min(best, going) < 1:
         raise ShapeError(f"beam search: {beam} hypotheses of {hypotheses} x {width} candidates, {best} of them kept: at least 1 of each")
-    real, whole = searched.log_probs.new_empty, searched.tokens.new_empty
-    ends = (*(whole(most) for _ in range(4)), real(most), real(most))
-    rows, scores, count = whole(batch), real(batch, best), whole(batch)
-    on = (real(batch, going), real(batch, going), *(whole(batch, going) for _ in range(3)))
-    given = (part.contiguous() for part in searched)
-    call = _KERNEL.make(*given, *ends, rows, scores, count, *on, beam=beam, length=length, eos=eos, enough=enough, penalty=penalty)
-    if not _KERNEL.run(call):
-        check_range("beam search", "rows", searched.rows, 0, len(searched.max_length) - 1)
-    left = call.left
-    return BeamSelection(
-        tuple(part[: call.ended] for part in ends), rows[:left], scores[:left], count[:left], tuple(part[:left] for part in on), call.bad
-    )
+    given = {"beam": beam, "length": length, "eos": eos, "enough": enough, "penalty": penalty, "going": going, "most": most}
+    call, found = _BEAM.run(*(part.contiguous() for part in searched), **given)
+    rows, scores, count, *on = (part[: call.left] for part in found[6:])
+    return BeamSelection(tuple(part[: call.ended] for part in found[:6]), rows, scores, count, tuple(on), call.bad)

@@ -13,13 +13,11 @@ from regard.ops.tensor_checks import Argument
 # As in csrc/calls.h: a longer list would be slower than sorting.
 MOST = 64
 
-
-_KERNEL = Kernel(
+_BEST = Kernel(
     "best",
     BestCall,
-    Argument("logits", "rows size", "float32"),
-    Argument("values", "rows count", "float32"),
-    Argument("places", "rows count", "int64"),
+    Argument("logits", "...rows size", "float32"),
+    results=[Argument("values", "...rows count", "float32"), Argument("places", "...rows count", "int64")],
 )
 
 
@@ -45,9 +43,5 @@ def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         >>> best(logits, 2)[1].tolist() if supports(logits, 2) else [[0, 1]]
         [[0, 1]]
     """
-    leading, size = logits.shape[:-1], logits.shape[-1]
-    logits = logits.contiguous().view(leading.numel(), size)
-    values = logits.new_empty(logits.shape[0], count)
-    places = torch.empty_like(values, dtype=torch.long)
-    _KERNEL.run(_KERNEL.make(logits, values, places))
-    return values.view(*leading, count), places.view(*leading, count)
+    values, places = _BEST(logits.contiguous(), count=count)
+    return values, places

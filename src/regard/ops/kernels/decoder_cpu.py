@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,9 +83,9 @@ _STEP = Kernel(
     "decoder",
     DecoderCall,
     Argument("x", "rows width", "float32"),
-    Argument("out", "rows width", "float32"),
-    Argument("weights", "groups share heads sources", "float32"),
     Argument("places", "rows steps", "int64"),
+    results=[Argument("out", "rows width", "float32"), Argument("weights", "groups share heads sources", "float32")],
+    operation="decoder step",
 )
 # A layer's tensors, checked and pointed to as those of a call are.
 _MEMORY = Kernel(
@@ -99,7 +99,8 @@ _MEMORY = Kernel(
     Argument("source_values", "source_items heads size", "float32"),
     Argument("source_places", "groups sources", "int64"),
     Argument("source_lengths", "groups", "int64", optional=True),
-    loose=("source_keys", "source_values"),
+    loose=["source_keys", "source_values"],
+    operation="decoder step",
 )
 _WEIGHTS = Signature(
     "decoder layer",
@@ -172,21 +173,26 @@ class DecoderPlan:
         if x.shape[1:] != (self.width,) or not groups or rows % groups or any(len(each.places) != groups for each in memories):
             tables = ", ".join(str(tuple(each.places.shape)) for each in memories)
             raise ShapeError(f"decoder step: x (R, {self.width}) for tables (G, S) with G dividing R: found {tuple(x.shape)} and {tables}")
-        out, weights = torch.empty_like(x), x.new_empty(groups, rows // groups, self._heads, length)
         layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
         kept = [self._point_to(layer, memory, areas) for layer, memory, areas in zip(layers, memories, self.learned, strict=True)]
-        call = _STEP.make(
-            *(x, out, weights, places),
-            **{"layers": layers, "norm": self._norm, "count": len(layers), "shown": self.shown, "wide": self._shelf.widest},
-            **{"first": first, "pre": self._pre, "eps": self._eps},
-        )
-        if not _STEP.run(call):
+        given: dict[str, Any] = {
+            "layers": layers,
+            "norm": self._norm,
+            "count": len(layers),
+            "shown": self.shown,
+            "wide": self._shelf.widest,
+        }
+        given |= {"groups": groups, "share": rows // groups, "heads": self._heads, "sources": length}
+        try:
+            out, weights = _STEP(x, places, first=first, pre=self._pre, eps=self._eps, **given)
+        except RangeError:
             self._complain(memories, places, (first, rows))
+            raise
         del kept  # until here
         return out, weights
 
     def _complain(self, memories: Sequence[DecoderMemory], places: Tensor, newest: tuple[int, int]) -> None:
-        # Says which whole number names nothing.
+        # Says which whole number names nothing: those of the memories are not in the table of the call.
         first, rows = newest
         for memory in memories:
             room = memory.key.shape[0]
@@ -226,7 +232,7 @@ class DecoderPlan:
     def _point_to(self, layer: DecoderLayer, memory: DecoderMemory, areas: int) -> tuple[Tensor | None, ...]:
         # Returns what must live as long as the pointers.
         kept = (*memory[:6], memory.places.contiguous(), None if memory.lengths is None else memory.lengths.contiguous())
-        found = _MEMORY.make(*kept)
+        found, _ = _MEMORY.make(*kept)
         made = 0 if memory.area_key is None or memory.area_value is None else len(memory.area_key)
         if memory.key.shape[1:] != self.heads_and_size or made < areas * len(memory.key):
             raise ShapeError(

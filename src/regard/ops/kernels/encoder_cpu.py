@@ -9,16 +9,17 @@ from regard.errors import ShapeError
 from regard.ops.kernels.kernel import Kernel
 from regard.ops.kernels.panels import Affine, PackedWeights
 from regard.ops.kernels.structures import EncoderCall
-from regard.ops.tensor_checks import Argument, Signature, check_range
+from regard.ops.tensor_checks import Argument, Signature
 
-_KERNEL = Kernel(
+_ENCODER = Kernel(
     "encoder",
     EncoderCall,
     Argument("gates", "batch sources numbers", "float32"),
-    Argument("lengths", "batch", "int64"),
+    Argument("lengths", "batch", "int64", most="sources"),
     Argument("states", "batch sources hidden", "float32"),
-    Argument("final", "batch parts", "float32"),
-    loose=("states",),
+    results=[Argument("final", "batch parts", "float32")],
+    loose=["states"],
+    operation="encoder",
 )
 _CELL = Signature("encoder", Argument("weight", "gates hidden", "float32"), Argument("bias", "hidden", "float32", optional=True))
 
@@ -67,8 +68,7 @@ class EncoderPlan:
             raise ShapeError(f"encoder: expected {wanted}, found {tuple(gates.shape)} and {tuple(states.shape)}")
         if states.stride(0) != states.shape[1] * states.stride(1) and states.shape[0] > 1:
             raise ShapeError(f"encoder: the positions of states must follow each other, found strides {states.stride()}")
-        final = gates.new_empty(gates.shape[0], self.hidden * (1 if self._bias is not None else 2))
+        parts = self.hidden * (1 if self._bias is not None else 2)
         given = {"recurrent": self._recurrent, "bias": self._bias, "state_row": states.stride(1), "backward": backward}
-        if not _KERNEL.run(_KERNEL.make(gates, lengths, states, final, **given)):
-            check_range("encoder", "lengths", lengths, 0, gates.shape[1])
+        (final,) = _ENCODER(gates, lengths, states, parts=parts, **given)
         return final.split(self.hidden, -1)

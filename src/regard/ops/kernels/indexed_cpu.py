@@ -12,17 +12,17 @@ from regard.ops.kernels.kernel import Kernel
 from regard.ops.kernels.structures import IndexedCall
 from regard.ops.tensor_checks import Argument, check_range
 
-_KERNEL = Kernel(
+_INDEXED = Kernel(
     "indexed",
     IndexedCall,
     Argument("query", "groups share heads size", "float32"),
     Argument("keys", "items heads size", "float32"),
     Argument("values", "items heads size", "float32"),
-    Argument("places", "groups length", "int64"),
-    Argument("lengths", "groups", "int64", optional=True),
-    Argument("context", "groups share heads size", "float32"),
-    Argument("weights", "groups share heads length", "float32", optional=True),
-    loose=("keys", "values"),
+    Argument("places", "groups length", "int64", below="items"),
+    Argument("lengths", "groups", "int64", optional=True, most="length"),
+    results=[Argument("context", "groups share heads size", "float32"), Argument("weights", "groups share heads length", "float32")],
+    loose=["keys", "values"],
+    operation="cached_attention",
 )
 
 
@@ -64,7 +64,7 @@ def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> b
     parts = (query, keys, values)
     if query.dtype != torch.float32 or (torch.is_grad_enabled() and any(part.requires_grad for part in parts)):
         return False
-    return native.takes(*parts, *table) and all(part[:1].is_contiguous() for part in (keys, values))
+    return native.takes(*parts, *table) and all(x.is_contiguous() or x[:1].is_contiguous() for x in (keys, values))
 
 
 def attend(
@@ -83,13 +83,7 @@ def attend(
         >>> attend(query, items, items, table, scale=1.0, max_area=1, need_weights=False)[0].shape if ready else query.shape
         torch.Size([1, 1, 1, 2])
     """
-    query, places = query.contiguous(), table.places.contiguous()
-    lengths = None if table.lengths is None else table.lengths.contiguous()
-    context = torch.empty_like(query)
-    weights = query.new_empty(*query.shape[:3], places.shape[1]) if need_weights else None
-    strides = {"key_row": keys.stride(0), "value_row": values.stride(0)}
-    areas = min(max_area, max(1, places.shape[1]))
-    call = _KERNEL.make(query, keys, values, places, lengths, context, weights, scale=scale, areas=areas, **strides)
-    if not _KERNEL.run(call):
-        check_slots(table, keys.shape[0])
+    places, lengths = table.places.contiguous(), None if table.lengths is None else table.lengths.contiguous()
+    given = {"scale": scale, "areas": min(max_area, max(1, places.shape[1])), "key_row": keys.stride(0), "value_row": values.stride(0)}
+    context, weights = _INDEXED(query.contiguous(), keys, values, places, lengths, without=() if need_weights else ("weights",), **given)
     return context, weights

@@ -1,95 +1,170 @@
 """The one door to the native library: what a call takes is checked against a table before its addresses are taken.
 
 A kernel names the tensors of its structure with their axes; sizes that the structure has under the names of axes come from the tensors
-themselves, so that what C is told of them cannot be wrong. Calls go by ctypes, and not by operators registered with PyTorch: a call in
-inference mode takes 1 microsecond so, 2.3 by `torch.library.Library` and 7.4 by `custom_op` (an empty one, torch 2.13, measured by hand).
+themselves, so that what C is told of them cannot be wrong, and so do the shapes of its results. Calls go by ctypes, and not by operators
+registered with PyTorch: ARCHITECTURE.md says why.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, RangeError, ShapeError
 from regard.ops.kernels import native
-from regard.ops.tensor_checks import Argument, Signature, is_ordinary
+from regard.ops.tensor_checks import DTYPES, Argument, Signature, check_range, is_ordinary
 
 NO_MEMORY, OUTSIDE = 1, 2  # of enum regard_status in csrc/native.h
-Call = TypeVar("Call", bound=ctypes.Structure)
+_MAX_PLANS = 1024
+
+
+class _Plan(NamedTuple):
+    # What calls with tensors of the same shapes have in common: fields of the structure, and shape and dtype of each result, or None.
+    fields: dict[str, int]
+    results: tuple[tuple[str, tuple[int, ...], torch.dtype] | None, ...]
 
 
 class Kernel:
-    """A function of the native library and what it takes.
+    """A function of the native library, what it takes and what it returns.
 
     Args:
         name: of the function, without `regard_`.
         structure: of its argument.
         arguments: the pointers of the structure that are tensors of the call, in any order; axes are fields of it, numbers, or other names.
-        loose: those whose strides the binding sees to itself; only the numbers of the last axis must lie side by side.
+        results: those that are made for each call; their axes are axes of the arguments, or numbers of the call.
+        loose: arguments whose strides the binding sees to itself; only the numbers of the last axis must lie side by side.
+        operation: what messages begin with; None: the function's name.
 
     Example:
         >>> from regard.ops.kernels.structures import BestCall
-        >>> best = Kernel("best", BestCall, Argument("logits", "rows size", "float32"))
-        >>> best.make(torch.ones(2, 3), count=1).size
-        3
+        >>> values = Argument("values", "rows count", "float32")
+        >>> best = Kernel("best", BestCall, Argument("logits", "rows size", "float32"), results=[values])
+        >>> call, (values,) = best.make(torch.ones(2, 3), count=1)
+        >>> call.size, values.shape
+        (3, torch.Size([2, 1]))
     """
 
-    def __init__(self, name: str, structure: type[ctypes.Structure], *arguments: Argument, loose: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        structure: type[ctypes.Structure],
+        *arguments: Argument,
+        results: Sequence[Argument] = (),
+        loose: Sequence[str] = (),
+        operation: str | None = None,
+    ) -> None:
         self.name, self.structure = f"regard_{name}", structure
-        self.signature = Signature(self.name, *arguments)
-        fields = {field[0] for field in structure._fields_}
+        self.signature = Signature(operation or self.name, *arguments)
+        self._results, self._loose = tuple(results), frozenset(loose)
         self._names = tuple(argument.name for argument in arguments)
-        assert fields.issuperset(self._names), f"{self._names} are not all fields of {structure.__name__}"
-        self._sizes = tuple({axis for argument in arguments for axis in argument.axes.split()} & fields)
-        self._loose = frozenset(loose)
-        self._threads = "threads" in fields
+        self._fields = {field[0] for field in structure._fields_}
+        pointers = {*self._names, *(result.name for result in results)}
+        assert self._fields >= pointers, f"{pointers} are not all fields of {structure.__name__}"
+        known = {axis.lstrip(".") for argument in arguments if not argument.optional for axis in argument.axes.split()}
+        self._given = sorted({axis for result in results for axis in result.axes.split() if axis.isidentifier()} - known)
+        self._plans: dict[tuple[object, ...], _Plan] = {}
 
-    def make(self, *tensors: Tensor | None, **numbers: Any) -> Any:
-        """Check the tensors, and fill the structure.
+    def make(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Check the tensors, make the results, and fill the structure.
 
         Args:
             tensors: one for each argument, contiguous.
-            numbers: the other fields; what is not named stays 0.
+            without: the results that are not wanted: None stands in their place.
+            numbers: the other fields, and axes of results; what is not named stays 0.
 
         Raises:
             ShapeError: a tensor is not what the kernel takes; see `Signature.check`.
             ConfigError: a tensor has no numbers in memory.
         """
-        sizes = self.signature.check(*tensors)
-        for name in self._sizes:
-            if name in sizes:
-                numbers[name] = sizes[name]
+        asked = (*[None if x is None else (x.shape, x.dtype) for x in tensors], *[numbers[axis] for axis in self._given], without)
+        plan = self._plans.get(asked) or self._plan(asked, tensors, without, numbers)
+        fields: dict[str, Any] = {**numbers, **plan.fields}
+        first: Any = None
         for name, tensor in zip(self._names, tensors, strict=True):
             if tensor is None:
                 continue
             if not tensor.is_contiguous() and not (name in self._loose and (tensor.stride(-1) == 1 or tensor.shape[-1] == 1)):
-                raise ShapeError(f"{self.name}: {name} is not contiguous, it has strides {tensor.stride()}")
-            numbers[name] = (tensor.data_ptr() if tensor.is_cpu else 0) or address(tensor, self.name, name)
-        if self._threads:
-            numbers["threads"] = torch.get_num_threads()
-        return self.structure(**numbers)
+                raise ShapeError(f"{self.signature.operation}: {name} is not contiguous, it has strides {tensor.stride()}")
+            fields[name] = (tensor.data_ptr() if tensor.is_cpu else 0) or address(tensor, self.signature.operation, name)
+            first = tensor if first is None else first
+        found = []
+        for result in plan.results:
+            made = None
+            if result is not None:
+                name, shape, dtype = result
+                made = first.new_empty(shape) if dtype == first.dtype else first.new_empty(shape, dtype=dtype)
+                fields[name] = made.data_ptr()
+            found.append(made)
+        fields["threads"] = torch.get_num_threads()  # of a structure without threads no field
+        return self.structure(**fields), tuple(found)
 
-    def run(self, call: ctypes.Structure) -> bool:
-        """Call the function.
-
-        Returns:
-            Whether all whole numbers named something; if not, nothing was computed, and `check_range` says which one it was.
+    def run(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Make a call and return its structure and its results.
 
         Raises:
-            ConfigError: there is no library.
+            RangeError: a whole number names nothing; the message holds the first one.
+            ConfigError: there is no library, or as `make`.
+            ShapeError: as `make`.
             MemoryError: the threads got none.
         """
-        library = native.library()
-        if library is None:
-            raise ConfigError(f"{self.name}: {native.status().reason}")
-        status = getattr(library, self.name)(ctypes.byref(call))
-        if status not in (0, OUTSIDE):
-            raise MemoryError(f"{self.name}: no memory for the threads")
-        return not status
+        call, found = self.make(*tensors, without=without, **numbers)
+        if invoke(self.name, call, self.signature.operation) == OUTSIDE:
+            sizes = {**numbers, **self.signature.check(*tensors)}
+            for argument, tensor in zip(self.signature.arguments, tensors, strict=True):
+                if tensor is not None and (argument.below or argument.most):
+                    end = sizes[argument.below] - 1 if argument.below else sizes[argument.most]
+                    check_range(self.signature.operation, argument.name, tensor, 0, end)
+            raise RangeError(f"{self.signature.operation}: a whole number names nothing")
+        return call, found
+
+    def __call__(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, ...]:
+        """Make a call and return its results; see `run`."""
+        return self.run(*tensors, without=without, **numbers)[1]
+
+    def _plan(self, asked: tuple[object, ...], tensors: tuple[Tensor | None, ...], without: tuple[str, ...], numbers: Any) -> _Plan:
+        sizes = self.signature.check(*tensors)
+        pairs = zip(self.signature.arguments, tensors, strict=True)
+        shared = (x.shape[: x.dim() - len(a.axes.split()) + 1] for a, x in pairs if x is not None and a.axes.startswith("..."))
+        leading = next(shared, ())
+        results: list[tuple[str, tuple[int, ...], torch.dtype] | None] = []
+        for name, axes, dtype, *_ in self._results:
+            shape = tuple(leading) if axes.startswith("...") else ()
+            for axis in axes.split()[1 if axes.startswith("...") else 0 :]:
+                shape += (int(axis) if axis.isdigit() else sizes[axis] if axis in sizes else numbers[axis],)
+            results.append(None if name in without else (name, shape, DTYPES[dtype]))
+        if len(self._plans) >= _MAX_PLANS:
+            self._plans.clear()
+        plan = _Plan({axis: size for axis, size in sizes.items() if axis in self._fields}, tuple(results))
+        self._plans[asked] = plan
+        return plan
+
+
+def invoke(name: str, call: ctypes.Structure, operation: str) -> int:
+    """Call a function of the native library.
+
+    Returns:
+        0, or `OUTSIDE`: a whole number names nothing, and nothing was computed.
+
+    Raises:
+        ConfigError: there is no library.
+        MemoryError: the threads got none.
+
+    Example:
+        >>> from regard.ops.kernels.structures import BestCall
+        >>> invoke("regard_best", BestCall(), "best") if native.library() is not None else 0
+        0
+    """
+    library = native.library()
+    if library is None:
+        raise ConfigError(f"{operation}: {native.status().reason}")
+    status = getattr(library, name)(ctypes.byref(call))
+    if status == NO_MEMORY:
+        raise MemoryError(f"{operation}: no memory for the threads")
+    return status
 
 
 def address(tensor: Tensor, what: str, name: str) -> int:

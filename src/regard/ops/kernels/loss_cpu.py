@@ -10,16 +10,15 @@ from torch import Tensor
 from regard.ops.kernels import native
 from regard.ops.kernels.kernel import Kernel
 from regard.ops.kernels.structures import LossCall
-from regard.ops.tensor_checks import Argument, check_range
+from regard.ops.tensor_checks import Argument
 
-_KERNEL = Kernel(
+_LOSS = Kernel(
     "loss",
     LossCall,
     Argument("logits", "rows size", "float32"),
-    Argument("target", "rows", "int64"),
-    Argument("nll", "rows", "float32"),
-    Argument("uniform", "rows", "float32"),
-    Argument("correct", "rows", "uint8"),
+    Argument("target", "rows", "int64", below="size"),
+    results=[Argument("nll", "rows", "float32"), Argument("uniform", "rows", "float32"), Argument("correct", "rows", "uint8")],
+    operation="linear_cross_entropy",
 )
 
 
@@ -55,8 +54,4 @@ def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient
         >>> cross_entropy_(logits, target, smoothing=0.0, gradient=True).nll.shape if ready else target.shape
         torch.Size([1])
     """
-    rows, size = logits.shape
-    found = Losses(logits.new_empty(rows), logits.new_empty(rows), logits.new_empty(rows, dtype=torch.uint8))
-    if not _KERNEL.run(_KERNEL.make(logits, target.contiguous(), *found, smoothing=smoothing, gradient=gradient)):
-        check_range("linear_cross_entropy", "target", target, 0, size - 1)
-    return found
+    return Losses(*_LOSS(logits, target.contiguous(), smoothing=smoothing, gradient=gradient))

@@ -75,7 +75,7 @@ class PackedWeights:
         outputs, inputs = weight.shape
         whole = self.whole(outputs)
         panels = _room(whole * inputs)
-        _PACK.run(_PACK.make(weight, panels))
+        _PACK(weight, panels)
         self._kept.append(panels)
         self.widest = max(self.widest, whole)
         return PanelLinear(panels.data_ptr(), None if part.bias is None else self.keep(part.bias), inputs, outputs)

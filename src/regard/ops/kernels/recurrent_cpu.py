@@ -13,7 +13,7 @@ from regard.errors import ShapeError
 from regard.ops.kernels.kernel import Kernel
 from regard.ops.kernels.panels import Affine, PackedWeights
 from regard.ops.kernels.structures import RecurrentCall, RecurrentLayer
-from regard.ops.tensor_checks import Argument, Signature, check_range
+from regard.ops.tensor_checks import Argument, Signature
 
 _MAX_WORD_GATES = 1 << 26  # numbers, of all words of a vocabulary
 
@@ -79,19 +79,22 @@ class Hypotheses(NamedTuple):
     sentences: Tensor
 
 
-_KERNEL = Kernel(
+_STEP = Kernel(
     "recurrent",
     RecurrentCall,
     Argument("keys", "batch sources attended", "float32"),
     Argument("values", "batch sources depth", "float32"),
-    Argument("lengths", "batch", "int64"),
+    Argument("lengths", "batch", "int64", most="sources"),
     Argument("past", "states width", "float32"),
-    Argument("tokens", "sentences share", "int64"),
-    Argument("parents", "sentences share", "int64"),
-    Argument("sentences", "sentences", "int64"),
-    Argument("next", "rows width", "float32"),
-    Argument("readout", "rows read", "float32"),
-    Argument("weights", "rows sources", "float32"),
+    Argument("tokens", "sentences share", "int64", below="vocabulary"),
+    Argument("parents", "sentences share", "int64", below="states"),
+    Argument("sentences", "sentences", "int64", below="batch"),
+    results=[
+        Argument("readout", "sentences share read", "float32"),
+        Argument("weights", "sentences share sources", "float32"),
+        Argument("next", "rows width", "float32"),
+    ],
+    operation="recurrent step",
 )
 _WEIGHTS = Signature(
     "recurrent decoder",
@@ -188,20 +191,13 @@ class RecurrentPlan:
             RangeError: a token is outside the vocabulary, or a parent, sentence or length names nothing; the message holds it.
         """
         tokens, past, parents, sentences = (part.contiguous() for part in hypotheses)
-        rows, length, (states, _) = tokens.numel(), sources.keys.shape[1], past.shape
         found = sources.keys.shape[2:], sources.values.shape[2:], past.shape[1:]
         if found != ((self._attended,), (self._depth,), (self._width,)):
             wanted = f"keys (N, S, {self._attended}), values (N, S, {self._depth}) and states (N, {self._width})"
             given = ", ".join(str(tuple(part.shape)) for part in (sources.keys, sources.values, past))
             raise ShapeError(f"recurrent step: the weights ask for {wanted}, found {given}")
-        new, readout, weights = (past.new_empty(rows, size) for size in (self._width, self.read, length))
-        tensors = (sources.keys, sources.values, sources.lengths, past, tokens, parents, sentences, new, readout, weights)
-        if not _KERNEL.run(_KERNEL.make(*tensors, rows=rows, **self._constants)):
-            check_range("recurrent step", "tokens", tokens, 0, self._constants["vocabulary"] - 1)
-            check_range("recurrent step", "parents", parents, 0, states - 1)
-            check_range("recurrent step", "sentences", sentences, 0, sources.keys.shape[0] - 1)
-            check_range("recurrent step", "lengths", sources.lengths, 0, length)
-        return readout.view(*tokens.shape, self.read), weights.view(*tokens.shape, length), new
+        readout, weights, new = _STEP(*sources, past, tokens, parents, sentences, rows=tokens.numel(), **self._constants)
+        return readout, weights, new
 
 
 def _kept(shelf: PackedWeights, part: Tensor | None) -> int | None:

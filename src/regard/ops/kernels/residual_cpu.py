@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,36 +14,28 @@ from regard.ops.kernels.structures import ResidualCall
 from regard.ops.tensor_checks import Argument
 
 ROWS = 16  # RESIDUAL_ROWS of csrc/calls.h
-
-
-_ROWS = Argument("", "... size", "float32", optional=True)
-_KERNELS = {
-    name: Kernel(
-        name,
-        ResidualCall,
-        *(_ROWS._replace(name=each) for each in ("x", "change", "sum", "out", "grad", "sum_grad", "change_grad")),
-        Argument("weight", "size", "float32", optional=True),
-        Argument("bias", "size", "float32", optional=True),
-        Argument("stats", "rows 2", "float32", optional=True),
-        Argument("parts", "tasks 2 size", "float32", optional=True),
-    )
-    for name in ("residual_forward", "residual_backward")
-}
-
-
-class _Parts(NamedTuple):
-    # In the order of the kernels' arguments.
-    x: Tensor | None = None
-    change: Tensor | None = None
-    sum: Tensor | None = None
-    out: Tensor | None = None
-    grad: Tensor | None = None
-    sum_grad: Tensor | None = None
-    change_grad: Tensor | None = None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    stats: Tensor | None = None
-    parts: Tensor | None = None
+_WEIGHT = Argument("weight", "size", "float32", optional=True)
+_FORWARD = Kernel(
+    "residual_forward",
+    ResidualCall,
+    Argument("change", "...rows size", "float32"),
+    Argument("x", "...rows size", "float32", optional=True),
+    _WEIGHT,
+    _WEIGHT._replace(name="bias"),
+    results=[*(Argument(name, "...rows size", "float32") for name in ("sum", "out")), Argument("stats", "rows 2", "float32")],
+)
+_BACKWARD = Kernel(
+    "residual_backward",
+    ResidualCall,
+    Argument("grad", "...rows size", "float32"),
+    Argument("sum", "...rows size", "float32", optional=True),
+    _WEIGHT,
+    Argument("stats", "rows 2", "float32", optional=True),
+    results=[
+        *(Argument(name, "...rows size", "float32") for name in ("sum_grad", "change_grad")),
+        Argument("parts", "tasks 2 size", "float32"),
+    ],
+)
 
 
 def supports(x: Tensor | None, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
@@ -84,13 +76,10 @@ class _Residual(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor | None, change: Tensor, weight: Tensor | None, bias: Tensor | None, settings: tuple[int, float, float]
     ) -> Tensor:
-        wide = change.float().contiguous()
-        total, out, stats = torch.empty_like(wide), None, None
-        if weight is not None:
-            weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-            out, stats = torch.empty_like(wide), wide.new_empty(wide.numel() // wide.shape[-1], 2)
-        given = None if x is None else x.contiguous()
-        _run("residual_forward", _Parts(given, wide, total, out, weight=weight, bias=bias, stats=stats), settings, wide)
+        seed, dropout, eps = settings
+        given = (None if part is None else part.contiguous() for part in (x, weight, bias))
+        without = ("out", "stats") if weight is None else ()
+        total, out, stats = _FORWARD(change.float().contiguous(), *given, without=without, seed=seed, dropout=dropout, eps=eps)
         ctx.save_for_backward(weight, None if weight is None else total, stats)
         ctx.settings, ctx.dtype, ctx.alone, ctx.biased = settings, change.dtype, x is None, bias is not None
         return total if out is None else out
@@ -98,24 +87,16 @@ class _Residual(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        weight, total, stats = ctx.saved_tensors
+        (weight, total, stats), (seed, dropout, eps) = ctx.saved_tensors, ctx.settings
         grad = solid(grad)
-        sum_grad, sums = grad, None
-        if weight is not None:
-            rows = grad.numel() // grad.shape[-1]
-            sum_grad, sums = torch.empty_like(grad), grad.new_empty(-(-rows // ROWS), 2, grad.shape[-1])
-        change_grad = torch.empty_like(grad) if ctx.settings[1] > 0 else None
-        if weight is not None or change_grad is not None:
-            of_sum = None if weight is None else sum_grad
-            parts = _Parts(sum=total, grad=grad, sum_grad=of_sum, change_grad=change_grad, weight=weight, stats=stats, parts=sums)
-            _run("residual_backward", parts, ctx.settings, grad)
+        sum_grad, change_grad, sums = grad, None, None
+        if weight is not None or dropout > 0:
+            without = (*(("sum_grad", "parts") if weight is None else ()), *(() if dropout > 0 else ("change_grad",)))
+            given = {"seed": seed, "dropout": dropout, "eps": eps, "tasks": -(-grad.numel() // (grad.shape[-1] * ROWS))}
+            weight = None if weight is None else weight.contiguous()
+            sum_grad, change_grad, sums = _BACKWARD(grad, total, weight, stats, without=without, **given)
+            sum_grad = grad if sum_grad is None else sum_grad
         # Summed here, in a fixed order, so that the result does not depend on which thread took which rows.
         weight_grad, bias_grad = (None, None) if sums is None else sums.sum(0)
         change_grad = (sum_grad if change_grad is None else change_grad).to(ctx.dtype)
         return None if ctx.alone else sum_grad, change_grad, weight_grad, bias_grad if ctx.biased else None, None
-
-
-def _run(name: str, parts: _Parts, settings: tuple[int, float, float], like: Tensor) -> None:
-    seed, dropout, eps = settings
-    kernel, rows = _KERNELS[name], like.numel() // like.shape[-1]
-    kernel.run(kernel.make(*parts, seed=seed, dropout=dropout, eps=eps, rows=rows))

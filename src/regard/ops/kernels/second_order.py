@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def differentiable_gradients(
-    function: Callable[..., Tensor], tensors: Sequence[Tensor], needed: Sequence[bool], grad: Tensor
+    function: Callable[..., Tensor], tensors: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Differentiate the plain form of an operation with respect to each of its arguments.
 
@@ -19,7 +19,7 @@ def differentiable_gradients(
 
     Args:
         function: the operation in operations of PyTorch.
-        tensors: its arguments, as the caller passed them.
+        tensors: its arguments, as the caller passed them; None where one is left out.
         needed: for each of them whether its gradient is wanted, `ctx.needs_input_grad`.
         grad: the gradient of the result.
 
@@ -33,7 +33,7 @@ def differentiable_gradients(
     """
     # In the tensors' own types: autocast has had its say in the forward pass.
     with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False):
-        own = [x.view_as(x) if wanted else x.detach() for x, wanted in zip(tensors, needed, strict=True)]
-        asked = [x for x, wanted in zip(own, needed, strict=True) if wanted]
+        own = [None if x is None else x.view_as(x) if wanted else x.detach() for x, wanted in zip(tensors, needed, strict=True)]
+        asked = [x for x, wanted in zip(own, needed, strict=True) if x is not None and wanted]
         found = iter(torch.autograd.grad(function(*own), asked, grad, create_graph=True, materialize_grads=True))
     return tuple(next(found) if wanted else None for wanted in needed)

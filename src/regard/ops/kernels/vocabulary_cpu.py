@@ -13,14 +13,13 @@ from regard.ops.kernels.panels import Affine, PackedWeights
 from regard.ops.kernels.structures import VocabularyCall
 from regard.ops.tensor_checks import Argument, Signature
 
-_KERNEL = Kernel(
+_BEST = Kernel(
     "vocabulary",
     VocabularyCall,
-    Argument("x", "rows width", "float32"),
+    Argument("x", "...rows width", "float32"),
     Argument("forbidden", "forbidden_count", "int64"),
-    Argument("log_probs", "rows count", "float32"),
-    Argument("places", "rows count", "int64"),
     Argument("totals", "sentences share", "float32", optional=True),
+    results=[Argument("log_probs", "...rows count", "float32"), Argument("places", "...rows count", "int64")],
 )
 _OUTPUT = Signature("output layer", Argument("weight", "V R", "float32"), Argument("bias", "V", "float32", optional=True))
 
@@ -89,10 +88,7 @@ class OutputPlan:
         if sums is not None and (sums.totals.shape != hidden.shape[:-1] or hidden.dim() != 3 or sums.need < 1):
             found = f"{tuple(sums.totals.shape)} and {tuple(hidden.shape)}, of which {sums.need} matter"
             raise ShapeError(f"the output layer: expected totals (B, K) for hidden (B, K, R), at least 1 of them matters; found {found}")
-        rows = hidden.reshape(-1, inputs).contiguous()
-        log_probs = rows.new_empty(rows.shape[0], count)
-        places = torch.empty_like(log_probs, dtype=torch.long)
-        totals = None if sums is None else sums.totals.contiguous()
-        given = {"output": self._output, "instead": instead, "least": least, "share": 1, "need": 0 if sums is None else sums.need}
-        _KERNEL.run(_KERNEL.make(rows, forbidden.contiguous(), log_probs, places, totals, **given))
-        return log_probs.view(*hidden.shape[:-1], count), places.view(*hidden.shape[:-1], count)
+        totals, need = (None, 0) if sums is None else (sums.totals.contiguous(), sums.need)
+        given = {"output": self._output, "count": count, "instead": instead, "least": least, "share": 1, "need": need}
+        log_probs, places = _BEST(hidden.contiguous(), forbidden.contiguous(), totals, **given)
+        return log_probs, places

@@ -1,0 +1,141 @@
+"""What a call costs before anything is computed: every native operation and its plain form on tiny tensors, and ways to call C.
+
+    python benchmarks/call_overhead.py --out docs/results/call_overhead.json [--ways docs/results/call_ways.json]
+
+Contenders take turns in one process, in float32 with one thread. A figure is processor time, the least of the rounds, each the mean of
+many calls: whatever else runs only adds. The plain form is that of `REGARD_KERNELS=torch`, asked for in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard import ops
+from regard.ops.kernels import native
+
+ROUNDS, CALLS = 15, 400
+Calls = dict[str, Callable[[], Any]]
+REGISTERED = torch.library.Library("regard_overhead", "DEF")
+
+
+def operations() -> Calls:
+    """Return a call of each operation with a kernel; those that end in "gradient" have an input that wants one."""
+    generator = torch.Generator().manual_seed(1)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    x, keys, weight, wanting = numbers(3, 5), numbers(7, 5), numbers(5), numbers(3, 5).requires_grad_()
+    query, items, places = numbers(2, 3, 2, 5), numbers(7, 2, 5), torch.tensor([[0, 6], [1, 2]])
+    heads, memory = numbers(1, 2, 3, 16), numbers(1, 2, 5, 16)
+    learned = ops.AreaWeights(numbers(1, 8), numbers(2, 8), numbers(16, 48), numbers(16, 16))
+    asking, features = heads.clone().requires_grad_(), {"max_area": 2, "key_mode": "features", "key_weights": learned}
+    target, classes = torch.tensor([0, 10, 4]), numbers(11, 5)
+    return {
+        "additive_scores": lambda: ops.additive_scores(x, keys, weight),
+        "additive_scores, gradient": lambda: ops.additive_scores(wanting, keys, weight),
+        "area_attention": lambda: ops.area_attention(heads, memory, memory, max_area=2),
+        "area_attention, gradient": lambda: ops.area_attention(asking, memory, memory, max_area=2),
+        "area_attention, Eq. 9": lambda: ops.area_attention(heads, memory, memory, **features),
+        "cached_attention": lambda: ops.cached_attention(query, items, items, places),
+        "linear_cross_entropy": lambda: ops.linear_cross_entropy(x, classes, None, target),
+        "residual, gradient": lambda: ops.residual(wanting, x, weight, weight),
+        "top_log_probs": lambda: ops.top_log_probs(x, 2),
+    }
+
+
+class _Empty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def ways() -> Calls:
+    """Return calls that make an empty tensor and do nothing else, by each way to C that there is."""
+    library = native.library()
+    if library is None:
+        raise SystemExit(f"call_overhead: {native.status().reason}")
+    found, call = library.regard_abi, ctypes.c_int64(0)
+
+    def direct(x: Tensor) -> Tensor:
+        made = torch.empty_like(x)
+        found(ctypes.byref(call))
+        return made
+
+    for name in ("plain", "differentiable"):
+        REGISTERED.define(f"{name}(Tensor x) -> Tensor")
+        REGISTERED.impl(name, direct, "CPU")
+    torch.library.register_autograd("regard_overhead::differentiable", lambda _, grad: grad, lib=REGISTERED)
+    custom = torch.library.custom_op("regard_overhead::custom", direct, mutates_args=(), schema="(Tensor x) -> Tensor")
+    x, wanting = torch.ones(3, 5), torch.ones(3, 5, requires_grad=True)
+    made = torch.ops.regard_overhead
+    return {
+        "ctypes": lambda: direct(x),
+        "torch.library.Library": lambda: made.plain.default(x),
+        "torch.library.custom_op": lambda: custom(x),
+        "torch.autograd.Function, gradient": lambda: _Empty.apply(wanting),
+        "torch.library with register_autograd, gradient": lambda: made.differentiable.default(wanting),
+    }
+
+
+def microseconds(calls: Calls) -> dict[str, float]:
+    """Return the time of each call, contenders in turns."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            wants: AbstractContextManager[Any] = nullcontext() if "gradient" in name else torch.inference_mode()
+            with wants:
+                call()
+                start = time.thread_time()
+                for _ in range(CALLS):
+                    call()
+            times[name].append((time.thread_time() - start) / CALLS * 1e6)
+    return {name: round(min(each), 1) for name, each in times.items()}
+
+
+def write(path: Path | None, columns: list[str], rows: list[list[Any]]) -> None:
+    """Print a table, and write its file."""
+    for row in rows:
+        print(*row, sep="\t", flush=True)
+    if path is not None:
+        cpu = next(
+            (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown"
+        )
+        note = f"`python benchmarks/call_overhead.py`, the least of {ROUNDS} rounds; {cpu}, 1 thread, torch {torch.__version__}, "
+        table = {"columns": columns, "rows": rows, "note": f"{note}Python {platform.python_version()}."}
+        path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--ways", type=Path)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    empty = ways()
+    with_kernels = microseconds(operations())
+    os.environ["REGARD_KERNELS"] = "torch"
+    plain = microseconds(operations())
+    rows = [[name, with_kernels[name], plain[name], round(with_kernels[name] / plain[name], 2)] for name in plain]
+    write(arguments.out, ["operation", "native µs", "plain PyTorch µs", "ratio"], rows)
+    write(arguments.ways, ["an empty call by", "µs"], [[name, number] for name, number in microseconds(empty).items()])
+
+
+if __name__ == "__main__":
+    main()

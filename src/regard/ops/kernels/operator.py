@@ -1,0 +1,132 @@
+"""Native operations as PyTorch sees them: differentiable as often as wanted, and one operator in a program that is traced.
+
+A call that nothing traces goes past PyTorch's dispatcher, which takes longer than a small operation: ARCHITECTURE.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from regard.ops.kernels.second_order import differentiable_gradients
+from regard.ops.tensor_checks import is_tracing
+
+_LIBRARY = torch.library.Library("regard", "FRAGMENT")
+
+
+class Forms(NamedTuple):
+    """The functions of an operation.
+
+    Attributes:
+        forward: of the inputs, natively: the result, and what `backward` needs besides.
+        backward: of the result's gradient, the result, the list of the other tensors of `forward`, and the inputs: the gradients of the
+            inputs that are not None.
+        plain: the result in operations of PyTorch, which second derivatives go through.
+        shapes: of the inputs: tensors like those of `forward`.
+        room: of an input: a tensor like its gradient.
+        keeps_result: of the first input: whether `backward` wants the result; if not, it gets None.
+    """
+
+    forward: Callable[..., tuple[Tensor, ...]]
+    backward: Callable[..., Sequence[Tensor]]
+    plain: Callable[..., Tensor]
+    shapes: Callable[..., tuple[Tensor, ...]]
+    room: Callable[[Tensor], Tensor]
+    keeps_result: Callable[[Tensor], bool] = lambda _: False
+
+
+class Operator:
+    """A differentiable operation with a native form and a plain one.
+
+    Args:
+        name: of the operator, `regard::name`.
+        schema: its inputs: tensors first, and of those the ones with gradients.
+        forms: what it computes.
+        results: how many tensors `forms.forward` returns.
+        gradients: how many inputs have gradients.
+
+    Example:
+        >>> forms = Forms(
+        ...     lambda x: (x * x,), lambda grad, result, others, x: [2 * x * grad], torch.square, lambda x: (x.clone(),), torch.empty_like
+        ... )
+        >>> square = Operator("square_of_the_example", "Tensor x", forms, results=1, gradients=1)
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> torch.autograd.grad(square(x), x)[0].item()
+        6.0
+    """
+
+    def __init__(self, name: str, schema: str, forms: Forms, *, results: int, gradients: int) -> None:
+        self.forms, self.gradients = forms, gradients
+        self.tensors = sum(part.startswith("Tensor") for part in schema.split(", "))
+
+        def one_or_all(found: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+            return found[0] if results == 1 else found
+
+        def like(grad: Tensor, result: Tensor | None, others: list[Tensor], *inputs: Any) -> list[Tensor]:
+            return [forms.room(part) for part in inputs[:gradients] if part is not None]
+
+        def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor | tuple[Tensor, ...]) -> None:
+            found = (output,) if isinstance(output, Tensor) else output
+            self.keep(ctx, inputs, found)
+            ctx.mark_non_differentiable(*found[1:])
+
+        def differentiate(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
+            return self.differentiate(ctx, ctx.needs_input_grad, grad, getattr(torch.ops.regard, f"{name}_backward"))
+
+        whole = "Tensor" if results == 1 else f"({', '.join(['Tensor'] * results)})"
+        reverse = f"Tensor grad, Tensor? result, Tensor[] others, {schema}"
+        for each, takes, returns, compute, fake in (
+            (name, schema, whole, lambda *inputs: one_or_all(forms.forward(*inputs)), lambda *inputs: one_or_all(forms.shapes(*inputs))),
+            (f"{name}_backward", reverse, "Tensor[]", lambda *inputs: list(forms.backward(*inputs)), like),
+        ):
+            _LIBRARY.define(f"{each}({takes}) -> {returns}", tags=(torch.Tag.pt2_compliant_tag,))
+            _LIBRARY.impl(each, compute, "CompositeExplicitAutograd")
+            torch.library.register_fake(f"regard::{each}", fake, lib=_LIBRARY)
+        torch.library.register_autograd(f"regard::{name}", differentiate, setup_context=keep, lib=_LIBRARY)
+        self.traced = getattr(torch.ops.regard, name).default
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Compute the result; only for tensors that are plain or traced, see `regard.ops.tensor_checks`."""
+        tensors = inputs[: self.tensors]
+        if is_tracing(*tensors):
+            found = self.traced(*inputs)
+            return found if isinstance(found, Tensor) else found[0]
+        if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors):
+            return _Direct.apply(self, *inputs)
+        return self.forms.forward(*inputs)[0]
+
+    def keep(self, ctx: Any, inputs: tuple[Any, ...], found: tuple[Tensor, ...]) -> None:
+        """Keep what `differentiate` needs."""
+        result = found[0] if self.forms.keeps_result(inputs[0]) else None
+        ctx.save_for_backward(*inputs[: self.tensors], result, *found[1:])
+        ctx.settings = inputs[self.tensors :]
+
+    def differentiate(self, ctx: Any, needed: Sequence[bool], grad: Tensor, backward: Callable[..., Any]) -> tuple[Tensor | None, ...]:
+        """Return a gradient for each input, by `backward` or, where it will be differentiated again, by the plain form."""
+        saved = ctx.saved_tensors  # once: activation checkpointing computes them anew, and refuses to do so twice
+        tensors, (result, *others) = saved[: self.tensors], saved[self.tensors :]
+        first, inputs = tensors[: self.gradients], (*tensors, *ctx.settings)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            found = differentiable_gradients(
+                lambda *parts: self.forms.plain(*parts, *inputs[self.gradients :]), first, needed[: self.gradients], grad
+            )
+        else:
+            given = iter(backward(grad, result, others, *inputs))
+            found = tuple(None if part is None else next(given) for part in first)
+        return *found, *[None] * (len(inputs) - self.gradients)
+
+
+class _Direct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
+        found = operator.forms.forward(*inputs)
+        operator.keep(ctx, inputs, found)
+        ctx.operator = operator
+        return found[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.operator.differentiate(ctx, ctx.needs_input_grad[1:], grad, ctx.operator.forms.backward)
