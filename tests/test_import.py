@@ -69,8 +69,10 @@ def test_dir_shows_what_is_offered_and_nothing_else():
     ],
 )
 def test_the_names_of_others_lead_to_the_class_however_they_are_imported(module, name, leads_to):
-    with pytest.raises(OtherNameError, match=f"{module} has no {name}: .* is {leads_to}"):
+    with pytest.raises(AttributeError, match=f"{module} has no {name}: .* is {leads_to}"):
         getattr(importlib.import_module(module), name)
+    assert not hasattr(importlib.import_module(module), name)
+    assert getattr(importlib.import_module(module), name, 7) == 7
 
 
 def test_the_import_statement_which_swallows_attribute_errors_lets_the_message_through():

@@ -11,6 +11,9 @@ from regard.config.suggestions import _paths
 from regard.errors import ConfigError
 
 
+LUONG = "model.attention.score=general model.attention.query_state=current model.attention.input_feeding=true model.readout=tanh"
+
+
 def suggested(override: str, task: str = "translation") -> str | None:
     with pytest.raises(ConfigError) as refused:
         load_config(None, [override], kind=TASKS[task])
@@ -22,6 +25,13 @@ def suggested(override: str, task: str = "translation") -> str | None:
     ("typed", "expected"),
     [
         ("epochs=2", "training.epochs=2"),
+        ("lr=0.1", "training.learning_rate=0.1"),
+        ("training.lr=0.1", "training.learning_rate=0.1"),
+        ("max_steps=5", "training.max_updates=5"),
+        ("model.hidden_size=64", "model.decoder_dim=64"),
+        ("beam=4", "decoding.beam_size=4"),
+        ("model.type=lstm", "model.cell=lstm"),
+        ("model.cell=LSTM", "model.cell=lstm"),
         ("epoch=2", "training.epochs=2"),
         ("model.epochs=2", "training.epochs=2"),
         ("embed_dim=64", "model.embed_dim=64"),
@@ -31,11 +41,11 @@ def suggested(override: str, task: str = "translation") -> str | None:
         ("num_heads=8", "model.type=transformer model.num_heads=8"),
         ("bahdanau", "model.attention.score=additive"),
         ("bahdanau=true", "model.attention.score=additive"),
-        ("luong", "model.attention.score=general"),
+        ("luong", LUONG),
         ("model.attention.score=bahdanau", "model.attention.score=additive"),
-        ("model.attention=luong", "model.attention.score=general"),
+        ("model.attention=luong", LUONG),
         ("model.type=bahdanau", "model.attention.score=additive"),
-        ("model.type=luong", "model.attention.score=general"),
+        ("model.type=luong", LUONG),
         ("model=transformer", "model.type=transformer"),
         ("transformer", "model.type=transformer"),
         ("area_attention", "model.attention.area.max_area=5"),
@@ -64,3 +74,8 @@ def test_every_setting_of_every_task_is_found_without_its_section(task: str) -> 
             words = suggested(f"{leaf}={value}", task)
             if words is not None and "=" in words:  # not "did you mean model?", of a section
                 load_config(None, words.split(), kind=kind)
+
+
+def test_a_device_is_no_setting_and_told_where_it_is_chosen() -> None:
+    with pytest.raises(ConfigError, match=r"device: no setting of a run; --device cpu\|cuda"):
+        load_config(None, ["device=cpu"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 
 from regard.errors import OtherNameError
@@ -22,8 +23,9 @@ def unknown_name(module: str, name: str, known: Sequence[str]) -> AttributeError
         known: the names it has.
 
     Returns:
-        `OtherNameError` for a name by which a mechanism is known elsewhere. It is no AttributeError: `from regard import BahdanauAttention`
-        would swallow one, and its message with it. For any other name an AttributeError, with the nearest name there is.
+        For a name by which a mechanism is known elsewhere an error that says what it is called here; for any other name one with the
+        nearest name there is. An AttributeError, so that `hasattr` and `getattr` with a default work; but where an import statement asks,
+        which would swallow it and its message, `OtherNameError`.
 
     Example:
         >>> print(unknown_name("regard", "BahdanauAttention", []))
@@ -35,7 +37,10 @@ def unknown_name(module: str, name: str, known: Sequence[str]) -> AttributeError
         hint = f"; did you mean {close[0]}?" if close else ""
         return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
     how = re.sub(r"\b(\w+Score)(\(.*?\))?", lambda found: f"Attention({found[1]}{found[2] or '(...)'})", row.where)
-    return OtherNameError(f"{module} has no {name}: {row.name} ({row.source}) is {how}; see docs/mechanisms.md")
+    text = f"{module} has no {name}: {row.name} ({row.source}) is {how}; see docs/mechanisms.md"
+    # Of `from regard import X`, which asks by way of the module's `__getattr__`.
+    importing = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+    return OtherNameError(text) if importing else AttributeError(text)
 
 
 def _key(name: str) -> str:

@@ -654,3 +654,19 @@ def test_settings_are_shown():
     shown = repr(Attention(CosineScore(2.5), window=MonotonicWindow(3), areas=Areas(2), choice=HardChoice("argmax"), dropout=0.1))
     for part in ("sharpness=2.5", "radius=3", "max_area=2", "mode='argmax'", "p=0.1"):
         assert part in shown
+
+
+def test_a_query_without_an_axis_of_targets_is_refused_and_told_how_to_have_one() -> None:
+    attention = Attention(AdditiveScore(7, 5, 3))
+    source, state = torch.randn(B, S, 5), torch.randn(B, 7)
+    memory = attention.memory(source)
+    for call in (lambda: attention(state, source, source), lambda: attention.attend(state, memory)):
+        with pytest.raises(
+            ShapeError, match=rf"Attention: query \({B}, 7\), expected \(B, T, Dq\); query.unsqueeze\(1\) makes one of each"
+        ):
+            call()
+    with pytest.raises(ShapeError, match=r"Attention: key \(5,\), expected \(B, S, Dk\)"):
+        attention.memory(source[0, 0])
+    with pytest.raises(ShapeError, match=r"Attention: value .* expected \(B, S, Dv\)"):
+        attention(state.unsqueeze(1), source, source[0])
+    assert attention(state.unsqueeze(1), source, source).context.shape == (B, 1, 5)

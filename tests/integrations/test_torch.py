@@ -225,6 +225,28 @@ def test_state_dicts_convert_without_modules():
     assert all(torch.equal(back[name], state[name]) for name in state)
 
 
+REPLACED = [
+    ("norm1", nn.GroupNorm(1, E)),
+    ("norm2", nn.RMSNorm(E, eps=1e-5)),
+    ("norm1", nn.RMSNorm(E)),
+    ("norm2", nn.Identity()),
+    ("norm1", nn.LayerNorm(E, elementwise_affine=False)),
+    ("norm1", nn.BatchNorm1d(E)),
+    ("linear1", nn.utils.parametrizations.weight_norm(nn.Linear(E, W))),
+    ("linear2", nn.Sequential(nn.Linear(W, E))),
+    ("dropout", nn.Identity()),
+    ("dropout1", nn.AlphaDropout(0.5)),
+]
+
+
+@pytest.mark.parametrize(("name", "part"), REPLACED)
+def test_a_part_that_computes_something_else_is_named(name, part):
+    layer = encoder_layer()
+    setattr(layer, name, part)
+    with pytest.raises(ConfigError, match=f"TransformerEncoderLayer: its {name} {type(part).__name__}.* cannot be converted; expected a "):
+        from_torch(layer)
+
+
 def test_what_has_no_counterpart_is_named():
     layer = encoder_layer()
     layer.activation = torch.tanh
@@ -239,6 +261,7 @@ def test_what_has_no_counterpart_is_named():
         (lambda: from_torch(layer), "activation tanh"),
         (lambda: from_torch(tanh), "activation GELU"),
         (lambda: from_torch(nn.TransformerEncoder(encoder_layer(), 1, nn.RMSNorm(E))), "norm RMSNorm"),
+        (lambda: from_torch(nn.TransformerEncoder(encoder_layer(), 1, nn.LayerNorm(E, elementwise_affine=False))), "norm LayerNorm"),
         (lambda: MultiHeadAttention(E, H, areas=Areas(2)).to_torch(), "areas"),
         (lambda: MultiHeadAttention(E, H, score=AdditiveScore(3, 3, 5)).to_torch(), "score"),
         (lambda: MultiHeadAttention(E, H, head_dim=5).to_torch(), "heads of 10 numbers"),
@@ -252,6 +275,8 @@ def test_what_has_no_counterpart_is_named():
         (lambda: state_to_torch({"areas.width": torch.ones(1)}), "areas.width"),
         (lambda: state_to_torch({"layers.0.cross_attention.left.query.weight": torch.ones(1)}), "cross_attention.left"),
         (lambda: replace_attention(nn.Linear(E, E)), "holds no torch.nn.MultiheadAttention"),
+        (lambda: replace_attention(encoder_layer(), areas=3), r"areas 3: expected a function that makes areas, such as lambda: Areas\(3\)"),
+        (lambda: replace_attention(encoder_layer(), areas=Areas(3)), "expected a function that makes areas"),
     ]:
         with pytest.raises(ConfigError, match=message):
             call()

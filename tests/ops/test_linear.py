@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from regard import ops
+from regard.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +167,42 @@ def test_the_fused_loss_of_no_rows_is_zero_with_zero_gradients():
     assert out.loss == 0
     assert weight.grad is not None
     assert (weight.grad == 0).all()
+
+
+@pytest.mark.parametrize("block", [contextlib.nullcontext, ops.packed_weights, ops.recurrent_steps])
+def test_what_has_no_numbers_on_the_cpu_is_refused(block) -> None:
+    x, weight, bias = torch.randn(3, 5), torch.nn.Parameter(torch.randn(7, 5)), torch.randn(7)
+    with torch.set_grad_enabled(block is ops.recurrent_steps), block():
+        for meta in ((x, weight.to("meta"), None), (x.to("meta"), weight, None)):
+            with pytest.raises(ConfigError, match=r"linear: x is on .*, weight on .*; expected one device"):
+                ops.linear(*meta)
+        with pytest.raises(ConfigError, match="bias on meta; expected one device"):
+            ops.linear(x, weight, bias.to("meta"))
+    assert ops.linear(x.to("meta"), weight.to("meta")).shape == (3, 7)
+
+
+@pytest.mark.parametrize("block", [contextlib.nullcontext, ops.packed_weights, ops.recurrent_steps])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64])
+def test_types_that_differ_are_refused_everywhere(block, dtype) -> None:
+    x, weight, bias = torch.randn(3, 5), torch.nn.Parameter(torch.randn(7, 5)), torch.randn(7)
+    with torch.set_grad_enabled(block is ops.recurrent_steps), block():
+        for wrong in ((x, weight, bias.to(dtype)), *([(x, torch.nn.Parameter(weight.to(dtype)), bias)] if dtype.is_floating_point else [])):
+            with pytest.raises(RuntimeError, match=r"(?i)dtype|same|type"):
+                ops.linear(*wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_that_make_no_one_product_are_applied_one_by_one(dtype) -> None:
+    x = torch.randn(3, 5)
+    layers = [ops.Linear(5, 7), ops.Linear(5, 11, bias=False), ops.Linear(5, 2)]
+    layers[2].weight, layers[2].bias = torch.nn.Parameter(torch.empty(0, 5)), torch.nn.Parameter(torch.empty(0))
+    with torch.no_grad(), ops.packed_weights(dtype):
+        assert ops.joint_linear(x, []) == ()
+        for found, layer in zip(ops.joint_linear(x, layers), layers, strict=True):
+            torch.testing.assert_close(found, F.linear(x, layer.weight, layer.bias), rtol=2e-2, atol=2e-2)  # bfloat16 has 8 bits
+        mixed = [ops.Linear(5, 7), ops.Linear(5, 7).double()]
+        with pytest.raises(RuntimeError, match=r"(?i)dtype|same|type"):
+            ops.joint_linear(x, mixed)
 
 
 def test_packed_weights_give_the_same_products_and_are_met_once() -> None:

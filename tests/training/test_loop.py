@@ -137,13 +137,32 @@ def test_a_missing_metric_is_an_error_that_names_what_there_is(tmp_path: Path) -
 
 
 def test_the_mean_of_the_last_evaluations_is_final(tmp_path: Path) -> None:
-    tiny.run(tmp_path, average_checkpoints=3, keep_checkpoints=1)
-    files = [load_file(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors") for step in (15, 18, 21)]
+    # From a high rate to none: the weights swing around their mean.
+    tiny.run(tmp_path, max_updates=8, evaluate_every=2, average_checkpoints=4, keep_checkpoints=1, learning_rate=0.3, schedule="linear")
+    files = [load_file(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors") for step in (2, 4, 6, 8)]
     final = load_file(tmp_path / "model" / "model.safetensors")
     for name, tensor in final.items():
         expected = torch.stack([file[name].double() for file in files]).mean(0).float()
         torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-8)
     assert json.loads((tmp_path / "model" / "state.json").read_text())["weights"] == "mean of weights"
+
+
+def test_a_mean_worse_than_the_best_evaluation_is_not_final(tmp_path: Path, messages: list[str]) -> None:
+    # At a low rate each evaluation is better than the one before, and the mean is behind the last.
+    result = tiny.run(tmp_path, max_updates=8, evaluate_every=2, average_checkpoints=4, learning_rate=0.01, schedule="constant")
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    values = {event["step"]: event["loss"] for event in events if event["event"] == "evaluate"}
+    (mean,) = [event for event in events if event["event"] == "average"]
+    assert mean["of"] == sorted(values)
+    state = json.loads((tmp_path / "model" / "state.json").read_text())
+    assert (state["mean_value"], state["best_value"]) == (mean["loss"], min(values.values()))
+    best = load_file(tmp_path / "checkpoints" / f"step-{result.best_step:08d}" / "model.safetensors")
+    final = load_file(tmp_path / "model" / "model.safetensors")
+    assert (mean["loss"] > min(values.values())) == all(torch.equal(final[name], best[name]) for name in best)
+    assert mean["loss"] > min(values.values())
+    assert state["weights"] == "best by loss, weights"
+    told = f"final weights: those of step {result.best_step} (loss of the mean over 4 evaluations "
+    assert any(text.startswith(told) for text in messages)
 
 
 def test_the_moving_average_is_evaluated_and_final(tmp_path: Path) -> None:

@@ -84,9 +84,10 @@ class Attention(nn.Module):
             key_mask: (B, S) bool, True = may be attended, such as `ops.length_mask` makes of lengths; None allows everything.
 
         Raises:
-            ShapeError: value or key_mask do not fit the keys; the message holds both shapes.
+            ShapeError: key or value have not three axes; value or key_mask do not fit the keys; the message holds the shapes.
         """
         value = key if value is None else value
+        _check_axes(key=(key, "S, Dk"), value=(value, "S, Dv"))
         if value.shape[:2] != key.shape[:2]:
             raise ShapeError(f"memory: value {tuple(value.shape)} must agree with key {tuple(key.shape)} in (B, S)")
         mask = torch.ones(key.shape[:2], dtype=torch.bool, device=key.device) if key_mask is None else key_mask
@@ -132,7 +133,7 @@ class Attention(nn.Module):
             `AttentionOutput`, with a `choice` `HardOutput`; a row with nothing to attend to is all zeros.
 
         Raises:
-            ShapeError: memory or mask do not fit the query; the message holds both shapes.
+            ShapeError: the query has not three axes; memory or mask do not fit it; the message holds the shapes.
             ConfigError: area weights are asked for, but there are no areas; `soft` is given, but there is no choice.
         """
         if is_recording():
@@ -145,6 +146,7 @@ class Attention(nn.Module):
             raise ConfigError('attend: need_weights="areas" needs an attention with areas; True gives the weights of the items')
         if soft is not None and self.choice is None:
             raise ConfigError("attend: soft says which examples are not chosen for; this attention has no choice")
+        _check_axes(query=(query, "T, Dq"))
         if query.shape[0] != memory.mask.shape[0]:
             raise ShapeError(f"attend: query {tuple(query.shape)} and memory {tuple(memory.key.shape)} must agree in B, the first axis")
         key, value, tainted = memory.key, memory.value, None
@@ -188,6 +190,7 @@ class Attention(nn.Module):
         Both masks are bool, True = may be attended: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all,
         hides pairs of query and key. The other arguments, what is returned and what is raised are those of `attend`.
         """
+        _check_axes(query=(query, "T, Dq"), key=(key, "S, Dk"), value=(value, "S, Dv"))
         if mask is None and key_mask is None:
             return self.attend(query, self.memory(key, value), position=position, need_weights=need_weights, soft=soft)
         seen = key_mask  # by any query
@@ -211,6 +214,14 @@ class Attention(nn.Module):
         if not need_weights:
             return context, None
         return context, weights if self.areas is None or need_weights == "areas" else self.areas.project(weights)
+
+
+def _check_axes(**tensors: tuple[Tensor, str]) -> None:
+    # Without this a query (B, Dq) would be taken for B queries to each of B examples.
+    for name, (tensor, axes) in tensors.items():
+        if tensor.dim() != 3:
+            hint = f"; {name}.unsqueeze(1) makes one of each example" if tensor.dim() == 2 and name == "query" else ""
+            raise ShapeError(f"Attention: {name} {tuple(tensor.shape)}, expected (B, {axes}){hint}")
 
 
 def _tainted(output: AttentionOutput | HardOutput, tainted: Tensor | None) -> AttentionOutput | HardOutput:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.commands.options import Config, From, JsonInput, Out, Overrides, PrintConfig, RunFolder
+from regard.commands.options import Config, Files, From, JsonInput, Out, Overrides, PrintConfig, RunFolder
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
 from regard.commands.train import run_training, settings_for, training
@@ -28,7 +28,6 @@ Train = Annotated[str | None, typer.Option(help="labelled examples: .jsonl, .tsv
 Valid = Annotated[str | None, typer.Option(help="validation examples; without, some training examples are held out")]
 Test = Annotated[str | None, typer.Option(help="measure the trained run on these examples at the end")]
 Vectors = Annotated[str | None, typer.Option(help="word vectors to start from: the text format of GloVe and word2vec (.gz too)")]
-Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="files of lines; without, standard input")]
 JsonLines = Annotated[bool, typer.Option("--json", help="one JSON object a line: the label and the probability of each")]
 Timing = Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")]
 
@@ -84,7 +83,7 @@ def classify(
 
     classifier = Classifier.open(run)
     read = text_reader(("text",) if json_input else None)
-    _write_labels(_chunks(files, "a text"), read, classifier.classify, json_lines or json_input, timing)
+    _write_labels(input_chunks("a text", files), read, classifier.classify, json_lines or json_input, timing)
 
 
 @commands.command()
@@ -111,7 +110,7 @@ def entail(
         return pair or ("", "")
 
     read = text_reader(("premise", "hypothesis") if json_input else None, pair_of)
-    _write_labels(_chunks(files, "a premise, a tab and a hypothesis"), read, entailer.entail, json_lines or json_input, timing)
+    _write_labels(input_chunks("a premise, a tab and a hypothesis", files), read, entailer.entail, json_lines or json_input, timing)
 
 
 @commands.command()
@@ -152,13 +151,6 @@ def _train(settings: ClassificationConfig | EntailmentConfig, out: Path | None, 
     run_training(train_sentence_classifier, settings, out)
     if examples is not None and out is not None:
         describe_labels(evaluate_labels(open_sentence_run(out, type(settings)), examples), write_line)
-
-
-def _chunks(files: list[Path] | None, awaited: str) -> Iterable[list[str]]:
-    from regard.data.lines import read_lines
-    from regard.tasks.chunking import in_chunks
-
-    return in_chunks((line for path in files for line in read_lines(path)), len) if files else input_chunks(awaited)
 
 
 def _write_labels(

@@ -12,6 +12,7 @@ import typer
 from regard.errors import ConfigError
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
+Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="files of lines; without, standard input")]
 Beam = Annotated[int | None, typer.Option(min=1, help="hypotheses kept; 1 is greedy search")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences decoded together")]
 MaxLength = Annotated[int | None, typer.Option(min=1, help="tokens generated at most")]

@@ -10,9 +10,10 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from regard import progress
@@ -44,22 +45,26 @@ class InputItem(NamedTuple):
     head: dict[str, Any]
 
 
-def input_chunks(awaited: str, *, most: int | None = None) -> Iterator[list[str]]:
-    """Yield the lines of standard input in lists: at most `most`, fewer when the input pauses.
+def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int | None = None) -> Iterator[list[str]]:
+    """Yield the lines of files, or without any those of standard input, in lists: at most `most`, fewer when the input pauses.
 
     A file is read in full lists. On a terminal a prompt says what is awaited.
 
     Args:
         awaited: what to type, "a sentence".
+        files: to read one after another; `.gz` too.
         most: lines of a list; None: `regard.tasks.chunking.CHUNK_ITEMS`.
 
     Raises:
-        DataError: standard input is closed, or cannot be read.
+        DataError: standard input is closed, or it or a file cannot be read.
     """
-    from regard.data.lines import iter_lines
+    from regard.data.lines import iter_lines, stream_lines
     from regard.tasks.chunking import CHUNK_CHARACTERS, CHUNK_ITEMS, in_chunks
 
     most = most or CHUNK_ITEMS
+    if files:
+        yield from in_chunks((line for path in files for line in stream_lines(path)), len, most=most)
+        return
     if sys.stdin is None:
         raise DataError("standard input: closed; give it lines")
     if sys.stdin.isatty():

@@ -17,6 +17,7 @@ from regard.commands.options import (
     Config,
     DecodingPrecision,
     EnsembleRuns,
+    Files,
     From,
     JsonInput,
     LengthPenalty,
@@ -63,6 +64,7 @@ def train_translation(
 @commands.command()
 def translate(
     run: RunFolder,
+    files: Files = None,
     others: EnsembleRuns = None,
     beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -85,7 +87,7 @@ def translate(
     ] = None,
     timing: Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")] = False,
 ) -> None:
-    """Translate standard input to standard output: one line out for each line in, always."""
+    """Translate files or standard input to standard output: one line out for each line in, always."""
     from regard.decoding import SamplingOptions
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
@@ -132,7 +134,7 @@ def translate(
 
     with nullcontext() if links is None else LinksFile(links, translator.run) as linked:
         lines, bad = answer_lines(
-            input_chunks("a sentence"),
+            input_chunks("a sentence", files),
             text_reader(("text",) if json_input else None),
             work,
             show,

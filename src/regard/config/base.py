@@ -90,7 +90,10 @@ class TrainingConfig(Frozen):
     patience: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after so many evaluations without a better metric")
     keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT, description="newest checkpoints kept, beside the best")
     average_checkpoints: int = Field(
-        default=1, ge=1, le=MAX_COUNT, description="average the weights of the last so many evaluations at the end"
+        default=1,
+        ge=1,
+        le=MAX_COUNT,
+        description="at the end, average the weights of the last so many evaluations; kept if better than the best one",
     )
     ema_decay: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
     log_every: int = Field(default=20, ge=1, le=MAX_COUNT)

@@ -88,7 +88,17 @@ def load_config(
         for part in reversed(key.split(".")):
             nested = {part: nested}
         _merge(tree, nested, f"override {shown(item)}")
+    before, after = (_family(settings) for settings in (base or {}, tree))
+    if before is not None and after != before:
+        raise ConfigError(
+            f"model.type: {before} -> {shown(after).strip(chr(39))}: a run that goes on keeps its model; train a new one without --from"
+        )
     return validate(tree, str(path) if path is not None else "configuration", kind=kind)
+
+
+def _family(tree: Mapping[str, Any]) -> object:
+    model = tree.get("model")
+    return model.get("type") if isinstance(model, Mapping) else None
 
 
 def task_of(path: Path) -> str:
@@ -277,6 +287,8 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
             given = given.get("type")
         meant = _meant(suggested_mechanism(kind, given))
         return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])
+    if names == ["device"]:
+        return "device: no setting of a run; --device cpu|cuda, or REGARD_DEVICE in the environment, chooses where it is trained"
     other_family = exists(kind, path)  # the key is right, but belongs to another family of models
     if not other_family and (meant := suggested_path(kind, path, item["input"])):
         return f"{path}: unknown key{_meant(meant)}"

@@ -18,6 +18,29 @@ LONGEST = 80
 """Characters of a key or value that a suggestion is looked for and repeats."""
 
 
+SYNONYMS = {
+    "lr": "learning_rate",
+    "warmup": "warmup_updates",
+    "warmup_steps": "warmup_updates",
+    "max_steps": "max_updates",
+    "max_epochs": "epochs",
+    "batch_size": "batch_tokens",
+    "beam": "beam_size",
+    "heads": "num_heads",
+    "nhead": "num_heads",
+    "d_model": "embed_dim",
+    "hidden_size": "decoder_dim",
+    "dim_feedforward": "ff_dim",
+}
+"""What other toolkits call a setting, and its name here; both without their sections."""
+WHOLE = {
+    "luong": "model.attention.score=general model.attention.query_state=current model.attention.input_feeding=true model.readout=tanh",
+    "lstm": "model.cell=lstm",
+    "gru": "model.cell=gru",
+}
+"""Names of models that take more than one setting, or a setting that names no mechanism."""
+
+
 def submodels(annotation: Any) -> list[type[BaseModel]]:
     """Return the configurations that a field may hold, by its annotation.
 
@@ -61,6 +84,7 @@ def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 
     paths = list(_paths(kind))
     names = {path.rpartition(".")[2] for path, _ in paths}
     section, _, given = key.rpartition(".")
+    given = given if given in names else SYNONYMS.get(given, given)
     for name in difflib.get_close_matches(given, names, n=3, cutoff=cutoff):
         for path, needed in sorted(paths, key=lambda item: item[0].count(".")):
             if path.rpartition(".")[2] == name and (words := _accepted(kind, [(path, value)], [] if section else needed)):
@@ -79,10 +103,16 @@ def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
         >>> from regard.config import TranslationConfig
         >>> suggested_mechanism(TranslationConfig, "bahdanau"), suggested_mechanism(TranslationConfig, "area attention")
         ('model.attention.score=additive', 'model.attention.area.max_area=5')
+        >>> suggested_mechanism(TranslationConfig, "LSTM")
+        'model.cell=lstm'
     """
     wanted = str(name).lower().replace("_", " ").replace("-", " ").strip() if isinstance(name, str) else ""
     if not wanted or len(wanted) > LONGEST:
         return None
+    if whole := WHOLE.get(wanted.removesuffix(" attention")):
+        settings = [(path, parse_yaml(text)) for path, _, text in (word.partition("=") for word in whole.split())]
+        if words := _accepted(kind, settings, []):
+            return words
     # The whole name first, then "NAME attention", then names that hold the word.
     for fits in (
         lambda known: known == wanted,

@@ -84,7 +84,7 @@ def from_torch(theirs: nn.Module) -> Ours:
 
     Raises:
         ConfigError: names what cannot be converted: another class, an activation other than ReLU, GELU and SiLU, `add_bias_kv`,
-            `add_zero_attn`, a norm that is no LayerNorm.
+            `add_zero_attn`, a norm that is no LayerNorm or has no weight, a linear map or dropout of another class.
 
     Example:
         >>> theirs = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).eval()
@@ -106,6 +106,7 @@ def from_torch(theirs: nn.Module) -> Ours:
         )
     if not isinstance(theirs, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
         raise ConfigError(f"from_torch: {type(theirs).__name__} cannot be converted; expected nn.MultiheadAttention or nn.Transformer*")
+    _check_parts(theirs)
     attention = MultiHeadAttention.from_torch(theirs.self_attn)
     sizes = theirs.linear1.in_features, theirs.linear1.out_features
     feed_forward = FeedForward(*sizes, dropout=theirs.dropout.p, activation=_activation(theirs))
@@ -128,9 +129,24 @@ def from_torch(theirs: nn.Module) -> Ours:
     return ours.train(theirs.training)
 
 
+def _check_parts(layer: nn.Module) -> None:
+    # A part that was put in another's place computes something else, whatever the names of its parameters are.
+    wanted = {"linear": nn.Linear, "norm": nn.LayerNorm, "dropout": nn.Dropout}
+    for name, part in layer.named_children():
+        kind = wanted.get(name.rstrip("0123456789"))
+        if kind is None:
+            continue
+        names = set(dict(part.named_parameters()))
+        if type(part) is not kind or (kind is not nn.Dropout and not {"weight"} <= names <= {"weight", "bias"}):
+            without = " without a weight" if type(part) is kind else ""
+            raise ConfigError(
+                f"{type(layer).__name__}: its {name} {type(part).__name__}{without} cannot be converted; expected a {kind.__name__}"
+            )
+
+
 def _norm(stack: nn.Module) -> nn.LayerNorm | None:
     norm = stack.norm
-    if norm is not None and not isinstance(norm, nn.LayerNorm):
+    if norm is not None and (type(norm) is not nn.LayerNorm or norm.weight is None):
         raise ConfigError(f"{type(stack).__name__}: its norm {type(norm).__name__} cannot be converted; expected a LayerNorm or None")
     return copy.deepcopy(norm)
 
@@ -350,13 +366,15 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
         The module.
 
     Raises:
-        ConfigError: there is nothing to replace, or what cannot be converted.
+        ConfigError: there is nothing to replace, or what cannot be converted; `areas` is no function.
 
     Example:
         >>> layer = replace_attention(nn.TransformerEncoderLayer(6, 2, 7), areas=lambda: Areas(3))
         >>> type(layer.self_attn).__name__, layer(torch.ones(5, 1, 6)).shape
         ('TorchAttention', torch.Size([5, 1, 6]))
     """
+    if areas is not None and (isinstance(areas, nn.Module) or not callable(areas)):
+        raise ConfigError(f"replace_attention: areas {areas!r}: expected a function that makes areas, such as lambda: Areas(3)")
     found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.MultiheadAttention)]
     if not found or found[0][0] == "":
         raise ConfigError(f"replace_attention: {type(module).__name__} holds no torch.nn.MultiheadAttention; for one alone see from_torch")

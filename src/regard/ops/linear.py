@@ -293,13 +293,18 @@ def cached_by_owner(owner: object, make: Callable[[], Made]) -> Made | None:
     return packs.prepared[id(owner)][1]
 
 
-def _packed(x: Tensor, weight: Tensor) -> _Packs | None:
+def _packed(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> _Packs | None:
     packs = _packs.get()
-    if packs is None or torch.is_grad_enabled() or not isinstance(weight, torch.nn.Parameter) or torch.is_autocast_enabled("cpu"):
+    if packs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return None
-    if x.dtype != torch.float32 or weight.dtype != torch.float32 or x.device.type != "cpu" or not x.numel():
+    if not all(isinstance(weight, torch.nn.Parameter) and weight.numel() for weight in weights) or not x.numel():
         return None
-    return packs if packs.dtype == torch.bfloat16 or _use_onednn(x) else None
+    return packs if _all_float32(x, *weights, *biases) and (packs.dtype == torch.bfloat16 or _use_onednn(x)) else None
+
+
+def _all_float32(*tensors: Tensor | None) -> bool:
+    # oneDNN reads what it is given as if it lay in memory in this type.
+    return all(x is None or (x.dtype == torch.float32 and x.is_cpu) for x in tensors)
 
 
 def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
@@ -335,6 +340,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     Raises:
         ShapeError: shapes do not fit together; the message holds them.
+        ConfigError: some of them are on the meta device; the message names the devices.
 
     Example:
         >>> linear(torch.ones(2, 3), torch.ones(5, 3)).shape
@@ -342,18 +348,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or (bias is not None and bias.shape != weight.shape[:1]):
         _ARGUMENTS.check(x, weight, bias)
+    if weight.is_meta != x.is_meta or (bias is not None and bias.is_meta != x.is_meta):  # torch computes with numbers that are not there
+        places = f"weight on {weight.device}" + ("" if bias is None else f", bias on {bias.device}")
+        raise ConfigError(f"linear: x is on {x.device}, {places}; expected one device")
     if not is_plain(x, weight, bias):
         return F.linear(x, weight, bias)  # a compiler traces no context variable, and plans its own products
     steps = _steps.get()
-    if steps is not None and torch.is_grad_enabled() and weight.requires_grad:
+    if steps is not None and torch.is_grad_enabled() and weight.requires_grad and _one_type(x, weight, bias):
         return steps.linear(x, weight, bias)
-    packs = _packed(x, weight)
+    packs = _packed(x, (weight,), (bias,))
     if packs is not None:
         return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).view(*x.shape[:-1], weight.shape[0])
-    narrow = weight.dtype != torch.float32 or (bias is not None and bias.dtype != torch.float32)
-    if _use_onednn(x) and not narrow and not torch.is_autocast_enabled("cpu"):
+    if _use_onednn(x) and _all_float32(weight, bias) and not torch.is_autocast_enabled("cpu"):
         return _Linear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
+
+
+def _one_type(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    # Other types are for torch to refuse; under autocast they become one.
+    return torch.is_autocast_enabled(x.device.type) or (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype))
 
 
 class Linear(torch.nn.Linear):
@@ -388,11 +401,12 @@ def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
         >>> [part.shape for part in joint_linear(torch.ones(2, 3), [Linear(3, 5), Linear(3, 7)])]
         [torch.Size([2, 5]), torch.Size([2, 7])]
     """
-    weights = tuple(layer.weight for layer in layers)
-    packs = None if x.shape[-1] != weights[0].shape[1] or not is_plain(x, *weights) else _packed(x, weights[0])
+    weights, given = tuple(layer.weight for layer in layers), [layer.bias for layer in layers]
+    biases: list[Tensor] = [bias for bias in given if bias is not None]
+    together = x.dim() and all(weight.shape[1:] == x.shape[-1:] for weight in weights) and len(biases) in (0, len(layers))
+    packs = _packed(x, weights, biases) if layers and together and is_plain(x, *weights, *biases) else None
     if packs is None:
         return tuple(layer(x) for layer in layers)
     sizes = [weight.shape[0] for weight in weights]
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None
     return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).view(*x.shape[:-1], sum(sizes)).split(sizes, -1)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from regard.config import TrainingConfig
 from regard.errors import CheckpointError, TrainingError
 from regard.training.atomic_folder import MANIFEST, file_sha256, read_state, remove_leftovers, verify_folder, write_folder
-from regard.training.distributed import ProcessGroup, shard_like
+from regard.training.distributed import ProcessGroup, assign_tensor, shard_like
 from regard.training.optimizer import STATE_KEYS, MovingAverage
 from regard.training.stream_state import gather_stream_state, read_stream_state
 from regard.training.training_job import Progress, ignore_event
@@ -373,22 +374,29 @@ def read_optimizer(path: Path, state: TrainingState) -> None:
             state.optimizer.state[parameter] = {"step": step, **{key: shard_like(value, parameter) for key, value in values.items()}}
 
 
-def export_model(folder: Path, *, progress: Progress, config: TrainingConfig, run_files: Sequence[str]) -> int:
-    """Write `folder/model`: the mean over the last `average_checkpoints` evaluations if there is more than one, else the best by `metric`.
+class FinalWeights(NamedTuple):
+    """What the final weights are made of.
 
-    With `ema_decay`, of the moving averages at those steps. `state.json` says which. What is there already is left alone if it is the same.
+    Attributes:
+        steps: the checkpoints; of several the mean is taken.
+        best_value: the best `metric` of a single evaluation; None where there is none.
+        mean_value: the `metric` of the mean; None where a single checkpoint was taken without asking.
+    """
 
-    Returns:
-        0 (see `ProcessGroup.on_main`).
+    steps: list[int]
+    best_value: float | None
+    mean_value: float | None
+
+
+def source_files(folder: Path, steps: Sequence[int], config: TrainingConfig) -> list[Path]:
+    """Return the intact files of weights of some checkpoints: with `ema_decay` their moving averages; a warning names a damaged one.
 
     Raises:
-        CheckpointError: no checkpoint it could be made of is intact.
-        TrainingError: the weights cannot be written.
+        CheckpointError: none is intact.
     """
-    best = progress.step if progress.best_step is None else progress.best_step
     name = MODEL if config.ema_decay is None else EMA
     sources = []
-    for step in progress.recent if config.average_checkpoints > 1 else [best]:
+    for step in steps:
         path = checkpoint_path(folder, step)
         try:
             verify_folder(path, only=[name])
@@ -397,11 +405,44 @@ def export_model(folder: Path, *, progress: Progress, config: TrainingConfig, ru
             log.warning("%s; the final weights are made without it", error)
     if not sources:
         raise CheckpointError(f"{folder / 'model'}: cannot be made, no checkpoint to take it from is intact")
+    return sources
+
+
+@contextmanager
+def mean_applied(model: nn.Module, sources: Sequence[Path]) -> Iterator[None]:
+    """Put the mean of files of weights into a model; its own come back on leaving."""
+    tensors = named_tensors(model)
+    own = {name: tensor.clone() for name, tensor in tensors.items()}
+    mean = dict(average_files(sources))
+    try:
+        for name, tensor in tensors.items():
+            if name in mean:  # a moving average has no buffers
+                assign_tensor(tensor, mean[name])
+        yield
+    finally:
+        for name, tensor in tensors.items():
+            tensor.copy_(own[name])
+
+
+def export_model(folder: Path, final: FinalWeights, *, step: int, config: TrainingConfig, run_files: Sequence[str]) -> int:
+    """Write `folder/model`: the weights of a checkpoint or the mean of several, and what they are in `state.json`.
+
+    With `ema_decay`, of the moving averages at those steps. What is there already is left alone if it is the same.
+
+    Returns:
+        0 (see `ProcessGroup.on_main`).
+
+    Raises:
+        CheckpointError: no checkpoint it could be made of is intact.
+        TrainingError: the weights cannot be written.
+    """
+    sources = source_files(folder, final.steps, config)
     state = {
-        "weights": ("mean of " if config.average_checkpoints > 1 else "best by " + config.metric + ", ")
+        "weights": ("mean of " if len(final.steps) > 1 else "best by " + config.metric + ", ")
         + ("moving averages" if config.ema_decay else "weights"),
         "metric": config.metric,
-        "best_value": progress.best_value,
+        "step": step,
+        **final._asdict(),
         "sources": {path.parent.name: file_sha256(path) for path in sources},
     }
     if _is_written(folder / "model", state):

@@ -136,7 +136,7 @@ def _holds(line: bytes, progress: training_job.Progress) -> bool:
         step, event = int(entry["step"]), entry["event"]
     except (ValueError, KeyError, TypeError, OverflowError):
         return False
-    if event in ("done", "stop", "error"):
+    if event in ("average", "done", "stop", "error"):
         return False
     if event == "evaluate" and step == progress.step:
         return progress.evaluated_step == step

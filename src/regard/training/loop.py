@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,13 +23,16 @@ from regard.config import TrainingConfig
 from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, out_of_memory
 from regard.ops import SequenceLoss
 from regard.training.checkpoint import (
+    FinalWeights,
     TrainingState,
     checkpoint_path,
     export_model,
     load_checkpoint,
+    mean_applied,
     prepare_folder,
     prune_checkpoints,
     save_checkpoint,
+    source_files,
 )
 from regard.training.distributed import ProcessGroup, full_parameters, full_tensor, processes, sync_gradients, wrap_distributed
 from regard.training.lock import run_lock
@@ -198,25 +201,12 @@ class _Loop:
         if self.job.stop.agreed:
             return
         self.job.on_event(f"evaluate {progress.step}")
-        seed_torch(self.world.device, config.seed, "evaluation", progress.step)
-        self.model.eval()
-        try:
-            # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
-            averaged = self.average.applied(self.model) if self.average else nullcontext()
-            threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
-            with reporting.stage("Evaluating"), torch.no_grad(), averaged, full_parameters(self.model), threads:
-                metrics = self.job.evaluate(self.model)
-        except Stopped:
+        metrics = self._measure(self.average.applied(self.model) if self.average else nullcontext())
+        if metrics is None:
             return
-        finally:
-            self.model.train()
-        for setting, names in (("metric", {"loss", config.metric}), ("eval_metrics", set(config.eval_metrics))):
-            if missing := sorted(names - metrics.keys()):
-                raise ConfigError(f"training.{setting}: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(missing)}")
-        names = sorted(metrics)
-        self.metrics = dict(zip(names, self.world.share([float(metrics[name]) for name in names]), strict=True))
-        value, best = self.metrics[config.metric], progress.best_value
-        if math.isfinite(value) and (best is None or (value < best if config.metric in LOWER_IS_BETTER else value > best)):
+        self.metrics = metrics
+        value = self.metrics[config.metric]
+        if self._is_better(value, progress.best_value):
             progress.best_value, progress.best_step, progress.bad_evaluations = value, progress.step, 0
         else:
             progress.bad_evaluations += 1
@@ -225,6 +215,47 @@ class _Loop:
         self.log.write("evaluate", progress.step, {**self.metrics, "best": progress.best_step == progress.step})
         self._pause()
         self._agree()
+
+    def _measure(self, weights: AbstractContextManager[None]) -> dict[str, float] | None:
+        # None where the run was told to stop meanwhile.
+        config = self.config
+        seed_torch(self.world.device, config.seed, "evaluation", self.progress.step)
+        self.model.eval()
+        try:
+            # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
+            threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
+            with reporting.stage("Evaluating"), torch.no_grad(), weights, full_parameters(self.model), threads:
+                metrics = self.job.evaluate(self.model)
+        except Stopped:
+            return None
+        finally:
+            self.model.train()
+        for setting, names in (("metric", {"loss", config.metric}), ("eval_metrics", set(config.eval_metrics))):
+            if missing := sorted(names - metrics.keys()):
+                raise ConfigError(f"training.{setting}: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(missing)}")
+        names = sorted(metrics)
+        return dict(zip(names, self.world.share([float(metrics[name]) for name in names]), strict=True))
+
+    def _is_better(self, value: float, best: float | None) -> bool:
+        return math.isfinite(value) and (best is None or (value < best if self.config.metric in LOWER_IS_BETTER else value > best))
+
+    def _choose_final(self) -> FinalWeights:
+        # A mean over the end of a short training may be worse than the weights it is a mean of: it is measured as they were.
+        progress, config = self.progress, self.config
+        best = FinalWeights([progress.step if progress.best_step is None else progress.best_step], progress.best_value, None)
+        if config.average_checkpoints == 1 or len(progress.recent) < 2:
+            return best
+        found = self._measure(mean_applied(self.model, source_files(self.folder, progress.recent, config)))
+        if found is None:
+            return best
+        value = found[config.metric]
+        best, mean = best._replace(mean_value=value), FinalWeights(list(progress.recent), progress.best_value, value)
+        self.log.write("average", progress.step, {**found, "of": progress.recent})
+        chosen = best if progress.best_value is not None and self._is_better(progress.best_value, value) else mean
+        count, single = len(progress.recent), "none" if progress.best_value is None else f"{progress.best_value:.4f}"
+        what = "that mean" if chosen is mean else f"those of step {best.steps[0]}"
+        reporting.message(f"final weights: {what} ({config.metric} of the mean over {count} evaluations {value:.4f}, best single {single})")
+        return chosen
 
     def _save(self) -> None:
         progress = self.progress
@@ -403,9 +434,11 @@ class _Loop:
     def _finish(self, reason: str) -> TrainResult:
         progress = self.progress
         digest = weights_sha256(self.model)
+        final = None if self.job.stop.agreed else self._choose_final()
+        self._agree()
         interrupted = self.job.stop.agreed or None
-        if interrupted is None:
-            self.world.on_main(lambda: export_model(self.folder, progress=progress, config=self.config, run_files=self.run_files))
+        if final is not None and interrupted is None:
+            self.world.on_main(lambda: export_model(self.folder, final, step=progress.step, config=self.config, run_files=self.run_files))
         self.log.write("stop" if interrupted else "done", progress.step, {"reason": reason, "weights_sha256": digest})
         model = None if interrupted else self.folder / "model"
         return TrainResult(progress.step, reason, interrupted, self.metrics, progress.best_step, progress.best_value, digest, model)
