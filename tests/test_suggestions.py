@@ -10,7 +10,6 @@ from regard.config import TASKS, RunConfig, load_config
 from regard.config.suggestions import _paths
 from regard.errors import ConfigError
 
-
 LUONG = "model.attention.score=general model.attention.query_state=current model.attention.input_feeding=true model.readout=tanh"
 
 
