@@ -191,7 +191,17 @@ def measure(case: Case, backward: bool, rounds: int, threads: int) -> dict[str, 
     for way in WAYS if backward else ():
         found, _ = start(way, threads, "--memory", json.dumps(case)).communicate()
         memory[way] = float(found)
-    return {"case": case, "backward": backward, "seconds": times, "MiB": memory}
+    blocks = None if backward else block_seconds(case)
+    return {"case": case, "backward": backward, "seconds": times, "MiB": memory, "block_seconds": blocks}
+
+
+def block_seconds(case: Case) -> float | None:
+    """Return the time of making the block mask of a case, None for one without a mask."""
+    mask = make(case).mask_mod
+    if mask is None:
+        return None
+    times = [seconds(lambda: ops.attention_blocks(mask, 1, case.heads, case.length, case.length)) for _ in range(WARM_UP + 3)]
+    return statistics.median(times[WARM_UP:])
 
 
 def row(result: dict[str, Any]) -> list[Any]:
@@ -201,10 +211,7 @@ def row(result: dict[str, Any]) -> list[Any]:
     def ratio(one: str, other: str) -> float:
         return round(statistics.median(a / b for a, b in zip(times[one], times[other], strict=True)), 2)
 
-    parts = make(case)
-    blocks = None
-    if parts.mask_mod is not None and not result["backward"]:
-        blocks = round(1000 * seconds(lambda: ops.attention_blocks(parts.mask_mod, 1, case.heads, case.length, case.length), 3), 1)
+    blocks = None if result["block_seconds"] is None else round(1000 * result["block_seconds"], 1)
     passes = "forward + backward" if result["backward"] else "forward"
     milliseconds = [round(1000 * statistics.median(times[way]), 1) for way in WAYS]
     cells = [KINDS[case.kind], case.title, passes, *milliseconds, ratio("ours", "sdpa"), ratio("materialized", "ours")]

@@ -460,6 +460,26 @@ def nonlocal_attention(draw: Draw) -> Call:
     return Call(ours, plain, leaves, {} if gone is None else {1: gone, 2: gone})
 
 
+def attention(draw: Draw) -> Call:
+    batch, heads, target, source, size = draw.size(3), draw.size(3), draw.size(67), draw.size(67), draw.size()
+    mask = draw.flags(batch, target, source)
+    leaves = [draw.numbers(batch, heads, target, size), *(draw.moderate(batch, heads, source, size) for _ in range(2))]
+    leaves.append(draw.moderate(heads, target + source))
+    distances = torch.arange(source) - torch.arange(target).unsqueeze(-1) + target
+
+    def plain(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+        scores = (query * size**-0.5) @ key.mT + table[:, distances]
+        return softmax(scores, mask[:, None]) @ value
+
+    def ours(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Any:
+        return ops.attention(
+            query, key, value, lambda s, b, h, q, kv: s + table[h, kv - q + target], mask_mod=lambda b, h, q, kv: mask[b, q, kv]
+        )
+
+    gone = ~mask.any(1)[:, None, :, None]
+    return Call(ours, plain, leaves, {1: gone, 2: gone})
+
+
 def cached_attention(draw: Draw) -> Call:
     groups, share, heads, size, length, items = draw.size(5), draw.size(5), draw.size(3), draw.size(67), draw.size(), draw.size(31)
     places = torch.randint(items, (groups, length), generator=draw.generator)
@@ -624,7 +644,7 @@ OPERATIONS: dict[str, Callable[[Draw], Call]] = {
         *(masked_softmax, gaussian_window, area_softmax, normalized_weights, position_log_prob, weights_entropy, score_function_loss),
         *(doubly_stochastic_penalty, redundancy_penalty),
         *(window_sums, window_maxima, window_moments, area_values, area_keys, item_weights, summed_area_table, area_sums, area_features),
-        *(nonlocal_attention, cached_attention, mask_nonfinite),
+        *(nonlocal_attention, attention, cached_attention, mask_nonfinite),
         *(gru_gates, lstm_gates, linear, packed_weights, linear_cross_entropy, residual, top_log_probs, lazy_logits),
     )
 }

@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
-from regard.ops.flex_tiles import Attention, attend_by_tiles
-from regard.ops.materialized_attention import FULL, PARTIAL, AttentionResult, Blocks, Request, compute_dtype, materialized_attention
+from regard.ops.flex_tiles import TiledCall, attend_by_tiles
+from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
 from regard.ops.mod_calls import Mod, captured_tensors, index_tensors, over_tiles, over_traced_tiles
 from regard.ops.nonfinite import finite_rows
 from regard.ops.tensor_checks import autocast_together, is_plain
@@ -98,13 +98,13 @@ def attention(
         return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
     blocks = None if block_mask is None else _blocks(block_mask)
     mask_mod = mask_mod if block_mask is None else block_mask.mask_mod
-    request = Request(scale, score_mod, mask_mod, blocks, max_area)
+    request = FlexRequest(scale, score_mod, mask_mod, blocks, max_area)
     if not is_plain(query, key, value) or not all(sizes):
         request = request._replace(
             score_mod=score_mod and over_traced_tiles(score_mod, "score_mod"), mask_mod=mask_mod and over_traced_tiles(mask_mod, "mask_mod")
         )
-        key, value, bad = _finite(key, value)
-        result = materialized_attention(query, key, value, request, bad)
+        bad = _bad_keys(key, value)
+        result = materialized_attention(query, _without(key, bad), _without(value, bad), request, bad)
     else:
         result = _by_tiles(query, key, value, _over_tiles(request, query, sizes), need_weights=need_weights)
     extra = [x for x, asked in ((result.weights, need_weights), (result.lse, return_lse)) if asked and x is not None]
@@ -196,7 +196,7 @@ def _blocks(block_mask: BlockMask) -> Blocks:
     return Blocks(kinds, (rows, columns), binding=True)
 
 
-def _over_tiles(request: Request, query: Tensor, sizes: tuple[int, ...]) -> Request:
+def _over_tiles(request: FlexRequest, query: Tensor, sizes: tuple[int, ...]) -> FlexRequest:
     """Make the functions of a request take whole tiles, and find the blocks of a mask that has none."""
     score_mod, mask_mod, blocks = request.score_mod, request.mask_mod, request.blocks
     if score_mod is not None:
@@ -207,33 +207,37 @@ def _over_tiles(request: Request, query: Tensor, sizes: tuple[int, ...]) -> Requ
     return request._replace(score_mod=score_mod, mask_mod=mask_mod, blocks=blocks)
 
 
-def _finite(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Zero the keys and values of which one is not finite, and mark them."""
-    bad = ~(finite_rows(key) & finite_rows(value))
-    return key.masked_fill(bad.unsqueeze(-1), 0.0), value.masked_fill(bad.unsqueeze(-1), 0.0), bad
+def _bad_keys(key: Tensor, value: Tensor) -> Tensor:
+    """Mark (B, K, S) where a key or its value is not finite."""
+    return ~(finite_rows(key) & finite_rows(value))
 
 
-def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: Request, *, need_weights: bool) -> AttentionResult:
+def _without(x: Tensor, bad: Tensor) -> Tensor:
+    """Zero what is marked: a weight of 0 does not help against NaN."""
+    return x.masked_fill(bad.unsqueeze(-1), 0.0)
+
+
+def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, *, need_weights: bool) -> MaterializedResult:
     """Compute with tensors that hold numbers: by tiles, areas by strips of queries, weights all at once."""
-    clean_key, clean_value, bad = _finite(key.detach(), value.detach())
-    bad = bad if bad.any() else None
-    del clean_key, clean_value
-    if bad is not None:
-        key, value, _ = _finite(key, value)
+    bad = _bad_keys(key, value)
+    if bad.any():
+        key, value = _without(key, bad), _without(value, bad)
+    else:
+        bad = None
     if need_weights:
         return materialized_attention(query, key, value, request, bad)
     if request.max_area is not None:
-        return AttentionResult(_area_context(query, key, value, request, bad), query.new_empty(0), None)
+        return MaterializedResult(_area_context(query, key, value, request, bad), query.new_empty(0), None)
     captured: tuple[Tensor, ...] = ()
     if request.score_mod is not None and torch.is_grad_enabled():
         one = torch.zeros(1, 1, dtype=torch.int32)
         given = index_tensors(one[0], one, range(1), range(1))
         captured = captured_tensors(request.score_mod, query.new_zeros(1, 1, 1, 1, dtype=compute_dtype(query.dtype)), *given)
-    context, lse = attend_by_tiles(query, key, value, Attention(request, query, key, bad, captured))
-    return AttentionResult(context, query.new_empty(0), lse)
+    context, lse = attend_by_tiles(query, key, value, TiledCall(request, query, key, bad, captured))
+    return MaterializedResult(context, query.new_empty(0), lse)
 
 
-def _area_context(query: Tensor, key: Tensor, value: Tensor, request: Request, bad: Tensor | None) -> Tensor:
+def _area_context(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, bad: Tensor | None) -> Tensor:
     """Attend to areas, the scores of a few queries in memory at a time, computed again in the backward pass."""
     (batch, heads, target), source = query.shape[:3], key.shape[2]
     size = max(1, AREA_SCORES // (batch * heads * source * min(request.max_area or 1, source)))

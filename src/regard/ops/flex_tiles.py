@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.kernels.second_order import differentiable_gradients
-from regard.ops.materialized_attention import EMPTY, FULL, Blocks, Request, compute_dtype, materialized_attention, modify_scores
+from regard.ops.materialized_attention import EMPTY, FULL, Blocks, FlexRequest, compute_dtype, materialized_attention, modify_scores
 from regard.ops.mod_calls import Captured, index_tensors
 
 # Measured with AVX-512: products of this size run at full speed, and their scores, 512 KiB, stay in the second-level cache.
@@ -56,9 +56,11 @@ def plan_strips(blocks: Blocks | None, batch: int, key_heads: int, group: int, t
         [1, 2]
     """
     rows = max(min(ROWS // group, target), 16)
-    chunk = max(1, ROWS * COLUMNS // (group * rows * min(COLUMNS, source)))
     kinds, size, _ = blocks or Blocks(torch.full((1, 1, 1, 1), FULL), (target, source))
     alike, strips = kinds.shape[:2] == (1, 1), []
+    # A tile for each thread, which then has heads of its own in every operation; but heads with masks of their own skip less together.
+    tiles_at_once = torch.get_num_threads() if alike else 1
+    chunk = max(1, tiles_at_once * ROWS * COLUMNS // (group * rows * min(COLUMNS, source)))
     for start in range(0, target, rows):
         stop = min(start + rows, target)
         part = kinds[:, :, start // size[0] : -(-stop // size[0])]
@@ -82,7 +84,7 @@ def _tiles(kinds: Tensor, width: int, source: int) -> list[Tile]:
     return found
 
 
-class Attention:
+class TiledCall:
     """A call by tiles: its sizes, strips, and the scores of a tile.
 
     Args:
@@ -93,7 +95,7 @@ class Attention:
         captured: tensors that the `score_mod` captures and that want gradients.
     """
 
-    def __init__(self, request: Request, query: Tensor, key: Tensor, bad: Tensor | None, captured: tuple[Tensor, ...]) -> None:
+    def __init__(self, request: FlexRequest, query: Tensor, key: Tensor, bad: Tensor | None, captured: tuple[Tensor, ...]) -> None:
         self.request, self.bad, self.captured = request, bad, captured
         self.dtype = compute_dtype(query.dtype)
         batch, key_heads, source = key.shape[:3]
@@ -163,7 +165,7 @@ class Attention:
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: Attention, *captured: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: TiledCall, *captured: Tensor) -> tuple[Tensor, Tensor]:
         out = query.new_zeros(*call.split(query).shape[:-1], value.shape[-1])
         lse = query.new_full(out.shape[:-1], -torch.inf, dtype=call.dtype)
         keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
@@ -191,7 +193,7 @@ class _Attend(torch.autograd.Function):
         return (*found[:3], None, *found[3:])
 
 
-def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) -> tuple[Tensor, Tensor]:
+def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: TiledCall) -> tuple[Tensor, Tensor]:
     """Return the context (B, H, T, Dv) and the log-sum-exp (B, H, T) of plain tensors on a CPU, no axis but features empty.
 
     Args:
@@ -202,13 +204,13 @@ def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: Attention) 
 
     Example:
         >>> x = torch.zeros(1, 1, 2, 1)
-        >>> attend_by_tiles(x, x, x, Attention(Request(1.0), x, x, None, ()))[1].exp()
+        >>> attend_by_tiles(x, x, x, TiledCall(FlexRequest(1.0), x, x, None, ()))[1].exp()
         tensor([[[2., 2.]]])
     """
     return _Attend.apply(query, key, value, call, *call.captured)
 
 
-def _strips(call: Attention, query: Tensor) -> Iterator[tuple[Strip, Tensor]]:
+def _strips(call: TiledCall, query: Tensor) -> Iterator[tuple[Strip, Tensor]]:
     """Yield every strip with its queries (N, G rows, D), scaled."""
     queries = call.split(query)
     for strip in call.strips:
@@ -221,12 +223,12 @@ def _tile(x: Tensor, strip: Strip, tile: Tile) -> Tensor:
     return x[strip.heads.start : strip.heads.stop, tile.columns.start : tile.columns.stop]
 
 
-def _scores(call: Attention, strip: Strip, tile: Tile, q: Tensor, key: Tensor) -> Tensor:
+def _scores(call: TiledCall, strip: Strip, tile: Tile, q: Tensor, key: Tensor) -> Tensor:
     scores = torch.bmm(q, _tile(key, strip, tile).mT)
     return scores.view(len(strip.heads), call.group, len(strip.rows), len(tile.columns))
 
 
-def _attend_strip(call: Attention, strip: Strip, q: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _attend_strip(call: TiledCall, strip: Strip, q: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Join the softmax of tile after tile, each kept with its largest score and its sum of exp(score - largest)."""
     context = top = total = None
     for tile in strip.tiles:
@@ -252,7 +254,7 @@ def _attend_strip(call: Attention, strip: Strip, q: Tensor, key: Tensor, value: 
     return context.masked_fill_(torch.isneginf(top), 0.0), top + total.log_()
 
 
-def _backward(call: Attention, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Compute dS = P (dO V^T - rowsum(dO O) + dlse), tile by tile, and from it all gradients."""
     query, key, value = inputs
     keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
@@ -303,7 +305,7 @@ def _through_mod(modified: Tensor, scores: Tensor, leaves: dict[int, Tensor], su
     return torch.zeros_like(grad) if found[0] is None else found[0]
 
 
-def _plain(call: Attention) -> Any:
+def _plain(call: TiledCall) -> Any:
     """Return the function of query, key, value and captured tensors with all scores in memory: context and log-sum-exp side by side."""
 
     def compute(query: Tensor, key: Tensor, value: Tensor, *captured: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Blocks(NamedTuple):
         return (kinds == FULL) | ((kinds == PARTIAL) & allowed)
 
 
-class Request(NamedTuple):
+class FlexRequest(NamedTuple):
     """What is computed, see `regard.ops.attention`; the functions take whole tiles, see `regard.ops.mod_calls`."""
 
     scale: float
@@ -52,7 +52,7 @@ class Request(NamedTuple):
     max_area: int | None = None
 
 
-class AttentionResult(NamedTuple):
+class MaterializedResult(NamedTuple):
     """Context (B, H, T, Dv), weights (B, H, T, S) and log-sum-exp (B, H, T), the last one None with areas."""
 
     context: Tensor
@@ -81,8 +81,14 @@ def modify_scores(scores: Tensor, score_mod: Mod | None, *indices: Tensor) -> Te
 
 
 def materialized_attention(
-    query: Tensor, key: Tensor, value: Tensor, request: Request, bad: Tensor | None = None, rows: range | None = None, first_key: int = 0
-) -> AttentionResult:
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    request: FlexRequest,
+    bad: Tensor | None = None,
+    rows: range | None = None,
+    first_key: int = 0,
+) -> MaterializedResult:
     """Attend to all keys, or to areas of them.
 
         weights = softmax over allowed s of score_mod(scale q_t k_s, b, h, t, s),   context = weights v
@@ -98,7 +104,7 @@ def materialized_attention(
 
     Example:
         >>> x = torch.zeros(1, 1, 2, 1)
-        >>> causal = Request(1.0, mask_mod=lambda b, h, q, kv: q >= kv)
+        >>> causal = FlexRequest(1.0, mask_mod=lambda b, h, q, kv: q >= kv)
         >>> materialized_attention(x, x, x, causal).weights.tolist()
         [[[[1.0, 0.0], [0.5, 0.5]]]]
     """
@@ -129,4 +135,4 @@ def materialized_attention(
         weights = torch.softmax(scores, -1).masked_fill(~allowed, 0.0)
         lse = torch.logsumexp(scores, -1).masked_fill(empty.squeeze(-1), -torch.inf)
     context = weights @ value
-    return AttentionResult(context.to(query.dtype), weights.to(query.dtype), lse)
+    return MaterializedResult(context.to(query.dtype), weights.to(query.dtype), lse)
