@@ -103,7 +103,9 @@ def over_traced_tiles(mod: Mod, name: str) -> Mod:
         >>> over_traced_tiles(lambda b, h, q, kv: q >= kv, "mask_mod").__name__
         'call'
     """
-    return mod if _KNOWN.get(_structure(mod), False) else _vmapped(mod, name)
+    # The compiler cannot look into cells of a function and call it, too.
+    known = not torch.compiler.is_compiling() and _KNOWN.get(_structure(mod), False)
+    return mod if known else _vmapped(mod, name)
 
 
 def _vmapped(mod: Mod, name: str) -> Mod:
