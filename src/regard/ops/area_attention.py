@@ -145,7 +145,8 @@ def area_path(
         'reference'
     """
     spec = AreaSpec(max_area, grid, key_mode=modes[0], value_mode=modes[1])
-    return _choose((query, key, value), spec, plain=plain)
+    path, reason = _choose((query, key, value), spec, plain=plain)
+    return path, reason or native.status().reason
 
 
 def native_takes_items(query: Tensor, key: Tensor) -> bool:
@@ -187,7 +188,7 @@ def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) 
             raise ConfigError(f"REGARD_KERNELS={forced}: {reasons[forced]}")
         return forced, "forced by REGARD_KERNELS"
     if not reasons[fused]:
-        return fused, native.status().reason if fused == "cpu" else "Triton kernels for CUDA"
+        return fused, "" if fused == "cpu" else "Triton kernels for CUDA"
     return ("reference", reasons["torch"]) if reasons["torch"] else ("torch", reasons[fused])
 
 

@@ -288,4 +288,8 @@ def is_tracing(*tensors: Tensor | None) -> bool:
         return False
     if _is_tracing() or _len_torch_dispatch_stack():
         return True
-    return any(type(tensor).__name__ in ("FakeTensor", "FunctionalTensor") for tensor in tensors)
+    for tensor in tensors:
+        kind = type(tensor)
+        if kind is not Tensor and kind.__name__ in ("FakeTensor", "FunctionalTensor"):
+            return True
+    return False

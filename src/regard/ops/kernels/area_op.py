@@ -54,6 +54,10 @@ def _by_triton(query: Tensor) -> bool:
     return query.device.type == "cuda" or native.forced_path() == "triton"
 
 
+def _is_of_triton(found: tuple[Tensor, ...]) -> bool:
+    return found[1].dim() == 3  # one log-sum a row; the native library gives two numbers
+
+
 def _spec(sides: list[int], grid: list[int], causal: bool, mean_values: bool, scale: float) -> AreaSpec:
     size, room = ((sides[0], sides[1]), (grid[0], grid[1])) if grid else (sides[0], None)
     return AreaSpec(size, room, causal, value_mode="mean" if mean_values else "sum", scale=scale)
@@ -73,11 +77,10 @@ def _forward(*inputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def _backward(grad: Tensor, out: Tensor | None, others: list[Tensor], *inputs: Any) -> list[Tensor]:
-    if not _by_triton(inputs[0]):
+    if out is None:
         return area_cpu.backward(grad, others[0], *inputs)
     from regard.ops.kernels.area_triton import area_attention_triton_backward
 
-    assert out is not None
     query, key, value, *_, mask = inputs[:8]
     return list(area_attention_triton_backward(grad, query, key, value, out, others[0], **_triton_options(mask, _spec(*inputs[8:]))))
 
@@ -106,7 +109,7 @@ _AREAS = Operator(
     "area_attention",
     "Tensor query, Tensor key, Tensor value, Tensor? mean, Tensor? deviation, Tensor? output, Tensor? shape, Tensor? mask, "
     "SymInt[] max_area, SymInt[] grid, bool causal, bool mean_values, float scale",
-    Forms(_forward, _backward, _plain, _shapes, _room, keeps_result=_by_triton),
+    Forms(_forward, _backward, _plain, _shapes, _room, keeps_result=_is_of_triton),
     results=2,
     gradients=7,
 )

@@ -158,10 +158,7 @@ def invoke(name: str, call: ctypes.Structure, operation: str) -> int:
         >>> invoke("regard_best", BestCall(), "best") if native.library() is not None else 0
         0
     """
-    library = native.library()
-    if library is None:
-        raise ConfigError(f"{operation}: {native.status().reason}")
-    status = getattr(library, name)(ctypes.byref(call))
+    status = native.function(name, operation)(ctypes.byref(call))
     if status == NO_MEMORY:
         raise MemoryError(f"{operation}: no memory for the threads")
     return status

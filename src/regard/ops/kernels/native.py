@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor  # torch also loads the OpenMP runtime that the library then finds
 
@@ -86,6 +86,21 @@ def library() -> ctypes.CDLL | None:
         True
     """
     return None if forced_path() in ("reference", "torch") else _LIBRARY
+
+
+def function(name: str, operation: str) -> Any:
+    """Return a function of the native library, for a call that was found to be for it: `REGARD_KERNELS` is not asked again.
+
+    Raises:
+        ConfigError: there is no library; the message begins with `operation`.
+
+    Example:
+        >>> function("regard_abi", "example")() == ABI if library() is not None else True
+        True
+    """
+    if _LIBRARY is None:
+        raise ConfigError(f"{operation}: {_REASON}")
+    return getattr(_LIBRARY, name)
 
 
 def takes(*tensors: Tensor | None) -> bool:

@@ -27,7 +27,7 @@ class Forms(NamedTuple):
         plain: the result in operations of PyTorch, which second derivatives go through.
         shapes: of the inputs: tensors like those of `forward`.
         room: of an input: a tensor like its gradient.
-        keeps_result: of the first input: whether `backward` wants the result; if not, it gets None.
+        keeps_result: of what `forward` returned: whether `backward` wants the result; if not, it gets None.
     """
 
     forward: Callable[..., tuple[Tensor, ...]]
@@ -35,7 +35,7 @@ class Forms(NamedTuple):
     plain: Callable[..., Tensor]
     shapes: Callable[..., tuple[Tensor, ...]]
     room: Callable[[Tensor], Tensor]
-    keeps_result: Callable[[Tensor], bool] = lambda _: False
+    keeps_result: Callable[[tuple[Tensor, ...]], bool] = lambda _: False
 
 
 class Operator:
@@ -95,12 +95,12 @@ class Operator:
             found = self.traced(*inputs)
             return found if isinstance(found, Tensor) else found[0]
         if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in tensors):
-            return _Direct.apply(self, *inputs)
+            return _Direct.apply(self, inputs[self.tensors :], *tensors)
         return self.forms.forward(*inputs)[0]
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], found: tuple[Tensor, ...]) -> None:
         """Keep what `differentiate` needs."""
-        result = found[0] if self.forms.keeps_result(inputs[0]) else None
+        result = found[0] if self.forms.keeps_result(found) else None
         ctx.save_for_backward(*inputs[: self.tensors], result, *found[1:])
         ctx.settings = inputs[self.tensors :]
 
@@ -121,7 +121,8 @@ class Operator:
 
 class _Direct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, operator: Operator, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, operator: Operator, settings: tuple[Any, ...], *tensors: Tensor | None) -> Tensor:
+        inputs = (*tensors, *settings)
         found = operator.forms.forward(*inputs)
         operator.keep(ctx, inputs, found)
         ctx.operator = operator
@@ -129,4 +130,6 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.operator.differentiate(ctx, ctx.needs_input_grad[1:], grad, ctx.operator.forms.backward)
+        operator: Operator = ctx.operator
+        found = operator.differentiate(ctx, ctx.needs_input_grad[2:], grad, operator.forms.backward)
+        return None, None, *found[: operator.tensors]
