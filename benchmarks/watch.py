@@ -1,0 +1,226 @@
+"""Measure time and peak memory of a forward pass with `regard.watch`, and write docs/results/watch.json.
+
+    python benchmarks/watch.py --out docs/results/watch.json
+
+Six families with random weights, nothing is downloaded: BERT base, GPT-2, a Llama with grouped queries, Marian, ViT base and
+nn.Transformer. Each runs a forward pass without gradients in three ways:
+
+- plain: as it is, with fused attention;
+- watch: the same model inside `regard.watch`;
+- eager: the model's own way to return weights, `attn_implementation="eager"` with `output_attentions=True`.
+
+Times are medians of interleaved runs in one process. Peak memory is that of the first pass in a process of its own, above what the process
+held before it. `same` says whether the output under `regard.watch` is that of the plain model bit for bit, and `calls` how many calls of
+attention were recorded, of how many there are; `difference` is the largest one between its weights and those of eager. Nothing
+else may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from torch import nn
+
+import regard
+
+WAYS = ("plain", "watch", "eager")
+MEGABYTE = 2**20
+
+
+class Family(NamedTuple):
+    """A model, what it reads, how many calls of attention a forward pass has, and whether it has a way to return weights."""
+
+    model: nn.Module
+    inputs: dict[str, Any]
+    calls: int
+    eager: bool = True
+
+
+def ids(batch: int, length: int, vocabulary: int) -> dict[str, Any]:
+    tokens = torch.randint(3, vocabulary, (batch, length))
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def bert(batch: int, length: int) -> Family:
+    config = transformers.BertConfig()
+    return Family(transformers.BertModel(config, add_pooling_layer=False), ids(batch, length, config.vocab_size), config.num_hidden_layers)
+
+
+def gpt2(batch: int, length: int) -> Family:
+    config = transformers.GPT2Config(use_cache=False)
+    return Family(transformers.GPT2Model(config), ids(batch, length, config.vocab_size), config.n_layer)
+
+
+def llama(batch: int, length: int) -> Family:
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4}
+    config = transformers.LlamaConfig(vocab_size=32_000, use_cache=False, **sizes)
+    return Family(transformers.LlamaModel(config), ids(batch, length, config.vocab_size), config.num_hidden_layers)
+
+
+def marian(batch: int, length: int) -> Family:
+    sides = {"encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 8, "decoder_attention_heads": 8}
+    widths = {"d_model": 512, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}
+    tokens = {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    config = transformers.MarianConfig(vocab_size=32_000, use_cache=False, **sides, **widths, **tokens)
+    inputs = ids(batch, length, config.vocab_size)
+    return Family(transformers.MarianModel(config), {**inputs, "decoder_input_ids": inputs["input_ids"]}, 18)
+
+
+def vit(batch: int, length: int) -> Family:
+    config = transformers.ViTConfig()
+    return Family(transformers.ViTModel(config, add_pooling_layer=False), {"pixel_values": torch.randn(batch, 3, 224, 224)}, 12)
+
+
+def torch_transformer(batch: int, length: int) -> Family:
+    model = nn.Transformer(512, 8, 6, 6, 2048, batch_first=True)
+    states = torch.randn(batch, length, 512)
+    return Family(model, {"src": states, "tgt": states}, 18, eager=False)
+
+
+FAMILIES: dict[str, Callable[[int, int], Family]] = {
+    "BERT base": bert,
+    "GPT-2": gpt2,
+    "Llama, grouped queries": llama,
+    "Marian": marian,
+    "ViT base": vit,
+    "nn.Transformer": torch_transformer,
+}
+
+
+def build(name: str, batch: int, length: int) -> Family:
+    torch.manual_seed(1)
+    family = FAMILIES[name](batch, length)
+    family.model.eval()
+    return family
+
+
+def choose(family: Family, way: str) -> None:
+    if family.eager:
+        family.model.set_attn_implementation("eager" if way == "eager" else "sdpa")  # type: ignore[operator]
+
+
+def forward(family: Family, way: str) -> tuple[Any, Any]:
+    """Run one pass; return the output, and the recording or None."""
+    with torch.no_grad():
+        if way == "watch":
+            with regard.watch(family.model) as seen:
+                return family.model(**family.inputs), seen
+        options = {"output_attentions": True} if way == "eager" else {}
+        return family.model(**family.inputs, **options), None
+
+
+def states(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def eager_weights(output: Any) -> list[torch.Tensor]:
+    """Return the weights of a pass in the order of the calls: a decoder attends to itself and to the encoder in turns."""
+    if "encoder_attentions" not in output:
+        return list(output.attentions)
+    pairs = zip(output.decoder_attentions, output.cross_attentions, strict=True)
+    return [*output.encoder_attentions, *(weights for pair in pairs for weights in pair)]
+
+
+def times(family: Family, repeats: int) -> dict[str, Any]:
+    """Return milliseconds by way, whether outputs are the same, the calls recorded, and the largest difference of weights."""
+    ways = [way for way in WAYS if way != "eager" or family.eager]
+    spent: dict[str, list[float]] = {way: [] for way in ways}
+    outputs: dict[str, Any] = {}
+    for number in range(repeats + 1):
+        for way in ways:
+            choose(family, way)
+            begun = time.perf_counter()
+            output, seen = forward(family, way)
+            if number:  # the first one fills caches
+                spent[way].append(1000 * (time.perf_counter() - begun))
+            else:
+                outputs[way] = output, seen
+    seen = outputs["watch"][1]
+    difference = None
+    if family.eager:
+        pairs = zip(seen, eager_weights(outputs["eager"][0]), strict=True)
+        difference = max((call.weights - weights).abs().max().item() for call, weights in pairs)
+    same = torch.equal(states(outputs["watch"][0]), states(outputs["plain"][0]))
+    return {
+        "ms": {way: statistics.median(found) for way, found in spent.items()},
+        "same": same,
+        "calls": len(seen),
+        "difference": difference,
+    }
+
+
+def status(field: str) -> int:
+    """Return a figure of this process in bytes."""
+    line = next(line for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def memory(family: Family, way: str) -> float:
+    """Return the bytes that a pass needs above what the process holds before it, in megabytes; the process has run nothing else."""
+    choose(family, way)
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    before = status("VmRSS")
+    kept = forward(family, way)
+    peak = status("VmHWM")
+    del kept
+    return (peak - before) / MEGABYTE
+
+
+def child(name: str, arguments: argparse.Namespace, way: str | None = None) -> Any:
+    command = [sys.executable, __file__, "--family", name, "--batch", str(arguments.batch), "--length", str(arguments.length)]
+    command += ["--repeats", str(arguments.repeats), *([] if way is None else ["--memory", way])]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def row(name: str, arguments: argparse.Namespace) -> list[Any]:
+    timed = child(name, arguments)
+    cells: list[Any] = [name]
+    peaks = {way: child(name, arguments, way) for way in timed["ms"]}
+    cells += [round(timed["ms"][way]) if way in timed["ms"] else None for way in WAYS]
+    cells += [round(peaks[way]) if way in peaks else None for way in WAYS]
+    cells += ["yes" if timed["same"] else "no", f"{timed['calls']} of {timed['expected']}"]
+    return [*cells, None if timed["difference"] is None else f"{timed['difference']:.0e}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=128, help="tokens; an image has 197")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", nargs="*", choices=FAMILIES, default=list(FAMILIES), help="families")
+    parser.add_argument("--family", choices=FAMILIES, help=argparse.SUPPRESS)
+    parser.add_argument("--memory", choices=WAYS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.family:
+        family = build(arguments.family, arguments.batch, arguments.length)
+        found = memory(family, arguments.memory) if arguments.memory else {**times(family, arguments.repeats), "expected": family.calls}
+        print(json.dumps(found))
+        return
+    if arguments.out is None:
+        parser.error("--out: say where the table goes")
+    rows = [row(name, arguments) for name in arguments.only]
+    columns = ["model", *(f"{way}, ms" for way in WAYS), *(f"{way}, MB" for way in WAYS)]
+    columns += ["output the same, bit for bit", "calls seen", "largest difference from eager weights"]
+    note = (
+        f"`python benchmarks/watch.py`: a forward pass of {arguments.batch} x {arguments.length} tokens (ViT: 224 x 224 pixels), "
+        f"random weights, float32, medians of {arguments.repeats}. MB are peak memory above that of the process before the pass, "
+        f"with what is returned. {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"transformers {transformers.__version__}."
+    )
+    arguments.out.write_text(json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
