@@ -25,6 +25,7 @@ settings.load_profile("regard")
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked through later, whenever all objects are
     gc.enable()
 
 

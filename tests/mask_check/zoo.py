@@ -392,7 +392,7 @@ class CachedAttention(nn.Module):
         seen = past if self.fault == "one step off" and past is not None and past[0].shape[1] else whole
         if self.fault == "rows share" and past is not None and past[0].shape[1]:
             seen = tuple(torch.cat([kept[:1].expand_as(kept), new], 1) for kept, new in zip(past, (key, value), strict=True))
-        if self.fault == "top-left mask":
+        if self.fault == "top-left mask" or (self.fault == "top-left mask of a chunk" and query.shape[1] > 1):
             out = F.scaled_dot_product_attention(query, *seen, is_causal=True)
         else:
             keep = torch.ones(query.shape[1], seen[0].shape[1], dtype=torch.bool).tril(seen[0].shape[1] - query.shape[1])
@@ -412,7 +412,8 @@ class CachedGPT(nn.Module):
 
     def forward(self, idx: Tensor, cache: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
         start = 0 if cache is None or self.fault == "positions" else cache[0][0].shape[1]
-        x = self.tok(idx) + self.pos(torch.arange(start, start + idx.shape[1]))
+        count = 1 if self.fault == "one position for a chunk" and cache is not None else idx.shape[1]
+        x = self.tok(idx) + self.pos(torch.arange(start, start + count))
         kept = []
         for number, layer in enumerate(self.layers):
             change, one = layer(x, None if cache is None else cache[number])
@@ -427,6 +428,7 @@ def cached_adapter() -> Adapter:
         call=lambda model, batch: model(batch["idx"])[0],
         start=lambda model, batch: None,
         step=lambda model, token, state: model(token, state),
+        chunked=True,
     )
 
 
@@ -580,6 +582,12 @@ FAULTS = {
     "cache shared between rows": Case(lambda: CachedGPT("rows share"), ids, CACHE, "cache", "layers.0", "rows share"),
     "positions not advanced": Case(lambda: CachedGPT("positions"), ids, CACHE, "cache", "", "positions do not go on"),
     "causal mask of the wrong corner": Case(lambda: CachedGPT("top-left mask"), ids, CACHE, "cache", "layers.0", "mask does not know"),
+    "causal mask of a chunk in the wrong corner": Case(
+        lambda: CachedGPT("top-left mask of a chunk"), ids, CACHE, "cache, in chunks", "layers.0", "tril(S - T)"
+    ),
+    "one position for a whole chunk": Case(
+        lambda: CachedGPT("one position for a chunk"), ids, CACHE, "cache, in chunks", "", "positions of a chunk"
+    ),
 }
 
 RIGHT = {

@@ -92,6 +92,8 @@ class Adapter:
             a tensor, or tensors in dictionaries, tuples or dataclasses. None: `model(**inputs)`.
         start: `start(model, inputs)` returns the state before the first token of the last sequence; needed to check a cache.
         step: `step(model, tokens, state)` reads the next token (B, 1) and returns the output of that position and the new state.
+        chunked: whether `step` also reads several tokens (B, n) and returns the outputs of those positions. Then the cache is checked
+            with a prompt that is read in chunks, too.
         outputs: the axes of each output by name: "batch", a sequence's name, or None for any other; a name of "" is the only output.
             None: found by changing the sizes of the batch.
         sides: on which sides the model is padded: ("right",), ("left",), or both.
@@ -110,6 +112,7 @@ class Adapter:
     call: Callable[[nn.Module, Inputs], Any] | None = None
     start: Callable[[nn.Module, Inputs], Any] | None = None
     step: Callable[[nn.Module, Any, Any], tuple[Any, Any]] | None = None
+    chunked: bool = False
     outputs: Mapping[str, tuple[str | None, ...]] | None = None
     sides: tuple[Side, ...] = ("right",)
     skip: tuple[str, ...] = field(default=())
@@ -125,6 +128,8 @@ class Adapter:
             raise ConfigError("Adapter.sides: expected left, right or both, found none")
         if (self.start is None) != (self.step is None):
             raise ConfigError("Adapter: start and step go together; give both or neither")
+        if self.chunked and self.step is None:
+            raise ConfigError("Adapter.chunked: says how step reads; give start and step")
 
     def run(self, model: nn.Module, inputs: Inputs) -> Any:
         """Call the model on a batch."""

@@ -1,4 +1,4 @@
-"""A sequence read one token at a time, with what the model keeps, beside the same sequence read at once."""
+"""A sequence read one or two tokens at a time, with what the model keeps, beside the same sequence read at once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from regard.mask_check.probes import Probe
 from regard.mask_check.recording import Call, Key, Recorder, tensors_of
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
+CHUNK = 2
+"""Tokens of a step where a prompt is read in chunks: the fewest that have a mask between them."""
+
 
 class Stepped(NamedTuple):
-    """What a model gave one token at a time.
+    """What a model gave step by step.
 
     Attributes:
         outputs: as of one run, positions joined again.
@@ -29,12 +32,13 @@ class Stepped(NamedTuple):
     recorders: list[Recorder]
 
 
-def cache_probe(survey: Survey, rows: int | None = None) -> Probe:
+def cache_probe(survey: Survey, rows: int | None = None, *, size: int = 1) -> Probe:
     """Return the probe of a cache: rows of one length without padding, the same batch twice.
 
     Args:
         survey: of the model.
         rows: how many; None: all.
+        size: tokens of a step.
     """
     examples = survey.examples[:rows]
     for sequence in survey.template.sequences:
@@ -44,16 +48,18 @@ def cache_probe(survey: Survey, rows: int | None = None) -> Probe:
     positions = {name: [(at, at) for at in each] for name, each in batch.positions.items()}
     name = survey.template.sequences[-1].name
     match = Match([(row, row) for row in range(len(examples))], positions)
-    return Probe("cache", "cache", name, batch, batch, match, "one token at a time with the cache, against all at once")
+    shown, each = ("cache", "one token") if size == 1 else ("cache, in chunks", f"{size} tokens")
+    return Probe("cache", shown, name, batch, batch, match, f"{each} at a time with the cache, against all at once")
 
 
-def step_through(survey: Survey, batch: Batch, *, record: bool) -> Stepped:
-    """Read the last sequence of a batch one token at a time.
+def step_through(survey: Survey, batch: Batch, *, record: bool, size: int = 1) -> Stepped:
+    """Read the last sequence of a batch step by step.
 
     Args:
         survey: of the model, whose adapter has `start` and `step`.
         batch: what to read.
         record: listen to the modules as well.
+        size: tokens of a step; the last one may have fewer.
     """
     runs, sequence = survey.runs, survey.template.sequences[-1]
     start, step = runs.adapter.start, runs.adapter.step
@@ -75,39 +81,51 @@ def step_through(survey: Survey, batch: Batch, *, record: bool) -> Stepped:
     with runs.conditions():
         runs.passes += 1
         state = listened(lambda: start(runs.model, inputs))
-        for at in range(tokens.shape[1]):
-            token = tokens[:, at : at + 1]
+        for at in range(0, tokens.shape[1], size):
+            token = tokens[:, at : at + size]
             output, state = listened(lambda token=token, state=state: step(runs.model, token, state))
             parts.append({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
-    outputs = {}
+    outputs, sizes = {}, steps_of(tokens.shape[1], size)
     names = list(parts[0])
     for name in names:
         # One tensor each way belongs together, whatever it is called.
         own = name if name in survey.layouts else survey.comparable()[0] if len(names) == 1 else None
         layout = None if own is None else survey.layouts[own]
-        joined = None if layout is None else _joined([part[name] for part in parts], layout, sequence.name)
+        joined = None if layout is None else _joined([part[name] for part in parts], sizes, layout, sequence.name)
         if own is not None and joined is not None:
             outputs[own] = joined
     return Stepped(outputs, recorders)
 
 
-def _joined(parts: list[Tensor], layout: Layout, name: str) -> Tensor | None:
+def steps_of(length: int, size: int) -> list[int]:
+    """Return how many tokens each step reads.
+
+    Example:
+        >>> steps_of(5, 2)
+        [2, 2, 1]
+    """
+    return [min(size, length - at) for at in range(0, length, size)]
+
+
+def _joined(parts: list[Tensor], sizes: list[int], layout: Layout, name: str) -> Tensor | None:
     at = [number for number, axis in enumerate(layout) if axis.label == name]
     if len(at) != 1 or layout[at[0]].offset:
         return None
-    if all(part.ndim == len(layout) - 1 for part in parts):
-        parts = [part.unsqueeze(at[0]) for part in parts]
-    if any(part.ndim != len(layout) or part.shape[at[0]] != 1 for part in parts):
+    # One position may come without an axis of its own.
+    parts = [part.unsqueeze(at[0]) if size == 1 and part.ndim == len(layout) - 1 else part for part, size in zip(parts, sizes, strict=True)]
+    if any(part.ndim != len(layout) or part.shape[at[0]] != size for part, size in zip(parts, sizes, strict=True)):
         return None
     return torch.cat(parts, at[0])
 
 
-def locate_in_steps(survey: Survey, probe: Probe) -> Origin | None:
-    """Find the first module that gives something else one token at a time."""
+def locate_in_steps(survey: Survey, probe: Probe, *, size: int = 1) -> Origin | None:
+    """Find the first module that gives something else with so many tokens at a time."""
     whole = Recorder()
     survey.runs.run(probe.first, whole)
-    stepped = step_through(survey, probe.second, record=True)
-    views = survey.view(whole.events), _step_views(survey, stepped.recorders)
+    stepped = step_through(survey, probe.second, record=True, size=size)
+    assert probe.sequence is not None
+    read = steps_of(sizes_of(probe.first).widths[probe.sequence], size)
+    views = survey.view(whole.events), _step_views(survey, stepped.recorders, read)
     sizes = sizes_of(probe.first)
     suspects = leaking(survey, views, probe.match, (sizes, sizes))
     if not suspects:
@@ -115,7 +133,7 @@ def locate_in_steps(survey: Survey, probe: Probe) -> Origin | None:
     return describe(survey, whole.events, *suspects[0])
 
 
-def _step_views(survey: Survey, recorders: list[Recorder]) -> Views:
+def _step_views(survey: Survey, recorders: list[Recorder], sizes: list[int]) -> Views:
     first, *steps = [survey.view(recorder.events) for recorder in recorders]
     name = survey.template.sequences[-1].name
     found: Views = {}
@@ -126,7 +144,7 @@ def _step_views(survey: Survey, recorders: list[Recorder]) -> Views:
         parts = [step[place] for step in steps if place in step]
         own = [axis for axis in layout if axis.label == name]
         if len(parts) == len(steps) and own:
-            joined = _joined(parts, layout, name)
+            joined = _joined(parts, sizes, layout, name)
             if joined is not None:
                 found[place] = joined
         elif not own and place in first:
@@ -150,6 +168,16 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     if first == 0:
         return "the first step is wrong already: it does not see its own token, or sees what was kept from an earlier call"
     return f"right up to step {first - 1}: keys and values are kept one step off, are overwritten, or the mask does not know of them"
+
+
+def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
+    """Return the likeliest cause of chunks that are off where single tokens are right."""
+    before = f"one token at a time is right, {CHUNK} at a time are not:"
+    corner = "the causal mask (T, S) of a chunk lies in the upper left corner, as is_causal=True lays it; it belongs in the lower right one"
+    positions = "the positions of a chunk do not count on from what is kept"
+    if origin is None or not origin.module:
+        return f"{before} {corner}, as tril(S - T); or {positions}"
+    return f"{before} {positions}" if _before_attention(survey, origin) else f"{before} {corner}, as tril(S - T)"
 
 
 def _before_attention(survey: Survey, origin: Origin) -> bool:

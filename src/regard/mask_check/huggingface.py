@@ -109,7 +109,7 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
         return Adapter((replace(sequence, labels=None),), _call, skip=("padding content",))
     sides = ("right", "left") if mask else ("right",)
     if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
-        return Adapter((sequence,), _call, _start, _step, sides=sides)
+        return Adapter((sequence,), _call, _start, _step, chunked=True, sides=sides)
     return Adapter((sequence,), _call, sides=sides)
 
 
@@ -157,7 +157,7 @@ def _encoder_decoder(model: Any, batch: Inputs | None, source: Sequence) -> Adap
     mask = ("decoder_attention_mask",) if batch is not None and "decoder_attention_mask" in batch else ()
     target = Sequence("decoder_input_ids", mask=mask, causal=True, pad=_pad(model) if mask else None)
     if getattr(model.config, "use_cache", False):
-        return Adapter((source, target), _call, _start, _step)
+        return Adapter((source, target), _call, _start, _step, chunked=True)
     return Adapter((source, target), _call)
 
 

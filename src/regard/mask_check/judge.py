@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.mask_check.adapter import Sequence
-from regard.mask_check.cache import cache_probe, cause_of_cache, locate_in_steps, step_through
+from regard.mask_check.cache import cache_probe, cause_of_cache, cause_of_chunks, locate_in_steps, step_through
 from regard.mask_check.causes import cause_of
 from regard.mask_check.examples import collate, with_other
 from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
@@ -197,25 +197,27 @@ def own_token(survey: Survey, sequence: Sequence) -> Result:
     return Result("own token", name, "ok", says)
 
 
-def cached(survey: Survey, *, explain: bool = True) -> Result:
-    """Compare one token at a time with all at once."""
+def cached(survey: Survey, *, size: int = 1, explain: bool = True) -> Result:
+    """Compare so many tokens at a time with all at once."""
+    probe = cache_probe(survey, size=size)
+    name = probe.name
     if survey.runs.adapter.step is None:
-        return Result("cache", "cache", "not checked", cause="the adapter has no start and step")
-    probe = cache_probe(survey)
+        return Result("cache", name, "not checked", cause="the adapter has no start and step")
     try:
         whole = survey.runs.run(probe.first)
-        stepped = step_through(survey, probe.second, record=False).outputs
+        stepped = step_through(survey, probe.second, record=False, size=size).outputs
     except Exception as error:
-        return failed(survey.runs, "cache", "cache", probe.says, error, Recorder(keep=False))
+        return failed(survey.runs, "cache", name, probe.says, error, Recorder(keep=False))
     worst, found = _worst(survey, probe, (whole, stepped))
     if not found.compared:
-        return Result("cache", "cache", "not checked", cause="what step returns has no counterpart in what call returns")
+        return Result("cache", name, "not checked", cause="what step returns has no counterpart in what call returns")
     deviation = spread(survey.outputs[worst])
     limit = survey.limit(worst) / deviation
-    result = Result("cache", "cache", "ok", probe.says, output=worst, change=found.size / deviation, limit=limit)
+    result = Result("cache", name, "ok", probe.says, output=worst, change=found.size / deviation, limit=limit)
     if found.size <= survey.limit(worst):
         return result
     if not explain:
         return replace(result, verdict="leak")
-    origin = locate_in_steps(survey, probe)
-    return _leak(result, survey, origin, found, cause_of_cache(survey, origin))
+    origin = locate_in_steps(survey, probe, size=size)
+    cause = cause_of_cache(survey, origin) if size == 1 else cause_of_chunks(survey, origin)
+    return _leak(result, survey, origin, found, cause)

@@ -50,6 +50,9 @@ class Result:
         """Whether it is a leak or a failure."""
         return self.verdict in ("leak", "error")
 
+    def __str__(self) -> str:
+        return "\n".join(self.paragraph()) if self.bad else f"{self.name}: {self.cause or self.verdict}"
+
     def paragraph(self) -> Iterator[str]:
         """Give the lines that tell a leak in full."""
         yield f"{self.name}: {self.says}."

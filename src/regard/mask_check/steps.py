@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.mask_check.adapter import Inputs
+from regard.mask_check.cache import CHUNK
 from regard.mask_check.judge import cached, finite, judge, own_token
 from regard.mask_check.labels import shifted
 from regard.mask_check.probes import Missing, Probe, probes, training_probes
@@ -52,6 +53,8 @@ def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
         after = f"future tokens: {last}" if len(survey.template.sequences) > 1 else "future tokens"
         # At once the model sees later tokens, which one at a time it cannot.
         yield Step(lambda seen, explain: cached(seen, explain=explain), after, "cache")
+        if survey.runs.adapter.chunked:
+            yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), "cache", "cache, in chunks")
     if "training mode" not in skip:
         yield from _training(survey)
 
@@ -113,8 +116,7 @@ class SecondOpinion:
         for step in steps:
             before = results.get(step.after)
             if before is not None and before.bad:
-                check = "training mode" if step.name.startswith("training") else step.name
-                result = Result(check, step.name, "not checked", cause=f"see {step.after}")
+                result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {step.after}")
             else:
                 result = self.ask(step)
             results[result.name] = result
