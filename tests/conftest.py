@@ -29,6 +29,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else libraries tell of leaks when the process ends
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     # torch.manual_seed would also note, with a stack trace, the seed of each device that is absent.

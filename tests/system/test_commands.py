@@ -227,7 +227,7 @@ def test_generated_sets_are_written(call):
         (["translate", "nowhere"], "nowhere: no such run folder"),
         (["translate", "folder"], "folder: not a run folder"),
         (["view", "{runs}/plain", "--text", "a"], "no attention"),
-        (["view", "{runs}/bpe", "--text", "a", "-o", "a.gif"], "a.gif: expected a name ending in"),
+        (["view", "{runs}/bpe", "--text", "a", "-o", "a.bmp"], "a.bmp: expected a name ending in"),
         (["view", "{runs}/bpe", "--text", "a", "--text", "b", "-o", "a.png"], "one example, found 2"),
         (["view", "{runs}/bpe", "--text", " "], "nothing to look at"),
         (["translate", "{runs}/bpe", "--replace-unknown"], "needs vocabulary.kind word"),

@@ -90,3 +90,44 @@ def test_a_file_of_another_version_is_refused_by_name(call):
     Path("old.json").write_text('{"format": "regard.record", "version": 1, "source": [], "target": [], "weights": []}\n')
     answer = call("view", "old.json")
     assert (answer.code, answer.err) == (2, "regard: error: old.json, line 1: version 1: this reader knows version 2\n")
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory) -> Path:
+    """Two runs of the same folder name that recorded attention while they were trained."""
+    folder = tmp_path_factory.mktemp("watched")
+    for name in ("one", "two"):
+        trained(folder / name, training={"max_updates": 4, "evaluate_every": 2, "watch": 2})
+    return folder
+
+
+def test_the_history_of_a_training_is_a_page_an_animation_and_a_picture(call, watched):
+    run = watched / "one" / "run"
+    assert call("view", run, "--history", "-o", "page.html").out == b"page.html: 2 examples\n"
+    records = _data(Path("page.html").read_text())
+    assert [record["point"]["update"] for record in records] == [0, 0, 2, 2, 4, 4]
+    assert {record["model"] for record in records} == {"run"}
+    assert call("view", run, "--history", "--example", 2, "-o", "a.gif").out == b"a.gif: 1 example\n"
+    assert call("view", run, "--history", "--example", 1, "-o", "a.png").code == 0
+    assert call("view", run / "attention.jsonl", "-o", "again.html").out == b"again.html: 2 examples\n"
+    shown = call("view", run, "--history").out.decode()
+    assert shown.count("validation sentence") == 2
+
+
+def test_the_histories_of_two_runs_of_one_name_are_told_apart(call, watched):
+    assert call("view", watched / "one" / "run", watched / "two" / "run", "--history", "-o", "page.html").out == b"page.html: 4 examples\n"
+    assert len({record["model"] for record in _data(Path("page.html").read_text())}) == 2
+
+
+def test_a_history_that_cannot_be_shown_says_why(call, runs, watched):
+    run = watched / "one" / "run"
+    for words, message in [
+        (("view", runs[0], "--history"), "no attention was recorded in training; train with training.watch=3"),
+        (("view", watched, "--history"), "not a run folder"),
+        (("view", run, "--history", "--text", "Haus"), "--text: not with --history"),
+        (("view", run, "--history", "--example", 3), "--example 3: there are 2 examples"),
+        (("view", run, "--history", "-o", "a.gif"), "a.gif: an animation shows one example, found 2; choose one by --example"),
+    ]:
+        found = call(*words)
+        assert found.code != 0
+        assert message in found.err

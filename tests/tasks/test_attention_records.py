@@ -53,9 +53,11 @@ def test_records_read_back(run_folder: Path, tmp_path: Path) -> None:
 
 def test_a_picture_shows_one_example_and_an_unknown_ending_nothing(run_folder: Path, tmp_path: Path) -> None:
     records = translation_records(run_folder, ["ein Hund", "Haus"])
-    with pytest.raises(DataError, match=r"a\.png: a picture shows one example, found 2; write a \.html page instead"):
+    with pytest.raises(DataError, match=r"a\.png: a picture shows one example, found 2; choose one by --example, or write a \.html page"):
         save_records(records, tmp_path / "a.png")
-    for name in ("a.gif", "a", ".png"):
+    with pytest.raises(DataError, match=r"a\.gif: an animation needs an example at two updates or more, found 1"):
+        save_records(records[:1], tmp_path / "a.gif")
+    for name in ("a.bmp", "a", ".png"):
         with pytest.raises(DataError, match=r"expected a name ending in \.html"):
             save_records(records[:1], tmp_path / name)
     with pytest.raises(DataError, match="cannot be written"):

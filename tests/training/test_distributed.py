@@ -28,7 +28,7 @@ TRIALS: dict[str, dict[str, Any]] = {
     "fsdp fp16 accumulated": {"distributed": "fsdp", "precision": "fp16", "gradient_accumulation_steps": 2, "epochs": 5},
 }
 
-LANGUAGE: dict[str, Any] = {"epochs": 2, "save_every": 2, "evaluate_every": 11}
+LANGUAGE: dict[str, Any] = {"epochs": 2, "save_every": 2, "evaluate_every": 11, "watch": 2}
 LANGUAGE_TRIALS: dict[str, dict[str, Any]] = {
     "language fp32": {"training": {**LANGUAGE, "stream_groups": 2}},
     "language bf16": {"training": {**LANGUAGE, "stream_groups": 4, "precision": "bf16"}},
@@ -150,6 +150,20 @@ def test_a_pair_killed_for_good_resumes_exactly(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", LANGUAGE_TRIALS)
+def test_the_first_of_two_processes_records_attention_and_a_kill_changes_no_byte(
+    pair: tuple[Path, dict[str, dict[str, Any]]], name: str
+) -> None:
+    folder, _ = pair
+    files = [folder / each / "run" / "attention.jsonl" for each in (name, f"{name} resumed")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    found = [json.loads(line) for line in files[0].read_text().splitlines()]
+    updates = [line["point"]["update"] for line in found]
+    evaluated = [line["step"] for line in lines(files[0].parent) if line["event"] == "evaluate"]
+    assert updates == [update for update in (0, *evaluated) for _ in range(2)]
+    assert len({line["title"] for line in found}) == 2
+
+
 def test_torchrun_starts_the_same_run(pair: tuple[Path, dict[str, dict[str, Any]]], tmp_path: Path) -> None:
     _, results = pair
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])

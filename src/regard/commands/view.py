@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +14,9 @@ from regard.commands.options import Beam, refuse
 from regard.commands.streaming import input_lines
 from regard.commands.terminal import terminal_width, write_line
 from regard.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from regard.viewer import AttentionRecord
 
 commands = typer.Typer()
 
@@ -28,18 +32,25 @@ def view(
     target: Annotated[str | None, typer.Option(help="look at this translation or caption instead of the model's own")] = None,
     beam_size: Beam = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .json records; without, the terminal")
+        Path | None,
+        typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .gif animation, .json records; without, the terminal"),
     ] = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="look at what was recorded while the runs were trained (training.watch)")
+    ] = False,
+    example: Annotated[int | None, typer.Option(min=1, help="only this example, from 1: for a picture or an animation")] = None,
     map_: Annotated[str | None, typer.Option("--map", help="draw this map (in the terminal or a picture), not the alignment")] = None,
     head: Annotated[int | None, typer.Option(min=1, help="draw this head, not the mean of all")] = None,
 ) -> None:
     """Look at what models attended to: in the terminal, as a picture, or as one offline page."""
-    from regard.tasks.attention_records import save_records, side_by_side
-    from regard.viewer import read_records, render_alignment
+    from regard.tasks.attention_records import choose_example, save_records, side_by_side
+    from regard.viewer import group_by_example, read_records, render_alignment
+    from regard.viewer.history import share_images
 
-    if runs[0].is_file():
-        refuse({"--text": text, "--image": image, "--target": target, "--beam-size": beam_size}, f"not with {runs[0]}, a file of records")
-        records = [record for path in runs for record in read_records(path)]
+    asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size}
+    if history or runs[0].is_file():
+        refuse(asked, "not with --history" if history else f"not with {runs[0]}, a file of records")
+        records = _histories(runs) if history else share_images([record for path in runs for record in read_records(path)])
         if not records:
             raise DataError(f"{runs[0]}: holds no records")
     else:
@@ -49,9 +60,29 @@ def view(
         with progress.stage("Looking", unit="examples"):
             records = side_by_side(runs, seen, target=target, beam_size=beam_size)
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
+    if example is not None:
+        records = choose_example(records, example)
     if output is not None:
         with progress.stage(f"Writing {output}"):
             save_records(records, output, **chosen)
-        write_line(f"{output}: {len(records)} {'example' if len(records) == 1 else 'examples'}")
+        count = len(group_by_example(records))
+        write_line(f"{output}: {count} {'example' if count == 1 else 'examples'}")
         return
-    write_line("\n\n".join(render_alignment(record, width=terminal_width(), color=sys.stdout.isatty(), **chosen) for record in records))
+    last = [group[-1] for group in group_by_example(records)]
+    write_line("\n\n".join(render_alignment(record, width=terminal_width(), color=sys.stdout.isatty(), **chosen) for record in last))
+
+
+def _histories(runs: list[Path]) -> list[AttentionRecord]:
+    """Read what was recorded while runs were trained; each record has the name of its run."""
+    from regard.tasks.run_folder import run_task
+    from regard.viewer import read_history
+
+    names = [path.resolve().name for path in runs]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in runs]
+    found = []
+    for path, name in zip(runs, names, strict=True):
+        if not path.is_file():
+            run_task(path)  # says what is wrong with a folder that is no run
+        found += [replace(record, model=record.model or name) for record in read_history(path)]
+    return found

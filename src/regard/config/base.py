@@ -21,6 +21,8 @@ MAX_LENGTH = 10_000_000
 MAX_BEAM = 10_000
 MAX_COUNT = 10**12
 """Of updates, epochs, examples, tokens of a batch."""
+MAX_WATCHED = 64
+"""Of examples whose attention is recorded while a model is trained."""
 MAX_RATE = 1e6
 """Of a rate, a weight or a penalty."""
 
@@ -98,6 +100,12 @@ class TrainingConfig(Frozen):
     ema_decay: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
     log_every: int = Field(default=20, ge=1, le=MAX_COUNT)
     tensorboard: bool = False
+    watch: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_WATCHED,
+        description="validation examples whose attention is recorded before training and at each evaluation; 0: none",
+    )
 
     @field_validator("eval_metrics", mode="before")
     @classmethod

@@ -10,11 +10,10 @@ from regard.errors import ConfigError, DataError
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.hop_attention import line_records
 from regard.tasks.language_prediction import language_records
-from regard.tasks.record_layers import add_layers
 from regard.tasks.run_folder import run_task
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.unknown_tokens import UnknownTokenWarning
-from regard.viewer import AttentionRecord, save_page, save_picture, write_records
+from regard.viewer import AttentionRecord, group_by_example, save_animation, save_page, save_picture, write_records
 
 
 def attention_records(
@@ -90,7 +89,7 @@ def translation_records(
     if target is not None:
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
-        found = [_aligned(translator, lines[0], target)]
+        found = [translator.align_layers(lines[0], target)]
     else:
         decoding = translator.run.config.decoding
         if beam_size is not None:
@@ -129,37 +128,52 @@ def side_by_side(
     return [replace(record, model=name) for same in zip(*found, strict=True) for record, name in zip(same, names, strict=True)]
 
 
-def _aligned(translator: Translator, line: str, target: str) -> AttentionRecord | None:
-    record = translator.align(line, target)
-    if record is None:
-        return None
-    limit = translator.run.config.data.max_length
-    source, forced = (
-        vocabulary.encode(text).ids[:limit] for vocabulary, text in zip(translator.run.vocabularies, (line, target), strict=True)
-    )
-    return add_layers(translator.run, record, source, forced)
+def choose_example(records: Sequence[AttentionRecord], number: int) -> list[AttentionRecord]:
+    """Return the records of one example: one, or those of all updates of a training.
+
+    Args:
+        records: of all.
+        number: of the example, from 1.
+
+    Raises:
+        ConfigError: there are fewer; says how many.
+
+    Example:
+        >>> choose_example([AttentionRecord({}, title="a"), AttentionRecord({}, title="b")], 2)[0].title
+        'b'
+    """
+    groups = group_by_example(records)
+    if number > len(groups):
+        raise ConfigError(f"--example {number}: there {'is 1 example' if len(groups) == 1 else f'are {len(groups)} examples'}")
+    return groups[number - 1]
 
 
 def save_records(records: Sequence[AttentionRecord], path: Path, *, map: str | None = None, head: int | None = None) -> None:
-    """Write records as the file's ending says: .html a page, .json records, .png .svg .pdf a picture of the only one.
+    """Write records as the file's ending says.
 
     Args:
         records: what to write.
-        path: the file.
+        path: the file: .html a page, .json records, .png .svg .pdf a picture of the only example, at the last update recorded of a
+            training, .gif an animation of the only example over the updates of a training.
         map: for a picture the name of a map, see `AttentionRecord.matrix`.
         head: for a picture which head, from 0.
 
     Raises:
-        DataError: another ending, a picture of several records, or no such map or head.
+        DataError: another ending, a picture or an animation of several examples, or no such map or head.
     """
     match path.suffix.lower():
         case ".html":
             save_page(records, path)
         case ".json":
             write_records(path, records)
-        case ".png" | ".svg" | ".pdf":
-            if len(records) != 1:
-                raise DataError(f"{path}: a picture shows one example, found {len(records)}; write a .html page instead")
-            save_picture(records[0], path, map=map, head=head)
+        case ".png" | ".svg" | ".pdf" | ".gif" as ending:
+            groups = group_by_example(records)
+            if len(groups) != 1:
+                shows = "an animation" if ending == ".gif" else "a picture"
+                raise DataError(f"{path}: {shows} shows one example, found {len(groups)}; choose one by --example, or write a .html page")
+            if ending == ".gif":
+                save_animation(groups[0], path, map=map, head=head)
+            else:
+                save_picture(groups[0][-1], path, map=map, head=head)
         case _:
-            raise DataError(f"{path}: expected a name ending in .html, .json, .png, .svg or .pdf")
+            raise DataError(f"{path}: expected a name ending in .html, .json, .png, .svg, .pdf or .gif")

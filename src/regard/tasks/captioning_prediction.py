@@ -236,9 +236,21 @@ class Captioner:
             rows = len(ids) + 1
             if not ids:
                 raise DataError("nothing to look at: the caption holds no words")
-        return self._record(pixels, picture, ids, rows, found, str(image))
+        cells = _drawn_over(self.run.model.grid, pixels)
+        return replace(self._record(cells, picture, ids, rows, found), title=str(image))
 
-    def _record(self, pixels: np.ndarray, picture: Tensor, ids: list[int], rows: int, found: Caption | None, title: str) -> AttentionRecord:
+    def align(self, picture: Tensor, ids: Sequence[int], *, pixels: np.ndarray | None = None) -> AttentionRecord:
+        """Return where the model looks when it is made to produce a caption.
+
+        Args:
+            picture: (1, 3, H, W) as preprocessed, or features (1, L, D).
+            ids: tokens of the caption, without EOS.
+            pixels: (H, W, 3) uint8, the image to draw over; None draws over empty cells.
+        """
+        cells = Grid(*self.run.model.grid) if pixels is None else _drawn_over(self.run.model.grid, pixels)
+        return self._record(cells, picture, list(ids), len(ids) + 1, None)
+
+    def _record(self, image: Grid, picture: Tensor, ids: list[int], rows: int, found: Caption | None) -> AttentionRecord:
         model, pieces = self.run.model, self.run.vocabulary.pieces(ids)
         tokens = [*pieces, "</s>"][:rows]
         batch = collate([()], [ids[: rows - 1]], (0,))
@@ -251,7 +263,7 @@ class Captioner:
         searched = found.hypotheses[0].attention if found is not None else None
         weights = shown[0] if searched is None else searched
         items: dict[str, Any] = {
-            "image": Grid(*model.grid, image=_address(pixels), size=(pixels.shape[1], pixels.shape[0])),
+            "image": image,
             "caption": Tokens(tokens, self.run.vocabulary.decode(ids)),
         }
         maps, left_out = self._maps(weights, layers)
@@ -260,8 +272,7 @@ class Captioner:
         hypotheses = self._shown(found) if found is not None and len(found.hypotheses) > 1 else []
         scores = {"caption": found.hypotheses[0].log_probs[:rows]} if found is not None else {}
         meta = {"left out": f"{left_out} of {len(layers)} maps, too large for one page"} if left_out else {}
-        record = AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, title=title, meta=meta)
-        return replace(record, model=self.run.folder.name)
+        return AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, model=self.run.folder.name, meta=meta)
 
     def _maps(self, weights: Tensor, layers: Sequence[LayerAttention]) -> tuple[list[AttentionMap], int]:
         model, total, left_out = self.run.model, 0, 0
@@ -348,6 +359,10 @@ class Captioner:
                 return sample(step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
             search = greedy_search if options.beam_size == 1 else beam_search
             return search(step, state, batch_size=count, options=options, device=device)
+
+
+def _drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
+    return Grid(*grid, image=_address(pixels), size=(pixels.shape[1], pixels.shape[0]))
 
 
 def _address(pixels: np.ndarray) -> str:

@@ -38,8 +38,10 @@ from regard.tasks.captioning_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRu
 from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
 from regard.tasks.run_folder import check_metric, resolve_precision, start_or_resume
 from regard.tasks.translation_training import translation_likelihood
+from regard.tasks.watched_examples import Recorder, choose_examples, recorder
 from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import check_memory
+from regard.viewer import AttentionRecord
 
 _OF_CAPTIONS = {"bleu": "BLEU-4", "cider": "CIDEr-D"}
 METRICS = ("loss", "perplexity", "token_accuracy", *_OF_CAPTIONS)
@@ -211,8 +213,25 @@ def _job(config: CaptioningConfig, folder: Path, corpus: CaptionCorpus, held: _P
         evaluate=evaluate,
         split=corpus.split,
         micro_batches=automatic_micro_batches(training.batch_tokens),
+        record_attention=_recorder(config, folder, held, vocabulary),
     )
     return job
+
+
+def _recorder(config: CaptioningConfig, folder: Path, held: _Part, vocabulary: Vocabulary) -> Recorder | None:
+    images, corpus = held.examples.images, held.corpus
+    # Of each image the first caption that was not too long.
+    captions = {image: row for row, image in reversed(list(enumerate(corpus.picks)))}
+    lengths = [int(corpus.targets.lengths[captions[image]]) if image in captions else 0 for image in range(len(images))]
+
+    def record(model: nn.Module, number: int) -> AttentionRecord | None:
+        assert isinstance(model, CaptionModel)
+        captioner = Captioner(CaptionRun(folder, config, vocabulary, model, folder))
+        has_pixels = not isinstance(config.model.encoder, FeaturesConfig)
+        pixels = build_preprocessing(config.image).pixels(images[number]) if has_pixels else None
+        return captioner.align(corpus.pictures[[number]], corpus.targets[captions[number]].tolist(), pixels=pixels)
+
+    return recorder("validation image", choose_examples(lengths, config.training.watch), record)
 
 
 def _report(config: CaptioningConfig, own: _Part, held: _Part, vocabulary: Vocabulary, model: CaptionModel[Any]) -> None:

@@ -53,8 +53,10 @@ from regard.tasks.run_folder import (
     run_task,
     start_or_resume,
 )
+from regard.tasks.watched_examples import Recorder, check_watch, choose_examples, recorder
 from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.viewer import AttentionRecord
 
 VOCABULARY, LABELS = "vocabulary.json", "labels.json"
 # The names of a hundred thousand labels have room; a file that is larger is something else.
@@ -186,7 +188,8 @@ def train_sentence_classifier(config: SentenceConfig, folder: str | Path, *, on_
             progress.message(_start_from(model.embedding, vectors, vocabulary, corpus))
         progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
         job = _job(config, corpus, held, labels)
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
+        record_attention = _recorder(config, folder, parts[1], held, (vocabulary, labels))
+        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event, record_attention=record_attention)
         return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
 
 
@@ -266,6 +269,21 @@ def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, l
     return job
 
 
+def _recorder(
+    config: SentenceConfig, folder: Path, file: LabelledFile, held: LabelledCorpus, names: tuple[Vocabulary, tuple[str, ...]]
+) -> Recorder | None:
+    from regard.tasks.hop_attention import attention_record  # which itself reads runs
+
+    texts = {example.line: example.texts for example in file.examples}
+
+    def record(model: nn.Module, number: int) -> AttentionRecord | None:
+        assert isinstance(model, SentenceClassifier)
+        return attention_record(SentenceRun(folder, config, *names, model, folder), texts[int(held.lines[number])])
+
+    lengths = np.max([text.lengths for text in held.ids], axis=0)
+    return recorder("validation example", choose_examples(lengths.tolist(), config.training.watch), record)
+
+
 def check_sentence_settings(config: SentenceConfig) -> None:
     """Refuse settings that do not fit together, before anything is read or written.
 
@@ -277,6 +295,8 @@ def check_sentence_settings(config: SentenceConfig) -> None:
         >>> check_sentence_settings(ClassificationConfig())
     """
     check_metric(config, METRICS)
+    attends = config.model.pooling != "last" or config.model.encoder.type != "rnn"
+    check_watch(config.training, attends, "model.pooling last of a recurrent encoder")
     if config.data.vectors is not None and config.vocabulary.kind != "word":
         raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
     if not config.vocabulary.shared:

@@ -14,7 +14,7 @@ from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
 from regard.errors import DataError
-from regard.tasks.classification_prediction import DIGITS, LabelPrediction, encode_example, label_texts, token_texts
+from regard.tasks.classification_prediction import DIGITS, LabelPrediction, encode_example, label_texts, predict_labels, token_texts
 from regard.tasks.classification_training import SentenceRun, open_sentence_run
 from regard.tasks.entailment import split_pair
 from regard.tasks.run_folder import device_of
@@ -160,6 +160,15 @@ def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPredi
         return None
     prediction = PredictionRecord(labelling.label, labelling.probabilities)
     return AttentionRecord(items, maps, prediction=prediction, model=run.folder.name, title=title)
+
+
+def attention_record(run: SentenceRun, texts: Sequence[str]) -> AttentionRecord | None:
+    """Label one example and return what was looked at in it; see `example_record`."""
+    ids, cut = encode_example(run, texts)
+    (scores,) = predict_labels(run, [ids], need_weights=True)
+    label = run.labels[int(scores.probabilities.argmax())]
+    probabilities = dict(zip(run.labels, scores.probabilities.tolist(), strict=True))
+    return example_record(run, texts, LabelPrediction(label, probabilities, scores.weights, cut))
 
 
 def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[AttentionRecord]:

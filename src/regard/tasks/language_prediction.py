@@ -233,7 +233,10 @@ class LanguageModel:
         """
         if not self.run.model.attends:
             return None
-        ids = self.run.vocabulary.encode_ids([line])[0]
+        return self.record_tokens(self.run.vocabulary.encode_ids([line])[0], line)
+
+    def record_tokens(self, ids: list[int], line: str) -> AttentionRecord:
+        """Return the record of a line from its tokens, without EOS; the model attends."""
         goals = [*ids, EOS][:MAX_RECORD_TOKENS]
         pieces = self.run.vocabulary.pieces(ids[:MAX_RECORD_TOKENS])
         batch = pad_rows([torch.tensor(goals).numpy()], [EOS]).to(device_of(self.run.model))

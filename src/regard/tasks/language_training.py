@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -35,8 +36,10 @@ from regard.tasks.run_folder import (
     resolve_precision,
     start_or_resume,
 )
+from regard.tasks.watched_examples import Recorder, check_watch, choose_examples, recorder
 from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.viewer import AttentionRecord
 
 VOCABULARY = "vocabulary.json"
 RUN_FILES = (CONFIG, DATA, VOCABULARY)
@@ -140,7 +143,8 @@ def train_language(config: LanguageConfig, folder: str | Path, *, on_event: Call
             model = build_with_memory_check(lambda: build_language_model(config.model, vocab_size=size), config.training, world.device)
             job = _job(config, text, valid, _carried(config, model, world))
         _report(text, valid, vocabulary, model)
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
+        record_attention = _recorder(config, folder, valid, vocabulary)
+        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event, record_attention=record_attention)
         return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
 
 
@@ -159,6 +163,7 @@ def check_language_settings(config: LanguageConfig) -> None:
     if training.distributed == "fsdp":
         raise ConfigError("training.distributed: fsdp is not for the task lm, whose models are small; ddp trains with several processes")
     check_metric(config, METRICS)
+    check_watch(training, config.model.attends, "model.attention none")
     check_memory(lambda: build_language_model(config.model, vocab_size=8))
 
 
@@ -206,6 +211,18 @@ def _job(config: LanguageConfig, text: EncodedText, valid: EncodedText, carried:
         micro_batches=automatic_micro_batches(size),
     )
     return job
+
+
+def _recorder(config: LanguageConfig, folder: Path, valid: EncodedText, vocabulary: Vocabulary) -> Recorder | None:
+    from regard.tasks.language_prediction import LanguageModel  # which itself reads runs
+
+    def record(model: nn.Module, number: int) -> AttentionRecord | None:
+        assert isinstance(model, RecurrentLanguageModel)
+        ids = valid.line(number)[:-1].tolist()
+        return LanguageModel(LanguageRun(folder, config, vocabulary, model, folder)).record_tokens(ids, vocabulary.decode(ids))
+
+    lengths = np.diff(valid.starts) - 1  # without the end of the line
+    return recorder("validation line", choose_examples(lengths.tolist(), config.training.watch), record)
 
 
 def text_likelihood(

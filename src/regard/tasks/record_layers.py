@@ -22,7 +22,9 @@ MAX_WEIGHTS = 4_194_304
 WRITTEN = "written"
 
 
-def add_layers(run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int]) -> AttentionRecord:
+def add_layers(
+    run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int], *, max_weights: int = MAX_WEIGHTS
+) -> AttentionRecord:
     """Add the attention of every layer and head to the record of an alignment.
 
     In a decoder's self-attention the token that is being produced looks at those before it, so its keys are items of their own,
@@ -33,10 +35,11 @@ def add_layers(run: TranslationRun, record: AttentionRecord, source: Sequence[in
         record: with items "source" and "target", ends of sentence included.
         source: its ids, without EOS.
         target: its ids, without EOS.
+        max_weights: at most so many in all maps, their areas not counted.
 
     Returns:
-        The record with the name of its run as `model`, and all maps after its own; where they would be more than 4,194,304 weights,
-        the last ones are left out and counted in `meta`.
+        The record with the name of its run as `model`, and all maps after its own; where they would be more than `max_weights`, those
+        that are too large are left out and counted in `meta`.
     """
     rows = len(record.items["target"])
     record = replace(record, model=run.folder.name)
@@ -51,7 +54,7 @@ def add_layers(run: TranslationRun, record: AttentionRecord, source: Sequence[in
         if layer.kind == "alignment" and layer.weights.shape[1] == 1 and layer.area_weights is None:
             continue  # the record's own
         total += math.prod(layer.weights.shape)
-        if total > MAX_WEIGHTS:
+        if total > max_weights:
             left_out += 1
             continue
         maps.append(_map(name, layer))

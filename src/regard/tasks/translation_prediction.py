@@ -18,7 +18,7 @@ from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_s
 from regard.errors import ConfigError
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.chunking import in_chunks
-from regard.tasks.record_layers import add_hypotheses, add_layers
+from regard.tasks.record_layers import MAX_WEIGHTS, add_hypotheses, add_layers
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.viewer import AttentionRecord
@@ -163,6 +163,17 @@ class Translator:
         if weights is None:
             return None
         return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
+
+    def align_layers(self, line: str, target: str, *, max_weights: int = MAX_WEIGHTS) -> AttentionRecord | None:
+        """Return the record of `align` with the attention of every layer and head, up to so many weights."""
+        record = self.align(line, target)
+        if record is None:
+            return None
+        limit = self.run.config.data.max_length
+        source, forced = (
+            vocabulary.encode(text).first(limit).ids for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
+        )
+        return add_layers(self.run, record, source, forced, max_weights=max_weights)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
         """Return what was attended to for one hypothesis, to look at; None without attention or hypotheses.

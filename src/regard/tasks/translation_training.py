@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from regard import progress
 from regard.config import RECIPES, TranslationConfig, with_recipe
 from regard.data.batching import PlannedBatch, SequenceBatch, split_batch
+from regard.data.token_arrays import FlatTokens
 from regard.data.vocabulary import IMPORTED
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf, exact_match
@@ -34,10 +36,12 @@ from regard.tasks.translation_run import (
     run_files,
     vocabulary_files,
 )
+from regard.tasks.watched_examples import MAX_WEIGHTS, Recorder, check_watch, choose_examples, recorder
 from regard.tasks.word_links import FILE as ALIGNMENT
 from regard.tasks.word_links import choose_attention, write_choice
 from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
 from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.viewer import AttentionRecord
 
 _OF_TRANSLATIONS = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}
 METRICS = ("loss", "perplexity", "token_accuracy", *_OF_TRANSLATIONS)
@@ -136,6 +140,7 @@ def check_translation_settings(config: TranslationConfig) -> None:
     if config.model.share_embeddings and not config.vocabulary.shared and config.vocabulary.kind != IMPORTED:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
     check_decoding(config, config.decoding)
+    check_watch(config.training, config.model.attends, "model.attention null")
     check_metric(config, METRICS)
     check_memory(lambda: build(config.model, source_size=8, target_size=8))
 
@@ -182,8 +187,22 @@ def _job(config: TranslationConfig, folder: Path, corpus: Corpus, held: Corpus, 
         evaluate=evaluate,
         split=split_batch,
         micro_batches=automatic_micro_batches(training.batch_tokens),
+        record_attention=_recorder(config, folder, held, vocabularies),
     )
     return job
+
+
+def _recorder(config: TranslationConfig, folder: Path, held: Corpus, vocabularies: Vocabularies) -> Recorder | None:
+    def record(model: nn.Module, number: int) -> AttentionRecord | None:
+        assert isinstance(model, EncoderDecoder)
+        # Of the reference, which stays the same: what differs between two updates is what the model has learned.
+        translator = Translator(TranslationRun(folder, config, vocabularies, model, folder))
+        return translator.align_layers(*held.pairs[number][:2], max_weights=MAX_WEIGHTS)
+
+    assert isinstance(held.source, FlatTokens)
+    assert isinstance(held.target, FlatTokens)
+    lengths = np.maximum(held.source.lengths, held.target.lengths)
+    return recorder("validation sentence", choose_examples(lengths.tolist(), config.training.watch), record)
 
 
 def translation_likelihood(

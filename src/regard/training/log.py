@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -119,9 +119,14 @@ def drop_later_events(path: Path, progress: training_job.Progress) -> None:
 
     Lines that are not JSON (the last one of a killed process) are dropped too.
     """
+    keep_lines(path, lambda line: _holds(line, progress))
+
+
+def keep_lines(path: Path, holds: Callable[[bytes], bool]) -> None:
+    """Rewrite a file, if it is there, with only those of its lines that hold; whole or not at all."""
     if not path.exists():
         return
-    kept = [line for line in path.read_bytes().split(b"\n") if line and _holds(line, progress)]
+    kept = [line for line in path.read_bytes().split(b"\n") if line and holds(line)]
     temporary = path.with_name(f".tmp-{path.name}")
     with temporary.open("wb") as file:
         file.write(b"".join(line + b"\n" for line in kept))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from regard import progress as reporting
 from regard.config import TrainingConfig
 from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, out_of_memory
 from regard.ops import SequenceLoss
+from regard.training.attention_history import AttentionHistory
 from regard.training.checkpoint import (
     FinalWeights,
     TrainingState,
@@ -138,17 +139,20 @@ class _Loop:
         sizes = {"micro_batches": self.micro_batches, "batches": config.gradient_accumulation_steps, "count": count}
         self.workers = Workers(model, self._compute, carried=job.carried, **sizes) if count else None
         self.log = RunLog(folder if world.main else None, self.progress, total=int(self.total), tensorboard=config.tensorboard)
+        self.history = AttentionHistory(folder if world.main and job.record_attention else None, self.progress)
 
     def run(self) -> TrainResult:
         """Evaluate if due, save if due, leave if done, update: in this order, so that any of them can be the last thing done."""
         self.model.train()
-        with self.workers or nullcontext(), self.log:
+        with self.workers or nullcontext(), self.log, self.history:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
             reporting.message(f"{epoch:,} updates an epoch, {self.total:,} in all on {self.world.device}")
             reporting.message(self.how)
             if self.progress.step:
                 self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
             try:
+                if not self.progress.step:
+                    self._record_attention(loss=None)
                 while True:
                     if self._evaluation_due():
                         self._evaluate()
@@ -201,7 +205,7 @@ class _Loop:
         if self.job.stop.agreed:
             return
         self.job.on_event(f"evaluate {progress.step}")
-        metrics = self._measure(self.average.applied(self.model) if self.average else nullcontext())
+        metrics = self._measure(self._averaged())
         if metrics is None:
             return
         self.metrics = metrics
@@ -213,23 +217,18 @@ class _Loop:
         progress.evaluated_step = progress.step
         progress.recent = [*progress.recent, progress.step][-config.average_checkpoints :]
         self.log.write("evaluate", progress.step, {**self.metrics, "best": progress.best_step == progress.step})
+        self._record_attention(self.metrics["loss"])
         self._pause()
         self._agree()
 
     def _measure(self, weights: AbstractContextManager[None]) -> dict[str, float] | None:
         # None where the run was told to stop meanwhile.
         config = self.config
-        seed_torch(self.world.device, config.seed, "evaluation", self.progress.step)
-        self.model.eval()
         try:
-            # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
-            threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
-            with reporting.stage("Evaluating"), torch.no_grad(), weights, full_parameters(self.model), threads:
+            with self._evaluation_mode("evaluation", weights), reporting.stage("Evaluating"):
                 metrics = self.job.evaluate(self.model)
         except Stopped:
             return None
-        finally:
-            self.model.train()
         for setting, names in (("metric", {"loss", config.metric}), ("eval_metrics", set(config.eval_metrics))):
             if missing := sorted(names - metrics.keys()):
                 raise ConfigError(f"training.{setting}: the evaluation gives {', '.join(sorted(metrics))}, but not {', '.join(missing)}")
@@ -257,6 +256,30 @@ class _Loop:
         reporting.message(f"final weights: {what} ({config.metric} of the mean over {count} evaluations {value:.4f}, best single {single})")
         return chosen
 
+    def _averaged(self) -> AbstractContextManager[None]:
+        return self.average.applied(self.model) if self.average else nullcontext()
+
+    @contextmanager
+    def _evaluation_mode(self, purpose: str, weights: AbstractContextManager[None]) -> Iterator[None]:
+        # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
+        seed_torch(self.world.device, self.config.seed, purpose, self.progress.step)
+        self.model.eval()
+        threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
+        try:
+            with torch.no_grad(), weights, full_parameters(self.model), threads:
+                yield
+        finally:
+            self.model.train()
+
+    def _record_attention(self, loss: float | None) -> None:
+        if self.job.record_attention is None:
+            return
+        self.job.on_event(f"record {self.progress.step}")
+        # In every process: the hooks of a sharded model talk to the others. Only the first one has a file.
+        with self._evaluation_mode("attention", self._averaged()):
+            records = self.job.record_attention(self.model, self.progress.step)
+        self.history.write(self.progress.step, loss, records)
+
     def _save(self) -> None:
         progress = self.progress
         self._agree()
@@ -265,6 +288,7 @@ class _Loop:
         # Logged before it is done: a log that knows of a checkpoint too many is cut at resume, one that knows too few stays wrong.
         self.log.write("save", progress.step, {"folder": checkpoint_path(self.folder, progress.step).name})
         self.log.to_disk()
+        self.history.to_disk()
         save_checkpoint(self.state, self.folder, world=self.world, run_files=self.run_files, on_event=self.job.on_event)
         self.saved = (progress.step, progress.evaluated_step)
         if self.world.main:

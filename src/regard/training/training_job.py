@@ -49,7 +49,8 @@ class TrainingJob:
             random generator seeded.
         stop: polled by `evaluate` once a batch, so that a signal need not wait for its end.
         on_event: told what happens, before it does: "update 7" (its weights are not yet changed), "evaluate 7", "save 7",
-            "save 7 model.safetensors" and the other files (each is written), "save 7 rename"; and "saved 7" after.
+            "save 7 model.safetensors" and the other files (each is written), "save 7 rename"; and "saved 7" after. With
+            `record_attention` also "record 7".
         carried: what goes on from one batch to the next, on the device of the run, each (stream groups, ...): `loss` reads and overwrites,
             in place, item `i % stream_groups` for batch number i of an epoch. Saved with checkpoints. The length of every plan is a
             multiple of stream groups.
@@ -58,6 +59,8 @@ class TrainingJob:
         split: (planned batch, count) -> at most so many planned batches of its examples, together all of them, for `collate`; None where
             batches cannot be divided.
         micro_batches: into how many each batch is divided on a CPU unless `training.micro_batches` says.
+        record_attention: (model, updates done) -> records as JSON values, always of the same examples. Called before the first update and
+            after each evaluation, as `evaluate` is; `regard.training.attention_history` writes them. None records nothing.
 
     Example:
         >>> from regard.ops import SequenceLoss
@@ -76,6 +79,7 @@ class TrainingJob:
     begin: Callable[[Any], None] = keep_initial_weights
     split: Callable[[Any, int], Sequence[Any]] | None = None
     micro_batches: int = 1
+    record_attention: Callable[[nn.Module, int], Sequence[Mapping[str, Any]]] | None = None
 
 
 class TrainResult(NamedTuple):

@@ -1,9 +1,10 @@
 """Look at attention: records to the terminal, to a picture, or to one offline page."""
 
+from regard.viewer.history import group_by_example, read_history, save_animation
 from regard.viewer.items import Grid, Tokens
 from regard.viewer.maps import AreaMap, AttentionMap
 from regard.viewer.notebook import Page, view
-from regard.viewer.outputs import HypothesisRecord, PredictionRecord
+from regard.viewer.outputs import HypothesisRecord, PredictionRecord, TrainingPoint
 from regard.viewer.page import page_records, render_page, save_page
 from regard.viewer.picture import save_picture
 from regard.viewer.record import AttentionRecord, read_records, write_records
@@ -18,10 +19,14 @@ __all__ = [
     "Page",
     "PredictionRecord",
     "Tokens",
+    "TrainingPoint",
+    "group_by_example",
     "page_records",
+    "read_history",
     "read_records",
     "render_alignment",
     "render_page",
+    "save_animation",
     "save_page",
     "save_picture",
     "view",

@@ -1,4 +1,4 @@
-"""What a model said: the hypotheses of a search, or a label with its probabilities."""
+"""What a model said: the hypotheses of a search, or a label with its probabilities; and when in its training it said so."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from typing import Any
 
 from regard.errors import DataError, listed, shown
 from regard.viewer.items import Grid, Tokens
-from regard.viewer.record_checks import check_fields, check_number, check_numbers, check_shape, check_text, check_texts, check_weights, pack
+from regard.viewer.record_checks import (
+    check_count,
+    check_fields,
+    check_number,
+    check_numbers,
+    check_shape,
+    check_text,
+    check_texts,
+    check_weights,
+    pack,
+)
 
 HYPOTHESIS = ("tokens", "score", "text", "log_probs", "key", "weights")
 PREDICTION = ("label", "probabilities")
+POINT = ("update", "loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +121,51 @@ class PredictionRecord:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"label": self.label, "probabilities": dict(self.probabilities)}
+
+
+@dataclass(frozen=True)
+class TrainingPoint:
+    """Where a training stood when a record was made. Records of one model and title with different points show attention being learned.
+
+    Attributes:
+        update: updates done, from 0.
+        loss: of the validation data; None where it was not measured, as before training.
+
+    Raises:
+        DataError: an update that is no whole number of 0 or more, or a loss that is no finite number.
+
+    Example:
+        >>> TrainingPoint(300, 2.5).name
+        'update 300, loss 2.5'
+    """
+
+    update: int
+    loss: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "update", check_count("update", self.update))
+        if self.loss is not None:
+            object.__setattr__(self, "loss", check_number("loss", self.loss))
+
+    @property
+    def name(self) -> str:
+        """The point in words."""
+        return f"update {self.update:,}" + ("" if self.loss is None else f", loss {self.loss:.4g}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"update": self.update, "loss": self.loss}
+
+
+def read_point(values: Any) -> TrainingPoint:
+    """Build a point of a training from JSON values, or return one.
+
+    Raises:
+        DataError: an unknown or missing field, or one that does not fit.
+    """
+    if isinstance(values, TrainingPoint):
+        return values
+    return TrainingPoint(**check_fields("a point of a training", values, POINT, POINT[:1]))
 
 
 def read_hypothesis(values: Any) -> HypothesisRecord:

@@ -23,7 +23,7 @@ STYLE_MARK = "@@REGARD_STYLE@@"
 SCRIPT_MARK = "@@REGARD_SCRIPT@@"
 # In the order they are joined: all share one scope, and the last one starts the page.
 SCRIPTS = (
-    *("base", "colors", "data", "state", "grid", "canvas", "focus", "shelf"),
+    *("base", "colors", "data", "state", "history", "grid", "canvas", "focus", "shelf"),
     *("matrix", "flow", "heads", "areas", "image", "text", "both", "beam", "compare", "table"),
     *("export", "live", "main"),
 )
@@ -66,13 +66,24 @@ def render_page(
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
-    values = {"records": page_records(records), "live": live, "models": list(models), "task": task, "largest": largest}
+    values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
     data = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character, escape in UNSAFE.items():
         data = data.replace(character, escape)
     page = template.replace(POLICY_MARK, _policy(style, script, live)).replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)
     # The data comes last, so that nothing within it is taken for a mark.
     return page.replace(DATA_MARK, data)
+
+
+def _sharing_images(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Replace an image that an earlier record has, too, by the number of that record and the name of its items."""
+    known: dict[str, tuple[int, str]] = {}
+    for number, record in enumerate(records):
+        for name, items in record["items"].items():
+            image = items.get("image")
+            if image is not None and known.setdefault(image, (number, name)) != (number, name):
+                items["image"] = list(known[image])
+    return records
 
 
 def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
@@ -109,6 +120,7 @@ def _page_record(record: AttentionRecord) -> dict[str, Any]:
         "title": record.title,
         "model": record.model,
         "meta": record.meta,
+        "point": record.point and record.point.to_json(),
         "items": {name: {**items.to_json(), "labels": record.labels(name)} for name, items in record.items.items()},
         "maps": [_page_map(found) for found in record.maps],
         "main": record.maps.index(record.main) if record.main else 0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from regard.viewer.record import AttentionRecord, Matrix
 from regard.viewer.text import display_width, fit_width, plain_text
 
 if TYPE_CHECKING:
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".svg", ".pdf")
@@ -71,21 +74,41 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
     # A date or a random id would make each file differ from the last.
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[ending]
     picture = io.BytesIO()
-    log = logging.getLogger("matplotlib.font_manager")
-    level = log.level
-    with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "regard"}):
-        # A letter that no font here has is drawn as a box; saying so for each letter helps no one.
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
-        log.setLevel(logging.ERROR)
-        try:
-            _draw(matrix, title).savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
-        finally:
-            log.setLevel(level)
+    with quiet_fonts(), matplotlib.rc_context({"svg.hashsalt": "regard"}):
+        figure, _ = draw_matrix(matrix, title)
+        figure.savefig(picture, format=ending[1:], dpi=DPI, metadata=metadata, bbox_inches="tight", pad_inches=0.2)
     write_atomically(path, picture.getvalue())
 
 
-def _draw(matrix: Matrix, title: str) -> Figure:
+@contextmanager
+def quiet_fonts() -> Iterator[None]:
+    """Let matplotlib draw letters that no font here has as boxes, without a warning for each of them: it would help no one."""
+    log = logging.getLogger("matplotlib.font_manager")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from", category=UserWarning)
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(level)
+
+
+def colors_of() -> LinearSegmentedColormap:
+    """Return the colours of weights from 0 to the largest."""
     from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard", COLORS)
+
+
+def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tuple[Figure, Any]:
+    """Draw a matrix; return the figure and the mesh that holds its colours.
+
+    Args:
+        matrix: with a token on each side at least.
+        title: above it; "" for none.
+        limit: the weight of the darkest colour; None takes the largest.
+    """
     from matplotlib.figure import Figure
 
     rows, columns = len(matrix.query), len(matrix.key)
@@ -95,10 +118,9 @@ def _draw(matrix: Matrix, title: str) -> Figure:
     # The matrix fills the figure; what stands around it lies outside, and the file is cut to all of it when saved.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
-    limit = float(matrix.weights.max()) or 1.0
-    colors = LinearSegmentedColormap.from_list("regard", COLORS)
+    limit = limit or float(matrix.weights.max()) or 1.0
     large = rows * columns > VECTOR_CELLS
-    mesh = axes.pcolormesh(matrix.weights, cmap=colors, vmin=0.0, vmax=limit, rasterized=large)
+    mesh = axes.pcolormesh(matrix.weights, cmap=colors_of(), vmin=0.0, vmax=limit, rasterized=large)
     if longest <= 60:  # white lines between cells, until they would be most of what one sees
         mesh.set(edgecolor="white", linewidth=0.8)
     axes.invert_yaxis()
@@ -115,7 +137,7 @@ def _draw(matrix: Matrix, title: str) -> Figure:
     _add_bar(figure, mesh, limit)
     if title:
         axes.set_title(title, loc="left", pad=14, fontfamily=_fonts(), fontsize=12, parse_math=False)
-    return figure
+    return figure, mesh
 
 
 def _add_bar(figure: Figure, mesh: Any, limit: float) -> None:

@@ -18,13 +18,13 @@ from regard.strict_json import parse_json
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens, read_items
 from regard.viewer.maps import KINDS, AttentionMap, read_map
-from regard.viewer.outputs import HypothesisRecord, PredictionRecord, read_hypothesis, read_prediction
+from regard.viewer.outputs import HypothesisRecord, PredictionRecord, TrainingPoint, read_hypothesis, read_point, read_prediction
 from regard.viewer.record_checks import check_fields, check_mapping, check_numbers, check_text
 from regard.viewer.text import plain_text, visible
 
 FORMAT = "regard.record"
 VERSION = 2
-FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta")
+FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta", "point")
 Part = TypeVar("Part")
 
 
@@ -57,6 +57,7 @@ class AttentionRecord:
         model: which model it was; records of the same items by different models can be compared.
         title: a name for the example.
         meta: facts to show beside it, text to text.
+        point: where the training of the model stood, or None. Records of one model and title with different points belong together.
 
     Raises:
         DataError: something that does not fit; names the field, what was found and what was expected.
@@ -76,6 +77,7 @@ class AttentionRecord:
     model: str = ""
     title: str = ""
     meta: Mapping[str, str] = field(default_factory=dict)
+    point: TrainingPoint | None = None
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -92,6 +94,8 @@ class AttentionRecord:
         set_(self, "hypotheses", _parts("hypotheses", self.hypotheses, lambda given: read_hypothesis(given).fitted(self.items)))
         if self.prediction is not None:
             set_(self, "prediction", _within("prediction", read_prediction, self.prediction))
+        if self.point is not None:
+            set_(self, "point", _within("point", read_point, self.point))
         set_(self, "meta", check_mapping("meta", self.meta))
         if not isinstance(self.scores, Mapping):
             raise DataError(f"scores: expected an object of items to numbers, found {type(self.scores).__name__}")
@@ -214,6 +218,7 @@ class AttentionRecord:
             >>> AttentionRecord.alignment(["a"], ["b"], [[1.0]]).to_json()["version"]
             2
         """
+        point = {} if self.point is None else {"point": self.point.to_json()}
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -225,6 +230,7 @@ class AttentionRecord:
             "hypotheses": [found.to_json() for found in self.hypotheses],
             "prediction": self.prediction and self.prediction.to_json(),
             "meta": dict(self.meta),
+            **point,
         }
 
     @classmethod
@@ -290,9 +296,19 @@ def read_records(path: str | Path) -> list[AttentionRecord]:
         regard.errors.DataError: /no/such/file.jsonl: cannot be read (No such file or directory)
     """
     try:
-        lines = Path(path).read_bytes().split(b"\n")
+        content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return parse_records(content, path)
+
+
+def parse_records(content: bytes, path: str | Path) -> list[AttentionRecord]:
+    """Return the records of a file's content.
+
+    Raises:
+        DataError: a line is no record; names file and line.
+    """
+    lines = content.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
     records = []

@@ -57,7 +57,7 @@ function nameOfSide(matrix, side) {
   const r = matrix.r;
   const heads = matrix.map.shape[0] > 1 ? `, ${headName(matrix.map, matrix.head)}` : "";
   const several = records.length > 1 ? `${r.model || nameOf(r, records.indexOf(r))} · ` : "";
-  return `${["A", "B"][side]}: ${several}${matrix.map.name}${heads}`;
+  return `${["A", "B"][side]}: ${several}${whenOf(r)}${matrix.map.name}${heads}`;
 }
 
 function rival() {
@@ -91,7 +91,7 @@ function settleRival() {
   const names = all.map((found) => {
     const r = records[found.index];
     const whose = several ? `${r.model ? `${r.model} · ` : ""}${nameOf(r, found.index)} · ` : "";
-    return [`${found.index}:${found.map}`, `${whose}${r.maps[found.map].name}`];
+    return [`${found.index}:${found.map}`, `${whose}${whenOf(r)}${r.maps[found.map].name}`];
   });
   options($("rival"), names, `${state.other.index}:${state.other.map}`);
   options($("rival-head"), headChoices(chosen), state.other.head);

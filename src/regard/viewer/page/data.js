@@ -2,6 +2,10 @@
 
 const page = JSON.parse($("regard-data").textContent);
 const records = page.records;
+// An image that several records show is in the first of them only.
+for (const r of records) {
+  for (const items of Object.values(r.items)) if (Array.isArray(items.image)) items.image = records[items.image[0]].items[items.image[1]].image;
+}
 const unpacked = new WeakMap();
 let halves = null;
 

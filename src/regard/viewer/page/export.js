@@ -130,7 +130,7 @@ function fitted(text, box, clip, upright) {
 }
 
 function fileName(ending) {
-  const name = `${nameOf(record(), state.index)} ${viewOf(state.view).name}`.toLowerCase();
+  const name = `${nameOf(record(), state.index)} ${whenOf(record())}${viewOf(state.view).name}`.toLowerCase();
   return `${name.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 60) || "view"}.${ending}`;
 }
 

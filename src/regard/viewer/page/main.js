@@ -4,13 +4,11 @@ const MOST_PROBABLE = 6;
 
 const headChoices = (map) => [...(map.shape[0] > 1 ? [[MEAN, `mean of ${map.shape[0]}`]] : []), ...Array.from({ length: map.shape[0] }, (_, i) => [i, headName(map, i)])];
 
-function choose(index) {
-  const before = currentMap();
-  const kept = before && record().main !== state.map ? before.name : null;
-  const { head } = state;
-  state.index = index;
+// What is said of an example beside its attention.
+function tellExample() {
+  const { index } = state;
   const r = record();
-  for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-current", Number(button.dataset.index) === index);
+  for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-current", groupOf[Number(button.dataset.index)] === groupOf[index]);
   $("title").textContent = nameOf(r, index);
   document.title = `${nameOf(r, index)} · Regard`;
   const facts = [...(r.model ? [["model", r.model]] : []), ...Object.entries(r.meta)];
@@ -18,6 +16,16 @@ function choose(index) {
   const texts = Object.entries(r.items).filter(([, items]) => items.text);
   $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto" }, items.text)]));
   tellPrediction(r);
+}
+
+function choose(index) {
+  const before = currentMap();
+  const kept = before && record().main !== state.map ? before.name : null;
+  const { head } = state;
+  stop();
+  state.index = index;
+  const r = record();
+  tellExample();
   state.hypothesis = 0;
   state.other.chosen = false;
   // A map that was chosen stays, where the other example has one of its name.
@@ -28,6 +36,14 @@ function choose(index) {
   adapt();
   if (currentMap()) state.threshold = Math.min(0.1, (largest(current().weights) || 1) / 4);
   show();
+}
+
+// An example at its last update: what was learned.
+const shownOf = (group) => group[group.length - 1];
+
+function chooseGroup(place) {
+  const group = groups[within(place, 0, groups.length - 1)];
+  if (!group.includes(state.index)) choose(shownOf(group));
 }
 
 function tellPrediction(r) {
@@ -70,6 +86,7 @@ function show() {
   if (!fits(state.view)) state.view = [firstView(r, map), "matrix", ...views.map((view) => view.id)].find(fits) || "matrix";
   tabs(views.length ? views : [viewOf("matrix"), viewOf("table")]);
   settleControls(r, map);
+  settleHistory();
   $("view").setAttribute("aria-labelledby", `tab-${state.view}`);
   remember();
   const view = viewOf(state.view);
@@ -190,8 +207,11 @@ function turn(select, by) {
 const KEYS = {
   "/": () => $("search").focus(),
   "?": () => $("keys").showModal(),
-  "]": () => choose(Math.min(state.index + 1, records.length - 1)),
-  "[": () => choose(Math.max(state.index - 1, 0)),
+  "]": () => chooseGroup(groupOf[state.index] + 1),
+  "[": () => chooseGroup(groupOf[state.index] - 1),
+  u: () => stepUpdate(1),
+  U: () => stepUpdate(-1),
+  p: () => { if (!$("history").hidden) togglePlay(); },
   h: () => turn($("head"), 1),
   H: () => turn($("head"), -1),
   m: () => turn($("map"), 1),
@@ -234,7 +254,7 @@ function begin() {
   }
   const asked = new URLSearchParams(location.hash.slice(1));
   const first = Number(asked.get("example")) - 1;
-  const index = records[first] ? first : 0;
+  const index = records[first] ? first : shownOf(groups[0]);
   const r = records[index];
   state.view = viewOf(asked.get("view")) ? asked.get("view") : firstView(r, r.maps[r.main]);
   choose(index);

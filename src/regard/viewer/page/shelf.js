@@ -13,24 +13,25 @@ function readHaystacks() {
 
 function listExamples() {
   const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const hits = records.map((_, i) => i).filter((i) => words.every((word) => haystacks[i].includes(word)));
+  const hits = groups.map(shownOf).filter((i) => words.every((word) => haystacks[i].includes(word)));
   const several = new Set(records.map((r) => r.model)).size > 1;
   const items = hits.slice(0, MOST_LISTED).map((i) => {
     const r = records[i];
     const title = el("bdi", { dir: "auto" }, nameOf(r, i));
     const below = r.title ? [el("span", {}, el("bdi", { dir: "auto" }, opening(r)))] : [];
     const model = several && r.model ? [el("span", { class: "of" }, el("bdi", { dir: "auto" }, r.model))] : [];
-    const button = el("button", { type: "button", "data-index": i, "aria-current": i === state.index }, el("b", {}, title), ...below, ...model);
+    const button = el("button", { type: "button", "data-index": i, "aria-current": groupOf[i] === groupOf[state.index] }, el("b", {}, title), ...below, ...model);
     return el("li", {}, button);
   });
   $("examples").replaceChildren(...items);
   const more = hits.length > MOST_LISTED ? `, the first ${MOST_LISTED} listed` : "";
-  $("found").textContent = words.length ? `${hits.length} of ${records.length} found${more}` : `${count(records.length, "example")}${more}`;
+  $("found").textContent = words.length ? `${hits.length} of ${groups.length} found${more}` : `${count(groups.length, "example")}${more}`;
 }
 
 // One record needs no list; a page that asks a model may get more.
 function showShelf() {
-  const many = records.length > 1;
+  readGroups();
+  const many = groups.length > 1;
   document.body.classList.toggle("many", many);
   $("shelf").hidden = !many;
   $("brand").classList.toggle("alone", !many);

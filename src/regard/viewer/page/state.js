@@ -8,7 +8,8 @@ const state = {
 const record = () => records[state.index];
 const currentMap = () => record().maps[state.map];
 const current = () => matrixOf(record(), currentMap(), state.head);
-const limitOf = (matrix) => (state.whole ? Math.max(1, largest(matrix.weights)) : largest(matrix.weights)) || 1;
+// Of a training all updates have the same colours: else a weight that grows would look as it did.
+const limitOf = (matrix) => (state.whole ? Math.max(1, largestOver(matrix)) : largestOver(matrix)) || 1;
 const drawable = (map) => Boolean(map) && map.shape[1] > 0 && map.shape[2] > 0;
 
 const MOST_IN_FLOW = 300;
@@ -42,7 +43,10 @@ function firstView(r, map) {
 function rivals() {
   const found = [];
   const own = current();
+  const group = currentGroup();
   records.forEach((r, index) => r.maps.forEach((map, place) => {
+    // Of this example at another update only the same map: there may be hundreds.
+    if (index !== state.index && group.includes(index) && map.name !== own.map.name) return;
     const other = index !== state.index || place !== state.map;
     const apart = map.shape[0] > 1 || other;
     if (apart && drawable(map) && map.shape[2] === own.columns && sameItems(r, map.key, own.r, own.map.key)) found.push({ index, map: place });

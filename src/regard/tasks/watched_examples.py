@@ -1,0 +1,102 @@
+"""The attention of a model on the same few validation examples, recorded while it is trained (`training.watch`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.config import TrainingConfig
+from regard.errors import ConfigError
+from regard.viewer import AttentionRecord, Grid
+
+Recorder = Callable[[nn.Module, int], list[dict[str, Any]]]
+"""(model, updates done) -> records as JSON values: the `record_attention` of a `TrainingJob`."""
+
+# Examples of so many tokens are taken if there are any: long enough to show something, short enough to be drawn in any size.
+LENGTHS = (5, 24)
+MAX_WEIGHTS = 32_768
+"""In all maps of a record: they are written at every evaluation. Maps beyond are left out, and counted in the record's facts."""
+
+
+def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
+    """Refuse to record the attention of a model that has none.
+
+    Args:
+        training: the settings of the run.
+        attends: whether its model has an attention that can be recorded.
+        why: the setting that says it has none.
+
+    Raises:
+        ConfigError: it is asked for, and there is none.
+
+    Example:
+        >>> check_watch(TrainingConfig(watch=3), False, "model.attention null")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: training.watch: this model has no attention to record (model.attention null); leave it at 0
+    """
+    if training.watch and not attends:
+        raise ConfigError(f"training.watch: this model has no attention to record ({why}); leave it at 0")
+
+
+def choose_examples(lengths: Sequence[int], count: int) -> list[int]:
+    """Return the numbers of the examples to watch: the first ones of 5 to 24 tokens, or of the lengths nearest to that; none is empty.
+
+    Args:
+        lengths: tokens of each validation example; of its longer side.
+        count: how many at most.
+
+    Example:
+        >>> choose_examples([100, 7, 0, 30, 9], 3)
+        [1, 3, 4]
+    """
+    least, most = LENGTHS
+    usable = [number for number, length in enumerate(lengths) if length > 0]
+    usable.sort(key=lambda number: max(least - lengths[number], lengths[number] - most, 0))  # stable: of equal ones the first
+    return sorted(usable[:count])
+
+
+def recorder(what: str, numbers: Sequence[int], record: Callable[[nn.Module, int], AttentionRecord | None]) -> Recorder | None:
+    """Return a function that records the attention of a model on these examples; None where there are none.
+
+    What it returns depends on the weights alone: it computes in one thread, and neither the run's folder nor the clock is in it. Images
+    are in the records of update 0 only.
+
+    Args:
+        what: an example is, for its title: "validation sentence".
+        numbers: of the examples.
+        record: (model, number) -> what the model attended to there.
+    """
+
+    def record_all(model: nn.Module, updates: int) -> list[dict[str, Any]]:
+        found = []
+        with _one_thread(), torch.inference_mode():
+            for number in numbers:
+                own = record(model, number)
+                if own is not None:
+                    own = replace(own if updates == 0 else _without_images(own), title=f"{what} {number + 1}", model="")
+                    found.append(own.to_json())
+        return found
+
+    return record_all if numbers else None
+
+
+def _without_images(record: AttentionRecord) -> AttentionRecord:
+    items = {name: replace(own, image=None) if isinstance(own, Grid) else own for name, own in record.items.items()}
+    return replace(record, items=items)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    # How many there are decides how sums are rounded, and a resumed run may have others.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,208 @@
+"""Attention over the course of a training: records of the same examples at several updates, and an animation of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from regard.errors import DataError
+from regard.viewer.atomic_write import write_atomically
+from regard.viewer.items import Grid
+from regard.viewer.outputs import TrainingPoint
+from regard.viewer.picture import DPI, colors_of, draw_matrix, quiet_fonts
+from regard.viewer.record import AttentionRecord, Matrix, parse_records
+from regard.viewer.text import plain_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Milliseconds: one update, and the last one, before it begins again.
+FRAME, LAST_FRAME = 400, 2400
+# Inches: a curve of the loss, and what is above it.
+CURVE, GAP = 0.8, 0.45
+MAX_PIXELS = 1200
+"""Of the longer side of an animation: it has a picture for every update."""
+
+
+def read_history(path: str | Path) -> list[AttentionRecord]:
+    """Read what a run attended to while it was trained (`training.watch`), also of a training that goes on.
+
+    Args:
+        path: the run folder, or its file `attention.jsonl`.
+
+    Returns:
+        The records in the order they were made, each with its `point`; the image of an example is in all of its records.
+
+    Raises:
+        DataError: there is no such file, or a line of it is no record; names file and line.
+
+    Example:
+        >>> read_history("no-such-run")
+        Traceback (most recent call last):
+        regard.errors.DataError: no-such-run: no attention was recorded in training; train with training.watch=3 for three examples
+    """
+    file = Path(path) / "attention.jsonl" if not Path(path).is_file() else Path(path)
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError as error:
+        advice = "no attention was recorded in training; train with training.watch=3 for three examples"
+        raise DataError(f"{path}: {advice}") from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
+    # A training that goes on may be writing the last line.
+    return share_images(parse_records(content[: content.rfind(b"\n") + 1], file))
+
+
+def share_images(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
+    """Return records with the images that only the first ones of their examples hold.
+
+    Example:
+        >>> share_images([AttentionRecord({"image": Grid(2, 3)})])[0].items["image"].image is None
+        True
+    """
+    known: dict[tuple[str, str, str], Grid] = {}
+    found = []
+    for record in records:
+        items = dict(record.items)
+        for name, own in items.items():
+            if record.point is None or not isinstance(own, Grid):
+                continue
+            key = (record.model, record.title, name)
+            if own.image is not None:
+                known.setdefault(key, own)
+            elif key in known and (known[key].rows, known[key].columns) == (own.rows, own.columns):
+                items[name] = known[key]
+        found.append(replace(record, items=items) if items != record.items else record)
+    return found
+
+
+def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionRecord]]:
+    """Group records of one model and title at several points of a training, ordered by update; every other record is a group of its own.
+
+    Example:
+        >>> made = [AttentionRecord({}, title=title, point=TrainingPoint(update)) for update in (0, 7) for title in "ab"]
+        >>> [[(each.title, each.point.update) for each in group] for group in group_by_example(made)]
+        [[('a', 0), ('a', 7)], [('b', 0), ('b', 7)]]
+    """
+    groups: dict[object, list[AttentionRecord]] = {}
+    for number, record in enumerate(records):
+        groups.setdefault(number if record.point is None else (record.model, record.title), []).append(record)
+    return [sorted(group, key=lambda record: record.point.update if record.point else 0) for group in groups.values()]
+
+
+def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
+    """Draw one matrix of weights at each update of a training into a GIF, above the loss; the same bytes for the same records.
+
+    All pictures have the same colours, from 0 to the largest weight of any.
+
+    Args:
+        records: of one example, each with its `point`; see `group_by_example`.
+        path: the file; its name ends in .gif.
+        map: the name of a map; None takes the main one.
+        head: which head, from 0; None takes the mean of all.
+
+    Raises:
+        DataError: another ending; fewer than two records; records of several examples or without a point; items that change from one record
+            to the next; no such map or head; or the file cannot be written.
+
+    Example:
+        >>> save_animation([], "a.gif")
+        Traceback (most recent call last):
+        regard.errors.DataError: a.gif: an animation needs an example at two updates or more, found 0
+    """
+    if Path(path).suffix.lower() != ".gif":
+        raise DataError(f"{path}: expected a name that ends in .gif")
+    if len(records) < 2:
+        raise DataError(f"{path}: an animation needs an example at two updates or more, found {len(records)}")
+    points = [record.point for record in records if record.point is not None]
+    if len(points) < len(records) or len({(record.model, record.title) for record in records}) > 1:
+        raise DataError(f"{path}: an animation shows one example at several updates; these records are of several, or of no training")
+    matrices = [record.matrix(map, head) for record in records]
+    if any((own.key, own.query) != (matrices[0].key, matrices[0].query) for own in matrices):
+        raise DataError(f"{path}: the items of {matrices[0].name} change from update to update, so they cannot be one animation")
+    if not matrices[0].key or not matrices[0].query:
+        raise DataError(f"{path}: the record has no tokens on one side, so there is nothing to draw")
+    name = " · ".join(part for part in (plain_text(records[0].title), matrices[0].name if map or head is not None else "") if part)
+    with quiet_fonts():
+        frames = _frames(matrices, points, name)
+    stream = io.BytesIO()
+    durations = [FRAME] * (len(frames) - 1) + [LAST_FRAME]
+    # One palette for all: the colours of a weight must not change from picture to picture.
+    frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=False)
+    write_atomically(path, stream.getvalue())
+
+
+def _frames(matrices: Sequence[Matrix], points: Sequence[TrainingPoint], name: str) -> list[Any]:
+    from matplotlib.transforms import Bbox
+    from PIL import Image
+
+    limit = max(float(own.weights.max()) for own in matrices) or 1.0
+    titles = ["\n".join(filter(None, (name, point.name))) for point in points]
+    longest = max(range(len(titles)), key=lambda number: len(titles[number]))
+    figure, mesh = draw_matrix(matrices[0], titles[longest], limit=limit)
+    mark = _add_curve(figure, points)
+    axes = mesh.axes
+    figure.canvas.draw()
+    inches = figure.get_tightbbox()
+    assert inches is not None
+    box = Bbox.from_extents(inches.x0 - 0.2, inches.y0 - 0.2, inches.x1 + 0.2, inches.y1 + 0.2)
+    dpi = min(DPI, int(MAX_PIXELS / max(box.width, box.height)))
+    palette, frames = _palette(), []
+    for number, (matrix, title) in enumerate(zip(matrices, titles, strict=True)):
+        mesh.set_array(matrix.weights)
+        axes.set_title(title, loc="left", **_font_of(axes))
+        if mark is not None:
+            mark(number)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=dpi, bbox_inches=box, pad_inches=0)
+        image = Image.open(picture).convert("RGB")
+        frames.append(image.quantize(palette=palette, dither=Image.Dither.NONE))
+    return frames
+
+
+def _font_of(axes: Any) -> dict[str, Any]:
+    text = axes.title if not axes._left_title.get_text() else axes._left_title
+    return {"pad": 14, "fontfamily": text.get_fontfamily(), "fontsize": text.get_fontsize(), "parse_math": False}
+
+
+def _palette() -> Any:
+    """Return an image with 256 colours: those of weights in 200 steps, and 56 greys from black to white for text."""
+    from PIL import Image
+
+    weights = np.array(colors_of()(np.linspace(0, 1, 200)))[:, :3]
+    greys = np.repeat(np.linspace(0, 1, 56)[:, None], 3, axis=1)
+    found = Image.new("P", (1, 1))
+    found.putpalette((np.concatenate([weights, greys]) * 255).round().astype(np.uint8).ravel().tolist())
+    return found
+
+
+def _add_curve(figure: Figure, points: Sequence[TrainingPoint]) -> Any:
+    """Draw the loss below the matrix; return a function that marks one of the points, or None where no loss is known."""
+    known = [(point.update, point.loss) for point in points if point.loss is not None]
+    if not known:
+        return None
+    width, height = figure.get_size_inches()
+    wide = max(width, 2.4)
+    axes = figure.add_axes((0, -(GAP + CURVE) / height, wide / width, CURVE / height))
+    axes.plot(*zip(*known, strict=True), color="#31688e", linewidth=1.2)
+    (dot,) = axes.plot([], [], "o", color="#3b2560", markersize=5)
+    line = axes.axvline(points[0].update, color="#3b2560", linewidth=0.8, alpha=0.5)
+    axes.set_xlim(points[0].update, points[-1].update)
+    axes.tick_params(labelsize=7, length=2)
+    axes.locator_params(nbins=4)
+    axes.set_ylabel("validation loss", fontsize=7)
+    axes.set_xlabel("update", fontsize=7)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+    def mark(number: int) -> None:
+        point = points[number]
+        line.set_xdata([point.update, point.update])
+        dot.set_data(([], []) if point.loss is None else ([point.update], [point.loss]))
+
+    return mark
