@@ -180,6 +180,17 @@ OPERATIONS: dict[str, Call] = {
     "area_attention, no temperature": (lambda: area(temperature=0.0), ConfigError, "temperature must be above 0"),
     "area_attention, all is dropped": (lambda: area(dropout=1.5), ConfigError, "dropout must be at least 0"),
     "area_attention, no area": (lambda: area(max_area=0), ConfigError, "max_area"),
+    "area_attention, no best": (lambda: area(top_k=0), ConfigError, "top_k must be at least 1"),
+    "area_attention, other weights": (lambda: area(need_weights="x"), ConfigError, "need_weights may be True, False or 'areas'"),
+    "area_attention, true areas": (lambda: area(max_area=True), ConfigError, "max_area: an int for a sequence"),
+    **{
+        f"area_attention, grid {grid}": (lambda grid=grid: area(max_area=(2, 2), grid=grid), ConfigError, "grid")
+        for grid in ((-1, -5), (5.0, 1.0), (True, 5), (1, 5, 1), 5)
+    },
+    **{
+        f"area_attention, areas {sides}": (lambda sides=sides: area(max_area=sides, grid=(1, 5)), ConfigError, "max_area")
+        for sides in ((1.5, 2), (), (1, 2, 3), (0, 2))
+    },
     "attention, other key": (lambda: flex(key=grad(2, 2, 5, 3)), ShapeError, "attention: the feature axis D of query and key differs"),
     "attention, other batch": (lambda: flex(value=grad(1, 2, 5, 7)), ShapeError, "the axes B and H differ"),
     "attention, fewer heads of keys": (

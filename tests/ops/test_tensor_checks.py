@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from regard import ops
+from regard.attention import Areas, MultiHeadAttention
 from regard.errors import RegardError, ShapeError
 from regard.ops import tensor_checks
 from regard.ops.kernels import native
@@ -111,3 +112,14 @@ def test_the_predicate_is_asked_by_every_way_to_the_library() -> None:
         assert "native.takes(" in inspect.getsource(module.supports)
     assert "plain(" in inspect.getsource(native.takes)
     assert tensor_checks.is_plain(torch.ones(1))
+
+
+def test_shapes_are_computed_without_numbers() -> None:
+    x = torch.ones(1, 2, 3, 4, device="meta")
+    assert ops.area_attention(x, x, x, max_area=2).shape == x.shape
+    assert ops.redundancy_penalty(x[0]).shape == ()
+    loss = ops.linear_cross_entropy(x[0, 0], torch.ones(5, 4, device="meta"), None, torch.zeros(3, dtype=torch.long, device="meta"))
+    assert loss.loss.is_meta
+    heads = MultiHeadAttention(8, 2, areas=Areas(2)).to("meta")
+    sequence = torch.ones(1, 3, 8, device="meta")
+    assert heads(sequence, sequence, sequence).context.shape == sequence.shape

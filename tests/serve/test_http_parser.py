@@ -32,7 +32,7 @@ LAST = "Transfer-Encoding: expected chunked, once and last"
 ONLY = "Transfer-Encoding: chunked is read, no other coding"
 LINE_FEED = "the head of the request has a line that does not end in CR LF"
 FOLDED = "the head of the request has a header over more than one line"
-CHUNK_LINES = "the body has a chunk whose lines do not end in CR LF"
+CHUNK_LINES = "the body has a chunk that is not a size in hexadecimal, CR LF, the data and CR LF"
 TRAILERS = "the body ends in trailers, which are not read"
 TOO_LARGE = f"the head of the request has more than {MAX_HEAD} bytes"
 REFUSED = {
@@ -77,6 +77,8 @@ REFUSED = {
     "a folded coding": (POST + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 400, FOLDED),
     "a folded first header": (b"GET /health HTTP/1.1\r\n X: 1\r\n" + HOST + b"\r\n", 400, FOLDED),
     "a chunk size that is none": (CHUNKED + b"zz\r\n", 400, NOT_HTTP),
+    "a blank behind a chunk size": (CHUNKED + b"c \r\n" + BODY + b"\r\n0\r\n\r\n", 400, CHUNK_LINES),
+    "a tab behind the last chunk size": (CHUNKED + b"c\r\n" + BODY + b"\r\n0\t\r\n\r\n", 400, CHUNK_LINES),
     "a chunk size with a sign": (CHUNKED + b"+c\r\n" + BODY + b"\r\n0\r\n\r\n", 400, NOT_HTTP),
     "a chunk size with 0x": (CHUNKED + b"0xc\r\n" + BODY + b"\r\n0\r\n\r\n", 400, NOT_HTTP),
     "a chunk longer than its size": (CHUNKED + b"3\r\n" + BODY + b"\r\n0\r\n\r\n", 400, NOT_HTTP),

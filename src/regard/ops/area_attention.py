@@ -80,6 +80,7 @@ def area_attention(
             why.
 
     Example:
+        >>> import torch
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
         >>> area_attention(torch.zeros(1, 1, 1, 1), memory, memory, max_area=2).item()  # areas 1, 2, 4, 1 + 2, 2 + 4
         3.200000047683716
@@ -93,6 +94,10 @@ def area_attention(
     check_share("area_attention", "dropout", dropout)
     if not temperature > 0:
         raise ConfigError(f"area_attention: temperature must be above 0, found {temperature}")
+    if top_k is not None and (isinstance(top_k, bool) or top_k < 1):
+        raise ConfigError(f"area_attention: top_k must be at least 1 or None, found {top_k!r}")
+    if need_weights not in (True, False, "areas"):
+        raise ConfigError(f"area_attention: need_weights may be True, False or 'areas', found {need_weights!r}")
     if not query.shape[-1]:  # all scores are 0, as those of a feature that is 0 are
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
@@ -140,6 +145,7 @@ def area_path(
         ConfigError: `REGARD_KERNELS` holds something unknown, or forces a way that cannot compute this; the message says why.
 
     Example:
+        >>> import torch
         >>> x = torch.zeros(1, 1, 5, 2)
         >>> area_path(x, x, x, max_area=3, modes=("max", "sum"))[0]
         'reference'
@@ -159,6 +165,7 @@ def native_takes_items(query: Tensor, key: Tensor) -> bool:
         key: (B, H, S, D), likewise.
 
     Example:
+        >>> import torch
         >>> native_takes_items(torch.zeros(1, 1, 2, 4).half(), torch.zeros(1, 1, 3, 4).half())
         False
     """

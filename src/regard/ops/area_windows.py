@@ -55,11 +55,21 @@ def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> None
     Example:
         >>> check_areas((2, 3), grid=(5, 7))
     """
-    if isinstance(max_area, int) != (grid is None):
+    if _is_count(max_area) != (grid is None) or (grid is not None and not (_is_pair(max_area) and _is_pair(grid))):
         raise ConfigError(f"max_area: an int for a sequence, (height, width) together with a grid; found {max_area!r} with grid {grid!r}")
     sides = (max_area,) if isinstance(max_area, int) else tuple(max_area)
-    if len(sides) > 2 or min(sides) < 1:
+    if min(sides) < 1:
         raise ConfigError(f"max_area: areas hold at least 1 item on each of their sides, found {max_area!r}")
+    if grid is not None and min(grid) < 0:
+        raise ConfigError(f"grid: (rows, columns) of at least 0 each, found {grid!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | torch.SymInt) and not isinstance(value, bool)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(map(_is_count, value))
 
 
 def area_extent(size: int, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Extent:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_boolean
+from regard.ops.tensor_checks import no_autocast
 
 
 def doubly_stochastic_penalty(
@@ -113,7 +114,7 @@ def redundancy_penalty(weights: Tensor, *, reduction: Literal["sum", "mean"] = "
         raise ShapeError(f"redundancy_penalty: expected weights (B, r, S), found {tuple(weights.shape)}")
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     # Near its optimum the penalty is a difference of nearly equal numbers: autocast must not round the product.
-    with torch.autocast(weights.device.type, enabled=False):
+    with no_autocast(weights):
         product = torch.bmm(weights, weights.transpose(1, 2))
     identity = torch.eye(weights.shape[1], dtype=weights.dtype, device=weights.device)
     squares = (product - identity) ** 2

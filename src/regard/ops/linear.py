@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.errors import ConfigError
-from regard.ops.tensor_checks import Argument, Signature, is_plain
+from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
 
@@ -109,7 +109,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _autocast(x: Tensor) -> torch.dtype:
     kind = x.device.type  # float64 stays what it is, as in torch
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x.dtype
+    return torch.get_autocast_dtype(kind) if autocasts(kind) and x.dtype != torch.float64 else x.dtype
 
 
 def outer_product(grad: Tensor, x: Tensor) -> Tensor:
@@ -366,7 +366,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _one_type(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     # Other types are for torch to refuse; under autocast they become one.
-    return torch.is_autocast_enabled(x.device.type) or (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype))
+    return autocasts(x.device.type) or (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype))
 
 
 class Linear(torch.nn.Linear):

@@ -5,6 +5,7 @@ So that a wrong call gets the same message from PyTorch, from the native library
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -223,9 +224,31 @@ def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:
         [torch.bfloat16, torch.bfloat16]
     """
     kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind) or any(x.dtype == torch.float64 for x in tensors):
+    if not autocasts(kind) or any(x.dtype == torch.float64 for x in tensors):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
+
+
+def autocasts(kind: str) -> bool:
+    """Tell whether autocast is on for a type of device; never for one that has none, such as "meta".
+
+    Example:
+        >>> autocasts("meta")
+        False
+    """
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def no_autocast(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which autocast leaves operations on the tensor's device alone.
+
+    Example:
+        >>> with torch.autocast("cpu", torch.bfloat16), no_autocast(torch.ones(1)):
+        ...     (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+        torch.float32
+    """
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 def is_plain(*tensors: Tensor | None) -> bool:

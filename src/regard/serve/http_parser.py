@@ -11,8 +11,8 @@ import h11
 MAX_HEAD = 16_384
 BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 FOLDED_LINE = re.compile(rb"\n[ \t]")
-# What stands between the data of chunks: lines that end in CR LF and hold neither elsewhere.
-LINES = re.compile(rb"(?:[^\r\n]*\r\n)*")
+# What stands between the data of chunks: the end of one, the size of the next, perhaps an extension; behind the last an empty line.
+BETWEEN = re.compile(rb"(?:\r\n)?(?:[0-9A-Fa-f]+(?:;[^\r\n]*)?\r\n(?:\r\n)?)?")
 LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
 CODINGS = re.compile(rb"\r\ntransfer-encoding:([^\r]*)", re.IGNORECASE)
 NOT_HTTP = "this is not HTTP/1.1 as this server reads it"
@@ -100,12 +100,12 @@ class StrictConnection(h11.Connection):
         if isinstance(event, h11.Data):
             consumed = consumed[: len(consumed) - len(event.data)]
         self._between += consumed
-        if isinstance(event, h11.Data | h11.EndOfMessage):
-            if not LINES.fullmatch(self._between):
-                raise _Refused("the body has a chunk whose lines do not end in CR LF")
-            self._between = b""
         if isinstance(event, h11.EndOfMessage) and event.headers:
             raise _Refused("the body ends in trailers, which are not read")
+        if isinstance(event, h11.Data | h11.EndOfMessage):
+            if not BETWEEN.fullmatch(self._between):
+                raise _Refused("the body has a chunk that is not a size in hexadecimal, CR LF, the data and CR LF")
+            self._between = b""
         return event
 
 

@@ -328,7 +328,10 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
         while True:
             before = _saved(folder)
             try:
-                return _load(folder, build, names, sizes_first)
+                model, weights = _load(folder, build, names, sizes_first)
+                if weights.parent.name.startswith("step-"):
+                    progress.message(f"{folder}: not trained to its end; these are the weights of {weights.parent.name}")
+                return model, weights
             except CheckpointError:
                 if _saved(folder) == before:
                     raise  # else a training has saved meanwhile, and removed what was about to be read

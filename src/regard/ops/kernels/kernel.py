@@ -100,7 +100,9 @@ class Kernel:
                 fields[name] = made.data_ptr()
             found.append(made)
         fields["threads"] = torch.get_num_threads()  # of a structure without threads no field
-        return self.structure(**fields), tuple(found)
+        call = self.structure(**fields)
+        call.tensors = tensors  # of which it holds addresses only: a copy made for the call may have no other owner
+        return call, tuple(found)
 
     def run(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, tuple[Any, ...]]:
         """Make a call and return its structure and its results.
