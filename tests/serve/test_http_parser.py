@@ -88,7 +88,7 @@ REFUSED = {
     "a bare CR in a chunk extension": (CHUNKED + b"c;x\ry\r\n" + BODY + b"\r\n0\r\n\r\n", 400, CHUNK_LINES),
     "an end of chunks with a bare LF": (CHUNKED + b"c\r\n" + BODY + b"\r\n0\r\n\n", 400, CHUNK_LINES),
     "trailers": (CHUNKED + b"c\r\n" + BODY + b"\r\n0\r\nX: 1\r\n\r\n", 400, TRAILERS),
-    "trailers with a bare LF": (CHUNKED + b"c\r\n" + BODY + b"\r\n0\r\nX: 1\nY: 2\r\n\r\n", 400, CHUNK_LINES),
+    "trailers with a bare LF": (CHUNKED + b"c\r\n" + BODY + b"\r\n0\r\nX: 1\nY: 2\r\n\r\n", 400, TRAILERS),
     "a head too large": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 60_000 + b"\r\n\r\n", 431, TOO_LARGE),
     "a head that does not end": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 60_000, 431, TOO_LARGE),
     "a head of many headers": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: 1\r\n" * 5_000 + b"\r\n", 431, TOO_LARGE),
