@@ -117,7 +117,8 @@ def write(path: Path | None, columns: list[str], rows: list[list[Any]]) -> None:
         cpu = next(
             (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown"
         )
-        note = f"`python benchmarks/call_overhead.py`, the least of {ROUNDS} rounds; {cpu}, 1 thread, torch {torch.__version__}, "
+        note = f"`python benchmarks/call_overhead.py`, processor time, the least of {ROUNDS} rounds; {cpu}, 1 thread, "
+        note += f"torch {torch.__version__}, "
         table = {"columns": columns, "rows": rows, "note": f"{note}Python {platform.python_version()}."}
         path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
