@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
@@ -138,6 +138,14 @@ def mechanism_table(width: int | None = None) -> Iterator[str]:
         yield ""
 
 
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    # Of a setting that takes one of a few words.
+    for part in (annotation, *get_args(annotation)):
+        if get_origin(part) is Literal and len(get_args(part)) > 1:
+            return get_args(part)
+    return ()
+
+
 def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield a line a setting: its path, default and meaning; after them those of the other families of models, each under a heading.
 
@@ -153,10 +161,13 @@ def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         inner = submodels(field.annotation)
         # A part that is absent by default, and has settings without a default, is listed as a whole.
         if inner and not any(part.is_required() for part in inner[0].model_fields.values()):
+            if field.default is None:
+                yield f"{prefix}{name} = null    # none of what follows applies until one of it is set"
             yield from setting_lines(inner[0], f"{prefix}{name}.")
             others += [(f"{prefix}{name}.", one) for one in inner[1:]]
         else:
-            about = f"    # {field.description}" if field.description else ""
+            notes = [" | ".join(map(str, _choices(field.annotation))), field.description or ""]
+            about = f"    # {'; '.join(filter(None, notes))}" if any(notes) else ""
             default = "null" if field.default is None else str(field.default).lower() if isinstance(field.default, bool) else field.default
             yield f"{prefix}{name} = {default}{about}"
     for path, one in others:
