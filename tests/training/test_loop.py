@@ -165,6 +165,14 @@ def test_a_mean_worse_than_the_best_evaluation_is_not_final(tmp_path: Path, mess
     assert any(text.startswith(told) for text in messages)
 
 
+def test_a_warm_up_that_is_longer_than_the_run_is_told(tmp_path: Path, messages: list[str]) -> None:
+    tiny.run(tmp_path, max_updates=3, warmup_updates=3)
+    assert any(text.startswith("training.warmup_updates is 3, the run has 3 updates: its learning rate only rises") for text in messages)
+    messages.clear()
+    tiny.run(tmp_path / "other", max_updates=4, warmup_updates=3)
+    assert not any("warmup_updates" in text for text in messages)
+
+
 def test_the_moving_average_is_evaluated_and_final(tmp_path: Path) -> None:
     history: list[dict[str, torch.Tensor]] = []
     job = tiny.job()

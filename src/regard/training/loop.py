@@ -148,6 +148,11 @@ class _Loop:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
             reporting.message(f"{epoch:,} updates an epoch, {self.total:,} in all on {self.world.device}")
             reporting.message(self.how)
+            if self.config.warmup_updates >= self.total:
+                reporting.message(
+                    f"training.warmup_updates is {self.config.warmup_updates:,}, the run has {self.total:,} updates: its learning rate "
+                    "only rises; a fifth of the updates or fewer is usual"
+                )
             if self.progress.step:
                 self.log.write("resume", self.progress.step, {"epoch": self.progress.epoch + 1, "batch": self.progress.batch})
             try:
