@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +14,8 @@ import torch
 from torch import Tensor
 
 from regard.data.batching import BatchPlan, plan_batches
-from regard.data.lines import read_lines, unreadable, whole_characters
+from regard.data.labelled_examples import ExampleList, LabelledExample
+from regard.data.lines import stream_bytes, whole_characters
 from regard.data.vocabulary import PAD
 from regard.errors import ConfigError, DataError, listed
 from regard.progress import stage
@@ -32,19 +31,11 @@ PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "se
 NO_LABEL = "-"
 
 
-class LabelledExample(NamedTuple):
-    """A label and its text, or its premise and hypothesis; `line` counts from 1."""
-
-    label: str
-    texts: tuple[str, ...]
-    line: int
-
-
 class LabelledFile(NamedTuple):
     """What a file holds: its examples, and how many pairs were dropped because their annotators did not agree."""
 
     path: str
-    examples: list[LabelledExample]
+    examples: Sequence[LabelledExample]
     dropped: int
 
 
@@ -74,7 +65,7 @@ def read_sentences(path: str | Path, *, encoding: Encoding = "utf-8") -> Labelle
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = Path(folder, "a.tsv").write_text("good\ta joy to watch\n")
-        ...     read_sentences(Path(folder, "a.tsv")).examples
+        ...     list(read_sentences(Path(folder, "a.tsv")).examples)
         [LabelledExample(label='good', texts=('a joy to watch',), line=1)]
     """
     return _read(path, encoding, TEXTS, _from_words)
@@ -106,13 +97,14 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
         (('a dog', 'an old dog'), 1)
     """
     file = _read(path, encoding, PAIRS, None)
-    kept = [example for example in file.examples if example.label != NO_LABEL]
-    if not kept:
+    examples = ExampleList.of(file.examples)
+    kept = examples.codes != (examples.names.index(NO_LABEL) if NO_LABEL in examples.names else -1)
+    if not kept.any():
         raise DataError(f"{path}: every pair is labelled {NO_LABEL!r}, expected at least one with a label")
-    return file._replace(examples=kept, dropped=len(file.examples) - len(kept))
+    return file._replace(examples=examples.chosen(kept), dropped=len(kept) - int(kept.sum()))
 
 
-def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int) -> tuple[list[LabelledExample], list[LabelledExample]]:
+def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int) -> tuple[ExampleList, ExampleList]:
     """Split off validation examples: at most a tenth, at least one, of every label its share; both parts keep the order.
 
     A pure function of its arguments.
@@ -139,16 +131,19 @@ def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int
         raise ConfigError(f"held_out: {count}, expected at least 1")
     if len(examples) < 2:
         raise DataError(f"{len(examples)} labelled examples: at least 2 are needed to hold one out for validation")
-    count = max(1, min(count, len(examples) // 10))
+    packed, count = ExampleList.of(examples), max(1, min(count, len(examples) // 10))
     generator = random.Random(f"held out {seed}")
-    numbers: dict[str, list[int]] = defaultdict(list)
-    for number in generator.sample(range(len(examples)), len(examples)):
-        numbers[examples[number].label].append(number)
+    order = np.array(generator.sample(range(len(packed)), len(packed)))
+    codes, places = packed.codes[order], np.zeros(len(packed))
+    for code in np.unique(codes):
+        own = np.flatnonzero(codes == code)
+        places[own] = (np.arange(len(own)) + 0.5) / len(own)
     # Each example's place among those of its label, from 0 to 1: the first `count` of them take from every label alike.
-    placed = sorted(((place + 0.5) / len(own), label, number) for label, own in numbers.items() for place, number in enumerate(own))
-    chosen = {number for _, _, number in placed[:count]}
-    kept = [example for number, example in enumerate(examples) if number not in chosen]
-    return kept, [examples[number] for number in sorted(chosen)]
+    ranks = np.argsort(np.argsort(np.array(packed.names, object), kind="stable"), kind="stable")
+    first = np.lexsort((order, ranks[codes], places))[:count]
+    chosen = np.zeros(len(packed), bool)
+    chosen[order[first]] = True
+    return packed.chosen(~chosen), packed.chosen(chosen)
 
 
 def lowercase_text(text: str) -> str:
@@ -228,9 +223,8 @@ def _read(
 ) -> LabelledFile:
     lines = _lines(path, encoding)
     ending = os.path.splitext(str(path).removesuffix(".gz"))[1]
-    examples: list[LabelledExample] = []
-    columns = _columns(lines[0], names) if lines and ending != ".jsonl" and (ending == ".tsv" or parse_line is None) else None
-    first = 1 if columns is None else 2
+    head = next(lines, None)
+    columns = _columns(head, names) if head is not None and ending != ".jsonl" and (ending == ".tsv" or parse_line is None) else None
 
     def row(line: str, where: str) -> list[str]:
         if ending == ".jsonl":
@@ -239,31 +233,23 @@ def _read(
             return _from_columns(line, where, columns, 1 + len(names))
         return parse_line(line, where)
 
-    numbered = enumerate(lines[first - 1 :], start=first)
-    with stage(f"Parsing {path}", total=len(lines) - first + 1, unit="lines") as parsing:
-        rows = [row(line, f"{path}, line {number}") for number, line in parsing.track(numbered)]
-    for number, (label, *texts) in enumerate(rows, start=first):
-        if not label.strip():
-            raise DataError(f"{path}, line {number}: the label is empty")
-        examples.append(LabelledExample(label.strip(), tuple(texts), number))
-    if not examples:
+    def examples() -> Iterator[LabelledExample]:
+        first = [] if head is None or columns is not None else [head]
+        for number, line in enumerate(reading.track(chain(first, lines)), start=1 if columns is None else 2):
+            label, *texts = row(line, f"{path}, line {number}")
+            if not label.strip():
+                raise DataError(f"{path}, line {number}: the label is empty")
+            yield LabelledExample(label.strip(), tuple(texts), number)
+
+    with stage(f"Reading {path}", unit="lines") as reading:
+        found = ExampleList.of(examples())
+    if not found:
         raise DataError(f"{path}: no lines, expected at least one labelled example")
-    return LabelledFile(str(path), examples, 0)
+    return LabelledFile(str(path), found, 0)
 
 
-def _lines(path: str | Path, encoding: Encoding) -> list[str]:
-    if encoding == "utf-8":
-        return read_lines(path)
-    try:
-        with stage(f"Reading {path}"):
-            raw = Path(path).read_bytes()
-            data = gzip.decompress(raw) if str(path).endswith(".gz") else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged or truncated gzip data") from error
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    lines = data.decode("latin-1").split("\n")
-    return [line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
+    return (line.decode(encoding, errors="replace") for line in stream_bytes(path, mark=encoding == "utf-8"))
 
 
 def _columns(line: str, names: Sequence[Sequence[str]]) -> list[int] | None:

@@ -69,8 +69,12 @@ def stream_lines(path: str | Path) -> Iterator[str]:
     return (line.decode("utf-8", errors="replace") for line in stream_bytes(path))
 
 
-def stream_bytes(path: str | Path) -> Iterator[bytes]:
+def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
     r"""Yield the lines that `stream_lines` yields, not yet decoded.
+
+    Args:
+        path: as for `read_lines`.
+        mark: take a byte order mark off the start; False for text that is not UTF-8.
 
     Raises:
         DataError: see `read_lines`; raised when the iteration comes there.
@@ -83,7 +87,7 @@ def stream_bytes(path: str | Path) -> Iterator[bytes]:
     done = 0
     try:
         with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
-            for line in _undecoded(stream):
+            for line in _undecoded(stream, mark=mark):
                 yield line
                 done += 1
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -171,10 +175,10 @@ def iter_lines(stream: BinaryIO) -> Iterator[str]:
     return (line.decode("utf-8", errors="replace") for line in _undecoded(stream))
 
 
-def _undecoded(stream: BinaryIO) -> Iterator[bytes]:
+def _undecoded(stream: BinaryIO, *, mark: bool = True) -> Iterator[bytes]:
     lines = iter(cast(Iterable[bytes], stream))
     for first in lines:
-        line = first.removeprefix(codecs.BOM_UTF8)
+        line = first.removeprefix(codecs.BOM_UTF8) if mark else first
         if line:  # a byte order mark and nothing after it: no line
             yield line.removesuffix(b"\n").removesuffix(b"\r")
         break

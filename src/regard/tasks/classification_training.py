@@ -29,9 +29,10 @@ from regard.data.labelled import (
     read_entailment,
     read_sentences,
 )
+from regard.data.labelled_examples import ExampleList
 from regard.data.parallel import file_digest
 from regard.data.subsample import sampled
-from regard.data.text_encoder import TextEncoder
+from regard.data.text_encoder import BLOCK, TextEncoder
 from regard.data.token_arrays import FlatTokens
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.data.word_vectors import WordVectors, read_vectors
@@ -199,18 +200,19 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
     Raises:
         DataError: an example has a label that is not among `labels`, or none is left; names file and line, or why.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
-    if unknown := next((example for example in file.examples if example.label not in numbers), None):
+    numbers, examples = {label: number for number, label in enumerate(labels)}, ExampleList.of(file.examples)
+    # Class of each label of the file; of a label that is none, none.
+    classes = np.array([numbers.get(name, -1) for name in examples.names])[examples.codes]
+    if (classes < 0).any():
+        unknown = examples[int(np.argmax(classes < 0))]
         raise DataError(f"{file.path}, line {unknown.line}: label {shown(unknown.label)}, the training data has {listed(labels)}")
-    weights = np.array(_class_weights(config, labels, Counter(example.label for example in file.examples)))
+    counts = np.bincount(classes, minlength=len(labels)).tolist()
+    weights = np.array(_class_weights(config, labels, Counter(dict(zip(labels, counts, strict=True)))))
     encoder = TextEncoder(vocabulary)
-    texts = [[example.texts[side] for example in file.examples] for side in range(_sides(config))]
-    encoded = [
-        encoder.encode_all([lowercase_text(text) for text in side] if config.vocabulary.lowercase else side, file.path) for side in texts
-    ]
+    sides = [_encode_side(examples, number, config, encoder, file.path) for number in range(_sides(config))]
+    encoded = [tokens for tokens, _ in sides]
     lengths = np.stack([side.lengths for side in encoded])
-    blank = np.array([not all(map(str.strip, example.texts)) for example in file.examples], bool)
-    empty = blank | (lengths == 0).any(0)
+    empty = np.any([blank for _, blank in sides], 0) | (lengths == 0).any(0)
     long = ~empty & (lengths.max(0) > config.data.max_length)
     kept, left_out = ~(empty | long), {"empty": int(empty.sum()), "too long": int(long.sum())}
     if not kept.any():
@@ -218,9 +220,22 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
             f"{left_out['empty']} with an empty text, {left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
         )
         raise DataError(f"{file.path}: no example can be used: {reasons}")
-    lines = np.array([example.line for example in file.examples])[kept]
-    classes = np.array([numbers[example.label] for example in file.examples])[kept]
-    return LabelledCorpus(lines, tuple(side.chosen(kept) for side in encoded), classes, weights, left_out)
+    return LabelledCorpus(examples.lines[kept], tuple(side.chosen(kept) for side in encoded), classes[kept], weights, left_out)
+
+
+def _encode_side(
+    examples: ExampleList, number: int, config: SentenceConfig, encoder: TextEncoder, name: str
+) -> tuple[FlatTokens, np.ndarray]:
+    """Encode one of the texts of all examples, block by block; return its tokens, and which are blank."""
+    blocks = []
+    with progress.stage(f"Encoding {name}", total=len(examples), unit="lines") as encoding:
+        for start in range(0, len(examples), BLOCK):
+            texts = examples.side(number, start, start + BLOCK)
+            if config.vocabulary.lowercase:
+                texts = [lowercase_text(text.decode()).encode() for text in texts]
+            blocks.append(encoder.encode_bytes(texts))
+            encoding.advance(len(texts))
+    return FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks])
 
 
 def measure_labels(
@@ -318,7 +333,9 @@ def _read_data(config: SentenceConfig) -> tuple[tuple[LabelledFile, LabelledFile
 
 
 def _own_files(config: SentenceConfig, examples: Sequence[LabelledExample]) -> dict[str, bytes]:
-    labels = sorted({example.label for example in examples}, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
+    packed = ExampleList.of(examples)
+    names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
+    labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
     if len(labels) < 2:
         raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
     if isinstance(config.model.class_weights, Mapping) and (strange := sorted(set(config.model.class_weights) ^ set(labels))):
