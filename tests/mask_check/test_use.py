@@ -213,8 +213,8 @@ def test_an_output_that_reads_nothing_is_no_success() -> None:
         def forward(self, idx: Tensor) -> Tensor:
             return self.embedding(torch.zeros_like(idx))
 
-    result = check(Constant(), tokens(), causal=True)["future tokens"]
-    assert (result.verdict, result.cause) == ("not checked", "no output depends on idx at all")
+    with pytest.raises(ConfigError, match="causal: Constant cannot be checked for it: no output depends on idx at all"):
+        check(Constant(), tokens(), causal=True)
 
 
 def test_nan_at_a_real_position_is_found_where_it_arises() -> None:
@@ -268,3 +268,20 @@ def test_a_model_on_a_gpu_is_checked_there() -> None:
     for dtype in (None, torch.float32):
         assert check(case.build().cuda(), batch, **case.options, dtype=dtype)["padding content"].module == case.module
         assert_no_leaks(Encoder().cuda(), batch, causal=False, dtype=dtype)
+
+
+def test_causal_that_cannot_be_seen_is_no_clean_report() -> None:
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.rnn = torch.nn.Embedding(11, 6), torch.nn.GRU(6, 6, batch_first=True, bidirectional=True)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.rnn(self.embedding(tokens))[0][:, -1]  # as many do in generation
+
+    tokens = torch.randint(11, (4, 7))
+    with pytest.raises(ConfigError, match="causal: Last cannot be checked for it: no output has an axis of positions"):
+        check(Last(), tokens, causal=True)
+    assert check(Last(), tokens, causal=False).ok
+    every = check(Last(), {"tokens": tokens}, causal=True, call=lambda model, batch: model.rnn(model.embedding(batch["tokens"]))[0])
+    assert not every.ok

@@ -497,3 +497,38 @@ def test_a_ready_function_refuses_what_means_nothing(call: Any, message: str) ->
 def test_slopes_are_those_of_the_published_code() -> None:
     assert mods.alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
     assert mods.alibi_slopes(12).tolist() == pytest.approx([2.0**-n for n in range(1, 9)] + [2.0 ** (-n / 2) for n in (1, 3, 5, 7)])
+
+
+def _loop_gradients(attend: Callable[..., Any], biases: list[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+    y = x
+    for bias in biases:
+        y = attend(y, y, y, lambda score, _, h, i, j: score + bias[h, i - j + 5])  # noqa: B023 - what is tested
+    return list(torch.autograd.grad(y.square().sum(), [x, *biases]))
+
+
+def test_a_variable_of_a_loop_is_the_one_of_its_turn_in_the_backward_pass_too() -> None:
+    x = torch.randn(1, 2, 6, 4, dtype=torch.float64, requires_grad=True)
+    biases = [torch.randn(2, 11, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mod: Callable[..., torch.Tensor]) -> torch.Tensor:
+        i, j = torch.arange(6)[:, None], torch.arange(6)
+        return torch.softmax(mod(q @ k.mT / 2, 0, torch.arange(2)[:, None, None], i, j), -1) @ v
+
+    for found, expected in zip(_loop_gradients(ops.attention, biases, x), _loop_gradients(whole, biases, x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_what_changes_before_the_backward_pass_is_an_error_and_no_wrong_gradient() -> None:
+    class Scaled:
+        factor = 0.1
+
+        def __call__(self, score: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+            return score * self.factor
+
+    mod, x = Scaled(), torch.randn(1, 2, 6, 4, requires_grad=True)
+    out = ops.attention(x, x, x, mod)
+    mod.factor = 3.0
+    with pytest.raises(ConfigError, match="gives other scores in the backward pass than in the forward pass"):
+        out.sum().backward()
+    mod.factor = 0.1
+    ops.attention(1e5 * x, x, x, mod).sum().backward()  # sums of rounded weights far from 1 are no such error

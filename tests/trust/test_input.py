@@ -407,7 +407,7 @@ MISUSES: list[list[str]] = [
     ["classify", "{classification}", "nowhere.txt"],
     ["classify", "{classification}", "{images}"],
     ["entail", "{classification}"],
-    ["score", "{translation}"],
+    ["score", "{classification}"],
     ["score", "{lm}", "--batch-size", "-1"],
     ["generate", "{lm}", "--temperature", "0.5"],
     ["generate", "{lm}", "--sample", "--beam-size", "3"],

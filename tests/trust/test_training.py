@@ -24,6 +24,7 @@ from regard.ops import SequenceLoss
 from regard.training import TrainingJob, TrainResult, train
 from regard.training.atomic_folder import verify_folder
 from regard.training.checkpoint import list_checkpoints
+from regard.training.optimizer import build_optimizer
 from tests.tasks import tiny_language
 from tests.tasks.tiny import FAMILIES, write_pairs
 from tests.training import tiny
@@ -367,8 +368,9 @@ def hungry(where: str, kind: str, step: int, monkeypatch: pytest.MonkeyPatch) ->
     if where == "evaluation":
         return replace(job, on_event=lambda name: exhausted(kind) if name == f"evaluate {step // 3 * 3 + 3}" else None)
     if where == "optimizer":
-        own = torch.optim.AdamW.step
-        monkeypatch.setattr(torch.optim.AdamW, "step", lambda *given: fail(None) or own(*given))
+        kind_of_optimizer = type(build_optimizer(torch.nn.Linear(1, 1), tiny.config()))
+        own = kind_of_optimizer.step
+        monkeypatch.setattr(kind_of_optimizer, "step", lambda *given: fail(None) or own(*given))
         return job
     return spoiled(step, lambda sums: sums._replace(loss=Hungry.apply(sums.loss, kind)))
 

@@ -85,6 +85,9 @@ def check(
             raise ConfigError(f"{type(model).__name__}: it returns no floating tensor with an axis of examples; return one from call=")
         second = SecondOpinion(model, survey)
         results += second.all(steps(survey, inputs))
+    unseen = [result for result in results if result.check == "future tokens" and result.verdict == "not checked"]
+    if causal and unseen and not any(result.bad for result in results):
+        raise ConfigError(f"causal: {type(model).__name__} cannot be checked for it: {unseen[0].cause}; call= may return another output")
     runs = runs if survey is None else survey.runs
     passes = runs.passes + (0 if second is None else second.passes)
     sizes = {} if survey is None else {"batch": survey.sizes.rows, **survey.widths}

@@ -19,7 +19,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
-from regard.ops.mod_calls import Mod, captured_tensors, index_tensors, over_tiles, over_traced_tiles
+from regard.ops.mod_calls import Mod, captured_tensors, frozen, index_tensors, over_tiles, over_traced_tiles
 from regard.ops.nonfinite import finite_rows
 from regard.ops.tensor_checks import autocast_together, is_plain
 
@@ -200,9 +200,9 @@ def _over_tiles(request: FlexRequest, query: Tensor, sizes: tuple[int, ...]) -> 
     """Make the functions of a request take whole tiles, and find the blocks of a mask that has none."""
     score_mod, mask_mod, blocks = request.score_mod, request.mask_mod, request.blocks
     if score_mod is not None:
-        score_mod = over_tiles(score_mod, "score_mod", sizes, query.device, compute_dtype(query.dtype))
+        score_mod = over_tiles(frozen(score_mod), "score_mod", sizes, query.device, compute_dtype(query.dtype))
     if mask_mod is not None:
-        mask_mod = over_tiles(mask_mod, "mask_mod", sizes, query.device)
+        mask_mod = over_tiles(frozen(mask_mod), "mask_mod", sizes, query.device)
         blocks = blocks or Blocks(_find_kinds(mask_mod, sizes, BLOCK, query.device), (BLOCK, BLOCK))
     return request._replace(score_mod=score_mod, mask_mod=mask_mod, blocks=blocks)
 

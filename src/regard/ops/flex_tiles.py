@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from regard.errors import ConfigError
 from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.materialized_attention import EMPTY, FULL, Blocks, FlexRequest, compute_dtype, materialized_attention, modify_scores
 from regard.ops.mod_calls import Captured, index_tensors
@@ -266,6 +267,8 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
     leaves = {id(x): x.detach().requires_grad_() for x in call.captured}
     sums = {id(leaf): torch.zeros_like(leaf, dtype=compute_dtype(leaf.dtype), requires_grad=False) for leaf in leaves.values()}
     stand_ins = Captured(leaves, sums)
+    changing = call.request.score_mod is not None or call.request.mask_mod is not None
+    shares = torch.zeros_like(lse)  # of each query: the sum of its weights, 1 again
     for strip, q in _strips(call, query):
         place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
         g, of_query = grad[place].flatten(1, 2), torch.zeros_like(q)
@@ -279,6 +282,8 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
             weights = torch.sub(seen, lse[place]).exp_()
             if odd:  # beside NaN even a hidden key would get it
                 weights.masked_fill_(torch.isneginf(seen), 0.0)
+            if changing:
+                shares[place] += weights.sum(-1, keepdim=True)
             flat = weights.flatten(1, 2)
             _tile(dv, strip, tile).baddbmm_(flat.mT, g)
             ds = torch.bmm(g, _tile(values, strip, tile).mT).view(weights.shape).sub_(delta[place]).mul_(weights)
@@ -290,8 +295,21 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
             of_query.baddbmm_(ds, _tile(keys, strip, tile))
             _tile(dk, strip, tile).baddbmm_(ds.mT, q)
         dq[place] = of_query.mul_(call.request.scale).view(dq[place].shape)
+    if changing:
+        _check_shares(shares, lse)
     shaped = (x.view(like.shape).to(like.dtype) for x, like in zip((dq, dk, dv), inputs, strict=True))
     return (*shaped, *(sums[id(leaves[id(x)])].to(x.dtype) for x in call.captured))
+
+
+def _check_shares(shares: Tensor, lse: Tensor) -> None:
+    """Refuse functions that gave other scores than in the forward pass: their gradients would be wrong, silently."""
+    off = (shares - (~torch.isinf(lse)).to(shares.dtype)).abs()
+    rounding = 1e-2 + 8 * torch.finfo(lse.dtype).eps * lse.abs().masked_fill(torch.isinf(lse), 0.0)
+    if (off > rounding).any():  # false beside NaN
+        raise ConfigError(
+            "attention: score_mod or mask_mod gives other scores in the backward pass than in the forward pass; it must not depend on "
+            "chance, nor on attributes or lists that change meanwhile: pass what it needs as default arguments, such as bias=self.bias"
+        )
 
 
 def _through_mod(modified: Tensor, scores: Tensor, leaves: dict[int, Tensor], sums: dict[int, Tensor], grad: Tensor) -> Tensor:

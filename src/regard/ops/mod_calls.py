@@ -8,7 +8,8 @@ in their place for one call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from contextlib import suppress
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -47,6 +48,47 @@ def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -
     queries = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=heads.device)
     keys = torch.arange(columns.start, columns.stop, dtype=torch.int32, device=heads.device)
     return batches[:, None, None, None], heads[:, :, None, None], queries[None, None, :, None], keys[None, None, None]
+
+
+def frozen(mod: Mod) -> Mod:
+    """Return a function with the variables that it captures as they are now: the backward pass calls it again, when a loop has moved on.
+
+    What it captures by the attributes of an object stays open; the backward pass compares its weights with those of the forward pass.
+
+    Args:
+        mod: a function; anything else that can be called is returned as it is.
+
+    Example:
+        >>> later = [frozen(lambda: number) for number in (1, 2)]
+        >>> [one() for one in later]
+        [1, 2]
+    """
+    return _frozen(mod, {})
+
+
+def _frozen(thing: Any, seen: dict[int, Any]) -> Any:
+    if not isinstance(thing, FunctionType) or (thing.__module__ or "").split(".")[0] == "torch":
+        return thing
+    if id(thing) in seen:
+        return seen[id(thing)]
+    names = _names(thing.__code__)
+    variables = {name: value for name, value in thing.__globals__.items() if name in names or name == "__builtins__"}
+    cells = tuple(CellType() for _ in thing.__closure__ or ())
+    copy = FunctionType(thing.__code__, variables, thing.__name__, thing.__defaults__, cells)
+    copy.__kwdefaults__ = thing.__kwdefaults__
+    seen[id(thing)] = copy
+    for cell, own in zip(thing.__closure__ or (), cells, strict=True):
+        with suppress(ValueError):  # a variable that has no value yet
+            own.cell_contents = _frozen(cell.cell_contents, seen)
+    for name, value in variables.items():
+        if name != "__builtins__":
+            variables[name] = _frozen(value, seen)
+    return copy
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
 
 
 def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, dtype: torch.dtype | None = None) -> Mod:

@@ -23,7 +23,7 @@ WRITTEN = "written"
 
 
 def add_layers(
-    run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int], *, max_weights: int = MAX_WEIGHTS
+    run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int], *, max_weights: int | None = None
 ) -> AttentionRecord:
     """Add the attention of every layer and head to the record of an alignment.
 
@@ -35,12 +35,13 @@ def add_layers(
         record: with items "source" and "target", ends of sentence included.
         source: its ids, without EOS.
         target: its ids, without EOS.
-        max_weights: at most so many in all maps, their areas not counted.
+        max_weights: at most so many in all maps, their areas not counted; None: 4,194,304.
 
     Returns:
         The record with the name of its run as `model`, and all maps after its own; where they would be more than `max_weights`, those
         that are too large are left out and counted in `meta`.
     """
+    max_weights = MAX_WEIGHTS if max_weights is None else max_weights
     rows = len(record.items["target"])
     record = replace(record, model=run.folder.name)
     if not rows:

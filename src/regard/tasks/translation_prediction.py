@@ -18,7 +18,7 @@ from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_s
 from regard.errors import ConfigError
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.chunking import in_chunks
-from regard.tasks.record_layers import MAX_WEIGHTS, add_hypotheses, add_layers
+from regard.tasks.record_layers import add_hypotheses, add_layers
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.viewer import AttentionRecord
@@ -164,7 +164,7 @@ class Translator:
             return None
         return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
 
-    def align_layers(self, line: str, target: str, *, max_weights: int = MAX_WEIGHTS) -> AttentionRecord | None:
+    def align_layers(self, line: str, target: str, *, max_weights: int | None = None) -> AttentionRecord | None:
         """Return the record of `align` with the attention of every layer and head, up to so many weights."""
         record = self.align(line, target)
         if record is None:
