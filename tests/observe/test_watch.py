@@ -14,8 +14,10 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 import regard
+from regard import ops
 from regard.errors import ConfigError
 from regard.observe import observer
+from regard.ops import mods
 from tests.observe.families import EMBED, FAMILIES, vision
 from tests.observe.tutorials import GPT
 
@@ -336,3 +338,22 @@ def test_a_package_of_its_own_fused_way_is_named_by_its_setting() -> None:
 def test_the_families_cover_what_was_promised() -> None:
     names = {name.split()[0] for name in FAMILIES}
     assert {"nn.Transformer", "nn.TransformerEncoder", "bert", "gpt2", "llama", "marian", "timm", "vit"} <= names
+
+
+@pytest.mark.parametrize("length", [5, 300])
+def test_a_call_of_ops_attention_is_one_call_and_not_its_tiles(length: int) -> None:
+    class Block(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ops.attention(x, x, x, lambda score, _, h, i, j: score - 0.1 * h * (i - j), mask_mod=mods.causal())
+
+    model, x = Block(), torch.randn(4, 2, length, 8, requires_grad=True)
+    expected = model(x)
+    with regard.watch(model) as seen:
+        found = model(x)
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert len(seen) == 1
+    weights = seen[0].weights
+    assert weights.shape == (4, 2, length, length)
+    assert (weights.triu(1) == 0).all()
+    torch.testing.assert_close(weights @ x, found, rtol=1e-4, atol=1e-5)

@@ -22,6 +22,7 @@ from regard.observe.hooks import Hooks
 from regard.observe.huggingface import layouts_told
 from regard.observe.scopes import Kind, Scope, in_backward, kind_of
 from regard.observe.weights import attention_weights, check_heads
+from regard.ops import attention as flex_attention
 
 SEEN = {"scaled_dot_product_attention", *SOFTMAX, *FUSED}
 """Functions of torch that attend."""
@@ -140,6 +141,8 @@ class Observer:
             return func(*args, **kwargs)
         if name == "multi_head_attention_forward":
             return self._multi_head(func, args, kwargs)
+        if func is flex_attention:
+            return self._flex(args, kwargs)
         follow = bool(work.follower) and name in FOLLOWED
         if not follow and name not in SEEN:
             return func(*args, **kwargs)
@@ -208,6 +211,15 @@ class Observer:
                 return open_multi_head()(*args, **kwargs)
         finally:
             self._work.scopes.pop()
+
+    def _flex(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = flex_attention(*args, **kwargs)  # the mode is off meanwhile: a tile is no attention of its own
+        scope = self._work.scopes[-1]
+        if scope.name in self._wanted:
+            with torch.no_grad():
+                weights = flex_attention(*args, **{**kwargs, "need_weights": True, "return_lse": False})[1]
+            self._take(scope.name, kind_of(self._work.scopes), _copied(self._chosen(weights)))
+        return out
 
     def _by_hand(self, scope: Scope, weights: Tensor) -> None:
         weights = weights.detach()

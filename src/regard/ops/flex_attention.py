@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError, ShapeError
@@ -87,6 +88,11 @@ def attention(
         >>> context.shape, slopes.grad.shape
         (torch.Size([1, 2, 5, 4]), torch.Size([2]))
     """
+    if not torch.compiler.is_compiling() and has_torch_function((query, key, value)):
+        # A mode that listens, as that of `regard.watch`, is told of the call and not of its tiles.
+        more = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}
+        whole = query, key, value, score_mod, block_mask, scale, enable_gqa
+        return handle_torch_function(attention, (query, key, value), *whole, **more)
     query, key, value = autocast_together(query, key, value)
     _check_shapes(query, key, value, enable_gqa)
     _check_options(score_mod, block_mask, mask_mod, max_area, return_lse)
