@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "progress", "config"},
     "viewer": {"errors", "strict_json", "progress", "config"},
     "mask_check": {"errors", "models"},
-    "observe": {"errors", "attention", "models", "viewer"},
+    "observe": {"errors", "ops", "attention", "models", "viewer"},
     "tasks": LIBRARY | LEAVES | {"strict_json", "mask_check"},
     "study": {"errors", "strict_json", "progress", "config", "models", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
