@@ -95,7 +95,7 @@ def ways() -> Calls:
 
 
 def microseconds(calls: Calls) -> dict[str, float]:
-    """Return the time of each call, contenders in turns."""
+    """Return the time of each call, contenders interleaved."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():

@@ -88,6 +88,7 @@ def caption(
     """Describe images: one line out for each, empty where one cannot be read; exit code 1 if there was such a one."""
     import torch
 
+    from regard.config import with_options
     from regard.data.image_features import FeatureFile
     from regard.data.lines import single_line
     from regard.tasks.captioning_prediction import Caption, Captioner
@@ -102,7 +103,7 @@ def caption(
     captioner.choose(None if hard is None else hard.value)
     torch.manual_seed(seed)
     changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
-    decoding = captioner.run.config.decoding.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    decoding = with_options(captioner.run.config.decoding, changes)
     unread, total = 0, None
 
     def show(_: int, item: Caption) -> str:

@@ -130,6 +130,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
 
 
 def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from regard.config import with_options
     from regard.data.caption_formats import read_entries
     from regard.data.captions import read_captions
     from regard.data.image_features import FeatureFile
@@ -141,8 +142,7 @@ def _captioning(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
     if part is not None and counted is None:
         raise ConfigError("--frequencies-split: only with --frequencies")
     captioner = Captioner.open(run)
-    changes = {name: value for name, value in _changes(given).items() if value is not None}
-    decoding = captioner.run.config.decoding.model_copy(update=changes)
+    decoding = with_options(captioner.run.config.decoding, _changes(given))
     features = None if given["--features"] is None else FeatureFile(given["--features"])
     examples = read_captions(given["--captions"], given["--images"], split=given["--split"], regions=given["--regions"])
     counts = None if counted is None else document_frequencies([entry.captions for entry in read_entries(Path(counted), "auto", part)])

@@ -153,10 +153,11 @@ def chosen_decoding(config: TranslationConfig, **changes: Any) -> DecodingConfig
     """Return a run's decoding settings with those changed that are not None.
 
     Raises:
-        ConfigError: see `regard.tasks.translation_prediction.check_decoding`.
+        ConfigError: see `regard.config.with_options` and `regard.tasks.translation_prediction.check_decoding`.
     """
+    from regard.config import with_options
     from regard.tasks.translation_prediction import check_decoding
 
-    decoding = config.decoding.model_copy(update={name: value for name, value in changes.items() if value is not None})
+    decoding = with_options(config.decoding, changes)
     check_decoding(config, decoding)
     return decoding

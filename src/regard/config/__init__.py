@@ -36,6 +36,7 @@ from regard.config.load import (
     submodels,
     task_of,
     validate,
+    with_options,
 )
 from regard.config.models import (
     AreaConfig,
@@ -99,6 +100,7 @@ __all__ = [
     "submodels",
     "task_of",
     "validate",
+    "with_options",
     "with_recipe",
 ]
 

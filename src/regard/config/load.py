@@ -145,6 +145,22 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
         raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
 
 
+def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
+    """Return settings with those changed that are not None, checked as those of a file are; `model_copy` would take any value.
+
+    Raises:
+        ConfigError: as `validate`, with the names of the options.
+
+    Example:
+        >>> from regard.config import DecodingConfig
+        >>> with_options(DecodingConfig(), {"beam_size": 3, "max_length": None}).beam_size
+        3
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    where = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    return validate({**config.model_dump(), **given}, where, kind=type(config)) if given else config
+
+
 def dump_config(config: RunConfig) -> str:
     """Return the resolved configuration as YAML text; `load_config` reads it back to an equal object.
 

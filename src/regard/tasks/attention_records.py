@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from regard.config import with_options
 from regard.errors import ConfigError, DataError
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.hop_attention import line_records
@@ -61,7 +62,7 @@ def _captioned(folder: str | Path, images: Sequence[Path], target: str | None, b
     captioner = Captioner.open(folder)
     if target is not None and len(images) != 1:
         raise ConfigError(f"--target: goes with one image, found {len(images)}")
-    decoding = captioner.run.config.decoding.model_copy(update={} if beam_size is None else {"beam_size": beam_size})
+    decoding = with_options(captioner.run.config.decoding, {"beam_size": beam_size})
     return [captioner.record(image, text=target, decoding=decoding) for image in images]
 
 
@@ -91,9 +92,7 @@ def translation_records(
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
         found = [translator.align_layers(lines[0], target)]
     else:
-        decoding = translator.run.config.decoding
-        if beam_size is not None:
-            decoding = decoding.model_copy(update={"beam_size": beam_size})
+        decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
         unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
         for number, item in enumerate(translations, start=1):
