@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, and_masks, create_block_mask, flex_attention
 
 from regard import ops
 from regard.errors import ConfigError, ShapeError
@@ -232,6 +232,99 @@ def test_lengths_of_zero_give_empty_results() -> None:
         assert context.eq(0).all()
 
 
+@pytest.mark.parametrize("shapes", [((B, H, 0, D), (B, H, S, D), (B, H, S, E)), ((B, H, T, D), (B, H, 0, D), (B, H, 0, E))], ids=("T", "S"))
+@pytest.mark.parametrize("more", [{}, {"need_weights": True}, {"max_area": 3}, {"return_lse": True}], ids=str)
+def test_functions_of_all_kinds_take_an_empty_axis(shapes: tuple[tuple[int, ...], ...], more: dict[str, Any]) -> None:
+    leaves = [x.requires_grad_() for x in inputs(*shapes)]
+    target, source = shapes[0][2], shapes[1][2]
+    documents = mods.document(torch.zeros(B, target), torch.zeros(B, source))
+    own = lambda b, h, q, kv: (q > kv) | (b == 0)  # noqa: E731 - one that nothing is known of
+    for mod in (None, mods.soft_cap(2.0), mods.alibi(SLOPES), lambda score, b, h, q, kv: score * 2):
+        for mask in (None, mods.causal(), documents, own):
+            found = ops.attention(*leaves, mod, mask_mod=mask, **more)
+            context = found if isinstance(found, Tensor) else found[0]
+            assert context.shape == (B, H, target, E)
+            assert context.eq(0).all()
+            assert all(x.eq(0).all() for x in torch.autograd.grad(context.sum(), leaves, materialize_grads=True))
+
+
+@pytest.mark.parametrize(("features", "own"), [(0, E), (D, 0), (0, 0)])
+def test_vectors_without_features_are_taken(features: int, own: int) -> None:
+    parts = [x.requires_grad_() for x in inputs((B, H, T, features), (B, H, S, features), (B, H, S, own))]
+    both = [ops.attention(*parts, mask_mod=mods.causal(3), **more) for more in ({}, {"need_weights": True})]
+    torch.testing.assert_close(both[0], both[1][0])
+    assert torch.autograd.grad(both[0].sum(), parts)[2].shape == (B, H, S, own)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (H, 1, 1), (B, 1, T, 1)], ids=str)
+def test_a_scale_that_is_a_tensor_gets_its_gradient(shape: tuple[int, ...]) -> None:
+    parts, scale = heads(), inputs(shape, seed=5)[0].requires_grad_()
+    scores = (parts[0] * scale) @ parts[1].mT
+    expected = torch.softmax(torch.tanh(scores) * 2, -1) @ parts[2]
+    grads = [torch.autograd.grad(expected.square().sum(), scale)[0]]
+    for more in ({}, {"need_weights": True}, {"max_area": 1}):
+        found = ops.attention(*parts, lambda s, b, h, q, kv: torch.tanh(s) * 2, scale=scale, **more)
+        context = found if isinstance(found, Tensor) else found[0]
+        torch.testing.assert_close(context, expected)
+        grads.append(torch.autograd.grad(context.square().sum(), scale)[0])
+    for grad in grads[1:]:
+        torch.testing.assert_close(grad, grads[0])
+
+
+def test_a_learned_scale_and_temperature_of_areas_get_their_gradients() -> None:
+    query, key, value = heads()
+    scale, temperature = (x.requires_grad_() for x in (inputs((H, 1, 1), seed=5)[0], torch.tensor(1.7, dtype=torch.float64)))
+    found = ops.area_attention(query, key, value, max_area=2, scale=scale, temperature=temperature)
+    expected = ops.area_attention(query * scale / temperature, key, value, max_area=2, scale=1.0)
+    grads = [torch.autograd.grad(x.square().sum(), (scale, temperature)) for x in (found, expected)]
+    torch.testing.assert_close(*grads)
+    slots, places = key.transpose(1, 2).flatten(0, 1), torch.arange(B * S).view(B, S)
+    states = query.transpose(1, 2)
+    context, _ = ops.cached_attention(states, slots, slots, places, scale=scale.view(H, 1))
+    expected, _ = ops.cached_attention(states * scale.view(H, 1), slots, slots, places, scale=1.0)
+    torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), scale)[0] for x in (context, expected)))
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (torch.ones(H), rf"attention: a scale that is a tensor must broadcast to \({B}, {H}, {T}, 1\).*found scale \({H},\)"),
+        (torch.ones(1, 1, 1, 1, 1), "must broadcast"),
+        (torch.ones((), dtype=torch.int64), "scale must hold floating-point numbers, found torch.int64"),
+    ],
+)
+def test_a_scale_that_does_not_fit_is_refused(scale: Tensor, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        ops.attention(*heads(), scale=scale)
+    with pytest.raises(ShapeError, match="temperature that is a tensor must hold one number"):
+        ops.area_attention(*heads(), max_area=2, temperature=torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("mod", "mask", "message"),
+    [
+        (
+            mods.alibi(torch.ones(H + 2)),
+            None,
+            rf"attention: alibi was given slopes of \(5,\), but this call has H = {H}; expected \({H},\)",
+        ),
+        (mods.alibi(torch.ones(1)), None, "slopes"),
+        (mods.in_order(mods.soft_cap(2.0), mods.relative_bias(torch.ones(H + 2, 7))), None, r"relative_bias was given table of \(5, 7\)"),
+        (None, mods.document(DOCUMENTS[:1], SOURCES), rf"targets of \(1, {T}\), but this call has B = {B}; expected \({B}, {T}\)"),
+        (None, mods.document(DOCUMENTS), rf"sources of \({B}, {T}\), but this call has S = {S}"),
+        (None, mods.and_masks(mods.causal(), mods.document(torch.ones(B, T + 1), SOURCES)), f"T = {T}"),
+        (None, mods.or_masks(mods.causal(), mods.padding(torch.ones(B + 1))), "padding was given lengths"),
+        (None, and_masks(mods.causal(), mods.prefix_lm(torch.ones(B + 1))), "prefix_lm was given lengths"),
+    ],
+)
+def test_a_ready_function_of_other_sizes_is_refused(mod: Any, mask: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        ops.attention(*heads(), mod, mask_mod=mask)
+    if mask is not None:
+        with pytest.raises(ShapeError, match="attention_blocks: .*" + message.removeprefix("attention: ")):
+            ops.attention_blocks(mask, B, H, T, S)
+
+
 def test_areas_equal_area_attention() -> None:
     leaves = [x.requires_grad_() for x in heads()]
     window = (torch.arange(S) - torch.arange(T)[:, None]).abs() <= 30
@@ -313,7 +406,9 @@ def by_torch_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask) 
 
 
 def test_blocks_are_those_of_torch() -> None:
-    for name, (_, mask) in NINE.items():
+    documents = mods.document(DOCUMENTS[:, :256], SOURCES[:, :512])
+    shorter = {"documents": documents, "soft cap": mods.and_masks(mods.causal(), documents)}
+    for name, mask in {name: shorter.get(name, mask) for name, (_, mask) in NINE.items()}.items():
         if mask is None:
             continue
         mine, theirs = ops.attention_blocks(mask, B, H, 256, 512), create_block_mask(mask, B, H, 256, 512, device="cpu")

@@ -23,7 +23,7 @@ from regard.ops.area_windows import AreaSpec, check_areas
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
-from regard.ops.tensor_checks import autocast_together, check_share
+from regard.ops.tensor_checks import autocast_together, check_share, with_learned_scale
 
 
 def area_attention(
@@ -39,8 +39,8 @@ def area_attention(
     value_mode: str = "sum",
     need_weights: bool | Literal["areas"] = False,
     top_k: int | None = None,
-    temperature: float = 1.0,
-    scale: float | None = None,
+    temperature: float | Tensor = 1.0,
+    scale: float | Tensor | None = None,
     dropout: float = 0.0,
     key_weights: AreaWeights | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -64,8 +64,9 @@ def area_attention(
         value_mode: see `regard.ops.area_values`.
         need_weights: True: also the weights of the items; "areas": those of the areas, in the order of `regard.ops.area_spans`.
         top_k: attend to the best areas of each query only; None: to all.
-        temperature: the scores are divided by it.
-        scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
+        temperature: the scores are divided by it; a tensor of one number may be learned.
+        scale: what products of query and key are multiplied with; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1) may be
+            learned.
         dropout: probability of dropping an area, applied whenever it is not 0.
         key_weights: the weights of the learned key modes, such as `regard.attention.Areas` holds.
 
@@ -92,6 +93,8 @@ def area_attention(
     if key_mode == "features":
         _check_weights(key, key_weights)
     check_share("area_attention", "dropout", dropout)
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ShapeError(f"area_attention: a temperature that is a tensor must hold one number, found {tuple(temperature.shape)}")
     if not temperature > 0:
         raise ConfigError(f"area_attention: temperature must be above 0, found {temperature}")
     if top_k is not None and (isinstance(top_k, bool) or top_k < 1):
@@ -101,6 +104,7 @@ def area_attention(
     if not query.shape[-1]:  # all scores are 0, as those of a feature that is 0 are
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
+    query, scale = with_learned_scale("area_attention", query, scale)
     spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout)
     weights = key_weights if key_mode == "features" else None
     path, _ = _choose((query, key, value, mask), spec, plain=not (need_weights or dropout) and top_k is None)

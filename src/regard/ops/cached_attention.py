@@ -11,7 +11,7 @@ from regard.ops.area_windows import check_areas
 from regard.ops.kernels import indexed_cpu
 from regard.ops.masks import length_mask
 from regard.ops.softmax import masked_softmax
-from regard.ops.tensor_checks import Argument, Signature
+from regard.ops.tensor_checks import Argument, Signature, with_learned_scale
 
 _ARGUMENTS = Signature(
     "cached_attention",
@@ -30,7 +30,7 @@ def cached_attention(
     places: Tensor,
     *,
     lengths: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     max_area: int = 1,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
@@ -52,7 +52,7 @@ def cached_attention(
         values: (N, H, D).
         places: (G, L) long, each 0 to N - 1.
         lengths: (G,) long, how many of a group's places count; None: all L. A length of 0 gives zeros.
-        scale: of the scores; None: 1 / sqrt(D).
+        scale: of the scores; None: 1 / sqrt(D). A tensor that broadcasts to (G, K, H, 1) may be learned.
         max_area: A, the most items of an area; 1: items alone.
         need_weights: return the weights, too.
 
@@ -72,7 +72,7 @@ def cached_attention(
     """
     _ARGUMENTS.check(query, keys, values, places, lengths)
     check_areas(max_area, None)
-    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+    query, scale = with_learned_scale("cached_attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
     table = indexed_cpu.SlotTable(places, lengths)
     if indexed_cpu.supports(query, keys, values, table):
         return indexed_cpu.attend(query, keys, values, table, scale=scale, max_area=max_area, need_weights=need_weights)

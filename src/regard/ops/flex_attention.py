@@ -20,9 +20,9 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
-from regard.ops.mod_calls import Mod, captured_tensors, frozen, index_tensors, over_tiles, over_traced_tiles
+from regard.ops.mod_calls import Mod, captured_tensors, check_sizes, frozen, index_tensors, over_tiles, over_traced_tiles
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, is_plain
+from regard.ops.tensor_checks import autocast_together, is_plain, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -37,7 +37,7 @@ def attention(
     value: Tensor,
     score_mod: Mod | None = None,
     block_mask: BlockMask | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     enable_gqa: bool = False,
     *,
     mask_mod: Mod | None = None,
@@ -61,7 +61,8 @@ def attention(
         score_mod: `score_mod(score, b, h, q_idx, kv_idx) -> score`; the indices are int32 tensors that broadcast to the scores of a tile.
             -inf hides a key. No `if` on an index: use `torch.where`.
         block_mask: torch's `BlockMask`, such as `attention_blocks` or `create_block_mask` make; worth it where a mask is used again.
-        scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
+        scale: what products of query and key are multiplied with; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1), such as
+            (H, 1, 1), may be learned.
         enable_gqa: groups of H / K heads of queries share a head of keys and values.
         mask_mod: `mask_mod(b, h, q_idx, kv_idx) -> bool`, True = may be attended. In place of `block_mask`.
         max_area: attend to runs of up to so many neighbouring keys (Li et al. 2018, Eq. 1 to 4): an area's score is the mean of its
@@ -75,7 +76,8 @@ def attention(
         finite gets NaN.
 
     Raises:
-        ShapeError: shapes that do not fit together, or a mask that is not boolean; the message holds both shapes, or what was found.
+        ShapeError: shapes that do not fit together, those of tensors in a ready function included, or a mask that is not boolean; the
+            message holds both shapes, or what was found.
         ConfigError: arguments that exclude each other, or a function that does not compute on tensors; the message says why.
 
     Example:
@@ -99,15 +101,17 @@ def attention(
     sizes = (*query.shape[:3], key.shape[2])
     if block_mask is not None:
         _check_blocks(block_mask, sizes, query.device)
-    scale = 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale
+    own_mask = mask_mod if block_mask is None else block_mask.mask_mod
+    for mod in (score_mod, own_mask):
+        check_sizes(mod, sizes)
+    query, scale = with_learned_scale("attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
     if _is_fused(query) and not need_weights and max_area is None:
         return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
     blocks = None if block_mask is None else _blocks(block_mask)
-    mask_mod = mask_mod if block_mask is None else block_mask.mask_mod
-    request = FlexRequest(scale, score_mod, mask_mod, blocks, max_area)
+    request = FlexRequest(scale, score_mod, own_mask, blocks, max_area)
     if not is_plain(query, key, value) or not all(sizes):
         request = request._replace(
-            score_mod=score_mod and over_traced_tiles(score_mod, "score_mod"), mask_mod=mask_mod and over_traced_tiles(mask_mod, "mask_mod")
+            score_mod=score_mod and over_traced_tiles(score_mod, "score_mod"), mask_mod=own_mask and over_traced_tiles(own_mask, "mask_mod")
         )
         bad = _bad_keys(key, value)
         result = materialized_attention(query, _without(key, bad), _without(value, bad), request, bad)
@@ -146,7 +150,7 @@ def attention_blocks(
 
     Raises:
         ConfigError: a size below 1, or `mask_mod` does not compute on tensors.
-        ShapeError: `mask_mod` does not return booleans.
+        ShapeError: `mask_mod` does not return booleans, or is a ready function made for other sizes.
 
     Example:
         >>> blocks = attention_blocks(lambda b, h, q, kv: q >= kv, 2, 4, 512, 512)
@@ -159,6 +163,7 @@ def attention_blocks(
     if min(*sizes, block_size) < 1:
         raise ConfigError(f"attention_blocks: sizes must be at least 1, found {sizes} and block_size {block_size}")
     place = torch.empty(0, device=device).device
+    check_sizes(mask_mod, sizes, "attention_blocks")
     mod = over_tiles(mask_mod, "mask_mod", sizes, place)
     kinds = _find_kinds(mod, sizes, block_size, place)
     chosen = [kinds == PARTIAL, kinds == FULL]

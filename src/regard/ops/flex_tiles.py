@@ -118,7 +118,7 @@ class TiledCall:
 
     def split(self, x: Tensor) -> Tensor:
         """View what has the axes of queries as (N, G, T, ...)."""
-        return x.reshape(-1, self.group, *x.shape[2:])
+        return x.reshape(x.shape[0] * (x.shape[1] // self.group), self.group, *x.shape[2:])
 
     def modified(self, scores: Tensor, strip: Strip, tile: Tile, stand_ins: Captured | None) -> Tensor:
         """Apply the `score_mod` to a tile."""
@@ -176,7 +176,7 @@ class _Attend(torch.autograd.Function):
                 context, total = _attend_strip(call, strip, q, keys, values)
                 out[place] = context.view(out[place].shape)
                 lse[place] = total.view(lse[place].shape)
-        out, lse = out.view(*query.shape[:-1], -1), lse.view(query.shape[:-1])
+        out, lse = out.view(*query.shape[:-1], value.shape[-1]), lse.view(query.shape[:-1])
         ctx.call = call
         ctx.save_for_backward(query, key, value, out, lse, *captured)
         return out, lse

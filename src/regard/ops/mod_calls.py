@@ -7,10 +7,11 @@ in their place for one call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,7 @@ from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_boolean
 
 Mod = Callable[..., Tensor]
@@ -29,6 +30,8 @@ _TRIED = (2, 3, 5, 7)
 # Structures of functions that are known to take whole tiles; bounded, because a program may define functions without end.
 _MAX_KNOWN = 1024
 _KNOWN: dict[object, bool] = {}
+# Modules whose functions give the indices that they get on to others as they are.
+COMBINING = ("regard.ops.mods", "torch.nn.attention.flex_attention")
 _IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.device)
 
 
@@ -48,6 +51,75 @@ def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -
     queries = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=heads.device)
     keys = torch.arange(columns.start, columns.stop, dtype=torch.int32, device=heads.device)
     return batches[:, None, None, None], heads[:, :, None, None], queries[None, None, :, None], keys[None, None, None]
+
+
+class Wanted(NamedTuple):
+    """A tensor that a ready function looks up with the indices as they are: its axes must be as long as those of the call.
+
+    Attributes:
+        operation: what made the function.
+        name: of the tensor.
+        shape: of the tensor.
+        axes: of each axis "B", "H", "T" or "S", or "" where any size will do.
+    """
+
+    operation: str
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+
+_WANTED: WeakKeyDictionary[Mod, tuple[Wanted, ...]] = WeakKeyDictionary()
+
+
+def with_sizes(mod: Mod, *wanted: Wanted) -> Mod:
+    """Note of which sizes a function can be used at.
+
+    Example:
+        >>> with_sizes(lambda b, h, q, kv: kv < 2, Wanted("padding", "lengths", (3,), ("B",))).__name__
+        '<lambda>'
+    """
+    if not torch.compiler.is_compiling():
+        _WANTED[mod] = wanted
+    return mod
+
+
+def check_sizes(mod: Any, sizes: Sequence[int], operation: str = "attention") -> None:
+    """Refuse a ready function that was made for other sizes: a longer table would be read wrong, silently.
+
+    Those that `and_masks`, `or_masks` and `in_order` combine are looked at, too. A function of the user's own may give the indices on
+    as others, so nothing is known of what it calls.
+
+    Args:
+        mod: a `score_mod` or `mask_mod`; None: nothing to check.
+        sizes: (B, H, T, S).
+        operation: what the message begins with.
+
+    Raises:
+        ShapeError: names the tensor and both sizes.
+
+    Example:
+        >>> check_sizes(with_sizes(lambda b, h, q, kv: kv < 2, Wanted("padding", "lengths", (3,), ("B",))), (3, 1, 2, 2))
+    """
+    if torch.compiler.is_compiling():  # the compiler cannot look into cells of a function
+        return
+    known = dict(zip("BHTS", sizes, strict=True))
+    for made, name, shape, axes in _wanted(mod):
+        wrong = [axis for axis, size in zip(axes, shape, strict=True) if axis and known[axis] != size]
+        if wrong:
+            own = ", ".join(f"{axis} = {known[axis]}" for axis in wrong)
+            expected = tuple(known.get(axis, size) for axis, size in zip(axes, shape, strict=True))
+            raise ShapeError(f"{operation}: {made} was given {name} of {shape}, but this call has {own}; expected {expected}")
+
+
+def _wanted(mod: Any) -> Iterator[Wanted]:
+    if isinstance(mod, tuple | list):
+        for part in mod:
+            yield from _wanted(part)
+    elif isinstance(mod, FunctionType):
+        yield from _WANTED.get(mod, ())
+        if mod.__module__ in COMBINING:
+            yield from _wanted([cell.cell_contents for cell in mod.__closure__ or ()])
 
 
 def frozen(mod: Mod) -> Mod:
@@ -156,6 +228,8 @@ def _vmapped(mod: Mod, name: str) -> Mod:
     def call(*tensors: Tensor) -> Tensor:
         *scores, b, h, q, kv = tensors
         tile = torch.broadcast_shapes(*(x.shape for x in tensors))
+        if 0 in tile:  # no index to call it with
+            return scores[0] if scores else torch.ones(tile, dtype=torch.bool, device=q.device)
         inputs = [*(x.expand(tile) for x in scores), b.expand(tile[0], 1, 1, 1).flatten(), h.expand(*tile[:2], 1, 1).flatten(1)]
         wrapped = mod
         # From the innermost map to the outermost: keys, queries, heads, batch.

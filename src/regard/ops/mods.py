@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
-from regard.ops.mod_calls import Mod
+from regard.ops.mod_calls import Mod, Wanted, with_sizes
 
 
 def alibi(slopes: Tensor) -> Mod:
@@ -29,7 +29,7 @@ def alibi(slopes: Tensor) -> Mod:
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return score - slopes[h] * (q_idx - kv_idx).abs()
 
-    return score_mod
+    return with_sizes(score_mod, Wanted("alibi", "slopes", tuple(slopes.shape), ("H",)))
 
 
 def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) -> Tensor:
@@ -80,7 +80,7 @@ def relative_bias(table: Tensor) -> Mod:
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return score + table[h, (kv_idx - q_idx).clamp(-reach, reach) + reach]
 
-    return score_mod
+    return with_sizes(score_mod, Wanted("relative_bias", "table", tuple(table.shape), ("H", "")))
 
 
 def soft_cap(cap: float) -> Mod:
@@ -178,7 +178,8 @@ def document(targets: Tensor, sources: Tensor | None = None) -> Mod:
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return targets[b, q_idx] == keys[b, kv_idx]
 
-    return mask_mod
+    wanted = [Wanted("document", "targets", tuple(targets.shape), ("B", "T")), Wanted("document", "sources", tuple(keys.shape), ("B", "S"))]
+    return with_sizes(mask_mod, *wanted)
 
 
 def prefix_lm(lengths: Tensor) -> Mod:
@@ -198,7 +199,7 @@ def prefix_lm(lengths: Tensor) -> Mod:
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return (kv_idx <= q_idx) | (kv_idx < lengths[b])
 
-    return mask_mod
+    return with_sizes(mask_mod, Wanted("prefix_lm", "lengths", tuple(lengths.shape), ("B",)))
 
 
 def padding(lengths: Tensor) -> Mod:
@@ -216,7 +217,7 @@ def padding(lengths: Tensor) -> Mod:
     def mask_mod(b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         return kv_idx < lengths[b]
 
-    return mask_mod
+    return with_sizes(mask_mod, Wanted("padding", "lengths", tuple(lengths.shape), ("B",)))
 
 
 def and_masks(*mask_mods: Mod) -> Mod:

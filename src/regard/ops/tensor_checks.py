@@ -202,6 +202,37 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     raise RangeError(f"{operation}: {where} is {int(numbers[tuple(place)])}; allowed are numbers {bounds}")
 
 
+def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
+    """Multiply queries by a scale that is a tensor, which then gets its gradient as they do; a number is left to the kernels.
+
+    Args:
+        operation: what the message begins with.
+        query: (..., D).
+        scale: a number, or a floating tensor that broadcasts to (..., 1), such as one number for each head.
+
+    Returns:
+        The queries, and what is left to multiply the scores with.
+
+    Raises:
+        ShapeError: the tensor does not broadcast; the message holds both shapes.
+
+    Example:
+        >>> with_learned_scale("attention", torch.ones(2), torch.tensor(3.0))
+        (tensor([3., 3.]), 1.0)
+    """
+    if not isinstance(scale, Tensor):
+        return query, scale
+    wanted = (1, *reversed(query.shape[:-1]))
+    if scale.dim() > query.dim() or any(one not in (1, size) for one, size in zip(reversed(scale.shape), wanted, strict=False)):
+        raise ShapeError(
+            f"{operation}: a scale that is a tensor must broadcast to {(*query.shape[:-1], 1)}, that is query without its features; "
+            f"found scale {tuple(scale.shape)}, query {tuple(query.shape)}"
+        )
+    if not scale.is_floating_point():
+        raise ShapeError(f"{operation}: scale must hold floating-point numbers, found {scale.dtype}")
+    return query * scale.to(query), 1.0
+
+
 def check_share(operation: str, name: str, number: float) -> None:
     """Refuse a probability that is not in [0, 1).
 
