@@ -9,7 +9,7 @@ RUN = $(VENV)/bin/python -m
 KERNELS = $(wildcard src/regard/ops/kernels/csrc/*)
 INSTALL = $(RUN) pip install --disable-pip-version-check
 
-.PHONY: help demo test check format data slow trust tables draw clean
+.PHONY: help demo test check format data slow trust coverage tables draw clean
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
@@ -19,7 +19,8 @@ help:
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
 	@echo "make slow    the tests that take longer"
 	@echo "make trust   everything that could go wrong, thousands of times; writes the table of docs/trust.md, up to an hour"
-	@echo "make draw    the pictures of docs/: the weights of every mechanism, the speed of area attention"
+	@echo "make coverage  which lines of src the default tests run, by package; writes the table of CONTRIBUTING.md, up to half an hour"
+	@echo "make draw    the pictures of docs/: the weights of every mechanism, the plots of docs/results"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
 	@echo "make clean   remove the environment and all caches; trained runs stay"
 
@@ -49,13 +50,17 @@ trust: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 REGARD_TRUST=full REGARD_TRUST_TABLE=docs/results/trust.json $(RUN) pytest -n 3 --dist loadfile tests/trust; \
 		code=$$?; $(VENV)/bin/python benchmarks/fill_tables.py; exit $$code
 
+coverage: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadfile -p pytest_cov --cov=regard --cov-report=json:.coverage.json
+	$(VENV)/bin/python benchmarks/coverage_table.py .coverage.json
+	$(VENV)/bin/python benchmarks/fill_tables.py
+
 tables: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/fill_tables.py
 
 draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/mechanism_pictures.py
-	$(VENV)/bin/python benchmarks/area_plot.py
-	$(VENV)/bin/python benchmarks/length.py --draw docs/results/length.json
+	$(VENV)/bin/python benchmarks/plots.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -12,16 +12,8 @@ form, the reference.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import os
-import platform
-import resource
-import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,14 +21,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from harness import Table, Worker, in_turns, machine, median, options, ratio, serve
 from torch import Tensor
 
 from regard import ops
 from regard.ops import reference
 from regard.ops.kernels import native
 
-ROUNDS, WARM_UP = 9, 2
-MIN_SECONDS = 0.05  # a round repeats what is shorter
 WAYS = ("sdpa", "materialised", "reference", "package", "torch", "cpu")
 # Scores of all areas that a contender is asked for: beyond, the package's would not fit, and the others would take minutes a case.
 MAX_SCORES = {"package": 2**27, "reference": 2**25, "torch": 2**28}
@@ -144,9 +135,10 @@ def materialised(case: Case, mask: Tensor | None) -> Callable[[Tensor, Tensor, T
     return attend
 
 
-def prepare(way: str, case: Case, backward: bool) -> Callable[[], object]:
+def prepare(way: str, order: dict[str, Any]) -> Callable[[], object]:
     """Return one pass of a contender, inputs made."""
     torch.manual_seed(0)
+    case, backward = Case(**order["case"]), order["backward"]
     heads = 4 if case.heads % 4 == 0 else 1
     parts = [torch.randn(case.heads // heads, heads, case.length, case.size, requires_grad=backward) for _ in range(3)]
     grad = torch.randn_like(parts[0])
@@ -156,157 +148,64 @@ def prepare(way: str, case: Case, backward: bool) -> Callable[[], object]:
     return lambda: torch.autograd.grad(attend(*parts), [*parts, *weights], grad, allow_unused=True)
 
 
-def seconds(run: Callable[[], object], repeats: int) -> float:
-    """Return the mean time of a few passes."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        run()
-    return (time.perf_counter() - start) / repeats
-
-
-def worker(way: str, threads: int) -> None:
-    """Answer, line by line: a case and a pass to prepare, or `go` for one round."""
-    torch.set_num_threads(threads)
-    run, repeats = None, 1
-    for line in sys.stdin:
-        if line.strip() != "go":
-            order = json.loads(line)
-            run = prepare(way, Case(**order["case"]), order["backward"])
-            once = min(seconds(run, 1) for _ in range(WARM_UP))
-            repeats = max(1, round(MIN_SECONDS / once))
-        assert run is not None
-        print(seconds(run, repeats), flush=True)
-
-
-def memory_worker(way: str, case: Case, threads: int) -> None:
-    """Print the peak of one forward and backward pass over what the process held before, in MiB."""
-    torch.set_num_threads(threads)
-    run = prepare(way, case, backward=True)
-    warm = prepare(way, Case(4, 32, area=case.area, features=case.features), backward=True)
-    warm()
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    run()
-    status = Path("/proc/self/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) * 1024
-    print((peak - before) / 2**20)
-
-
-def start(way: str, threads: int) -> subprocess.Popen[str]:
-    """Start the process of one contender."""
-    command = [sys.executable, __file__, "--worker", way, "--threads", str(threads)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(threads))
-
-
-def environment(threads: int) -> dict[str, str]:
-    """Return what every process runs under."""
-    return {**os.environ, "OMP_NUM_THREADS": str(threads)}
-
-
-def ask(process: subprocess.Popen[str], line: str) -> float:
-    """Send one line, wait for one number."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-    return float(process.stdout.readline())
-
-
-def measure(case: Case, backward: bool, workers: dict[str, subprocess.Popen[str]], rounds: int) -> dict[str, Any]:
+def measure(case: Case, backward: bool, workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
     """Time all contenders of a case in turns."""
     ways = contenders(case)
-    order = json.dumps({"case": asdict(case), "backward": backward})
     for way in ways:
-        ask(workers[way], order)
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way in ways:
-            times[way].append(ask(workers[way], "go"))
+        workers[way].ask("prepare", {"case": asdict(case), "backward": backward})
+        workers[way].ask("warm")
+    times = in_turns({way: lambda _, way=way: workers[way].ask("go") for way in ways}, rounds)
     return {"case": asdict(case), "title": case.title(), "backward": backward, "seconds": times}
 
 
-def ratio(result: dict[str, Any], way: str, over: str) -> float | None:
-    """Return the median ratio pair by pair, None where one of the two was not there."""
+COLUMNS = ["(batch x heads, length)", "pass", "SDPA ms", "cpu / SDPA", "torch / SDPA", "materialised / SDPA", "materialised / cpu"]
+COLUMNS += ["package / cpu", "reference / cpu"]
+PAIRS = [("cpu", "sdpa"), ("torch", "sdpa"), ("materialised", "sdpa"), ("materialised", "cpu"), ("package", "cpu"), ("reference", "cpu")]
+
+
+def row(result: dict[str, Any]) -> list[Any]:
+    """Return the row of a case: every contender over ordinary attention, the others over ours; None where one was not there."""
     times = result["seconds"]
-    if way not in times or over not in times:
+    milliseconds = median([1000 * each for each in times["sdpa"]], 1) if "sdpa" in times else None
+    ratios = [ratio(times[way], times[over]).median if way in times and over in times else None for way, over in PAIRS]
+    return [result["title"], "forward + backward" if result["backward"] else "forward", milliseconds, *ratios]
+
+
+def peak_of(way: str, case: Case, threads: int) -> float | None:
+    """Return the peak of forward and backward in MiB, in a process of its own that has seen a small case; None if it cannot."""
+    if way not in contenders(case):
         return None
-    return round(statistics.median(a / b for a, b in zip(times[way], times[over], strict=True)), 2)
-
-
-def machine(threads: int) -> str:
-    """Describe where this ran."""
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown")
-    return f"{cpu}, {threads} threads, torch {torch.__version__}, Python {platform.python_version()}, {native.status().reason}"
-
-
-def time_table(results: list[dict[str, Any]], note: str) -> dict[str, Any]:
-    """Make the table of times: every contender over ordinary attention, the written-out areas over ours."""
-    columns = ["(batch x heads, length)", "pass", "SDPA ms", "cpu / SDPA", "torch / SDPA", "materialised / SDPA", "materialised / cpu"]
-    columns += ["package / cpu", "reference / cpu"]
-    pairs = [
-        ("cpu", "sdpa"),
-        ("torch", "sdpa"),
-        ("materialised", "sdpa"),
-        ("materialised", "cpu"),
-        ("package", "cpu"),
-        ("reference", "cpu"),
-    ]
-    rows = []
-    for result in results:
-        base = result["seconds"].get("sdpa")
-        milliseconds = round(1000 * statistics.median(base), 1) if base else None
-        passes = "forward + backward" if result["backward"] else "forward"
-        rows.append([result["title"], passes, milliseconds, *(ratio(result, *pair) for pair in pairs)])
-    return {"columns": columns, "rows": rows, "note": note, "results": results}
-
-
-def memory_table(threads: int, note: str) -> dict[str, Any]:
-    """Measure peaks, each in a process of its own."""
-    ways = ["sdpa", "cpu", "torch", "materialised"]
-    rows = []
-    for case in MEMORY:
-        row: list[Any] = [case.title()]
-        for way in ways:
-            if way not in contenders(case):
-                row.append(None)
-                continue
-            command = [sys.executable, __file__, "--memory", json.dumps(asdict(case)), "--worker", way, "--threads", str(threads)]
-            done = subprocess.run(command, capture_output=True, text=True, env=environment(threads), check=True)
-            row.append(round(float(done.stdout), 1))
-        row.append(None if row[2] is None else round(row[2] / row[1], 2))
-        rows.append(row)
-        print(row, flush=True)
-    return {"columns": ["case", *(f"{way} MiB" for way in ways), "cpu / sdpa"], "rows": rows, "note": note}
+    worker = Worker(way, threads)
+    for each in (Case(4, 32, area=case.area, features=case.features), case):
+        worker.ask("prepare", {"case": asdict(each), "backward": True})
+        found = worker.ask("peak")
+    worker.close()
+    return round(found, 1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if serve(prepare):
+        return
+    parser = options(__doc__, rounds=9, threads=2)
     parser.add_argument("--quick", action="store_true", help="the shapes with a promised ratio only")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--out", type=Path, help="folder for area.json and area_memory.json")
-    parser.add_argument("--worker", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--memory", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.memory:
-        return memory_worker(arguments.worker, Case(**json.loads(arguments.memory)), arguments.threads)
-    if arguments.worker:
-        return worker(arguments.worker, arguments.threads)
-    cases = PROMISED if arguments.quick else [*PROMISED, *MORE]
+    out: Path | None = arguments.out  # a folder
     command = f"python benchmarks/area.py{' --quick' if arguments.quick else ''}"
-    note = f"`{command}`, {arguments.rounds} rounds, interleaved, float32; {machine(arguments.threads)}."
-    workers = {way: start(way, arguments.threads) for way in WAYS}
-    results = []
-    for case in cases:
+    where = f"{machine(arguments.threads)}, {native.status().reason}"
+    note = f"`{command}`, {arguments.rounds} rounds, interleaved, float32; {where}."
+    table = Table(out and out / "area.json", COLUMNS, note, key=2)
+    workers = {way: Worker(way, arguments.threads) for way in WAYS}
+    for case in PROMISED if arguments.quick else [*PROMISED, *MORE]:
         for backward in (True,) if arguments.quick else (False, True):
-            results.append(measure(case, backward, workers, arguments.rounds))
-            print(time_table(results[-1:], "")["rows"][0], flush=True)
-    for process in workers.values():
-        process.terminate()
-    tables = {"area": time_table(results, note), "area_memory": memory_table(arguments.threads, note)}
-    if arguments.out:
-        for name, table in tables.items():
-            (arguments.out / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+            found = measure(case, backward, workers, arguments.rounds)
+            table.add(row(found), found)
+    for worker in workers.values():
+        worker.close()
+    ways = ["sdpa", "cpu", "torch", "materialised"]
+    table = Table(out and out / "area_memory.json", ["case", *(f"{way} MiB" for way in ways), "cpu / sdpa"], note)
+    for case in MEMORY:
+        peaks = [peak_of(way, case, arguments.threads) for way in ways]
+        table.add([case.title(), *peaks, None if peaks[1] is None or peaks[0] is None else round(peaks[1] / peaks[0], 2)])
 
 
 if __name__ == "__main__":

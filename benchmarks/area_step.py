@@ -12,27 +12,22 @@ third row has PyTorch's own kernel in its place. The paper's ratios are for Base
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from harness import in_turns, machine, median, options, ratio, seconds, write
 
-from regard import __version__, ops
+from regard import ops
 from regard.config import AreaConfig, TrainingConfig, TransformerConfig
 from regard.data.batching import SequenceBatch, collate, plan_batches
 from regard.models import build
 from regard.training.optimizer import build_optimizer
 
-ROUNDS, WARM_UP, BATCHES, VOCABULARY = 9, 2, 2, 8000
+WARM_UP, BATCHES, VOCABULARY = 2, 2, 8000
 SIZES: dict[str, Any] = {"embed_dim": 256, "ff_dim": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
 PYTORCHS = "standard attention, PyTorch's kernel"
 MODELS = {
@@ -73,81 +68,46 @@ def make(area: AreaConfig | None, given: list[SequenceBatch], device: torch.devi
     return step
 
 
-def seconds(action: Callable[[], None], device: torch.device) -> float:
-    """Return the time of one round, a step on average."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    action()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / BATCHES
-
-
 def measure(tokens: int, rounds: int, device: torch.device, half: bool) -> dict[str, list[float]]:
     """Return the seconds of a step in each round, by model."""
     given = batches(tokens, device)
-    steps = {name: make(area, given, device, half) for name, area in MODELS.items()}
-    times: dict[str, list[float]] = {name: [] for name in MODELS}
-    for number in range(WARM_UP + rounds):
-        for name, step in steps.items():
+
+    def contender(name: str) -> Callable[[int], float]:
+        step = make(MODELS[name], given, device, half)
+
+        def once() -> None:
             with mock.patch.object(ops, "native_takes_items", return_value=False) if name == PYTORCHS else nullcontext():
-                taken = seconds(step, device)
-            if number >= WARM_UP:
-                times[name].append(taken)
-        print(number, {name: round(values[-1], 4) for name, values in times.items() if values}, flush=True)
-    return times
+                step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
 
+        return lambda _: round(seconds(once) / BATCHES, 6)
 
-def table(times: dict[str, list[float]]) -> list[list[Any]]:
-    """Return a row a model: median seconds, median and extremes of the ratio to the first, and the paper's ratio."""
-    first, rows = times["standard attention"], []
-    for name, values in times.items():
-        ratios = [value / other for value, other in zip(values, first, strict=True)]
-        figures = [round(f(ratios), 2) for f in (statistics.median, min, max)]
-        rows.append([name, round(statistics.median(values), 3), *figures, PAPER[name]])
-    return rows
-
-
-def describe(device: torch.device) -> str:
-    """Name the processor."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name()
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "unknown")
-    return f"{name}, {torch.get_num_threads()} threads"
+    return in_turns({name: contender(name) for name in MODELS}, rounds, warm_up=WARM_UP, title="seconds per step")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="at least 7 for figures to publish")
-    parser.add_argument("--tokens", type=int, default=4096, help="padded tokens of a batch, at most")
+    parser = options(__doc__, rounds=9, tokens=4096)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="under bfloat16 autocast")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     load = os.getloadavg()[0]
     times = measure(arguments.tokens, arguments.rounds, device, arguments.bf16)
+    first = times["standard attention"]
+    rows = [[name, median(values, 3), *ratio(values, first), PAPER[name]] for name, values in times.items()]
+    for row in rows:
+        print(*row, sep="\t")
     command = (
         f"python benchmarks/area_step.py{'' if device.type == 'cpu' else f' --device {device.type}'}{' --bf16' if arguments.bf16 else ''}"
     )
-    machine = f"{describe(device)}, torch {torch.__version__}"
-    result = {
-        "columns": ["model", "seconds per step", "ratio", "min", "max", "published ratio"],
-        "rows": table(times),
-        "note": f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} interleaved "
-        f"rounds, ratios round by round to the first row; {machine}. Published: Base on eight P100.",
-        "machine": machine,
-        "regard": __version__,
-        "load_before": load,
-        "seconds": times,
-    }
-    for row in result["rows"]:
-        print(row)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    where = machine(device=device.type)
+    note = (
+        f"`{command}`: one training step, batches of {arguments.tokens:,} padded tokens; medians of {arguments.rounds} interleaved "
+        f"rounds, ratios round by round to the first row; {where}. Published: Base on eight P100."
+    )
+    columns = ["model", "seconds per step", "ratio", "min", "max", "published ratio"]
+    write(arguments.out, columns, rows, note, machine=where, load_before=load, seconds=times)
 
 
 if __name__ == "__main__":

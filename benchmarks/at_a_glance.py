@@ -8,10 +8,8 @@ Writes at_a_glance.json from the other files of docs/results. A row or a column 
 
 from __future__ import annotations
 
-import argparse
-
-from multi30k import write
-from which_attention import RESULTS, value
+from harness import RESULTS, options, write
+from which_attention import value
 
 RECURRENT = "[table](docs/results.md#recurrent-model-speed)"
 TRANSFORMER = "[table](docs/results.md#transformer-speed)"
@@ -55,12 +53,12 @@ def rows() -> list[list[str]]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    arguments = options(__doc__, out=RESULTS / "at_a_glance.json").parse_args()
     note = (
         "`python benchmarks/at_a_glance.py`: medians of pairs in one run on a 2-core processor, float32; below 1 the other is faster. "
         "Every figure is looked up in the table that its last column names, where the machine, the versions and the spread stand."
     )
-    write(RESULTS / "at_a_glance.json", ["what", "beside", "times as fast", "from"], rows(), note)
+    write(arguments.out, ["what", "beside", "times as fast", "from"], rows(), note)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ Each model trains on generated dates with the default evaluation interval, once 
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import platform
 import tempfile
 import time
 from pathlib import Path
 
-import torch
+from harness import Table, machine, options
 
 from regard.config import load_config
 from regard.tasks import generate, train_translation
@@ -40,12 +37,13 @@ def measure(folder: Path, settings: list[str]) -> tuple[float, float, int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--pairs", type=int, default=10_000, help="of the training set")
-    parser.add_argument("--epochs", type=int, default=3)
-    arguments = parser.parse_args()
-    rows = []
+    arguments = options(__doc__, pairs=10_000, epochs=3).parse_args()
+    note = (
+        f"`python benchmarks/attention_history.py`: {arguments.pairs:,} generated dates, {arguments.epochs} epochs, three examples. "
+        f"{machine()}."
+    )
+    columns = ["model", "training, s", "recordings", "one recording, ms", "share of the training, %", "one recording, KiB"]
+    table = Table(arguments.out, columns, note)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source, target, *_ = generate("dates", folder, train=arguments.pairs, test=1, seed=1)
@@ -53,13 +51,7 @@ def main() -> None:
         for model, settings in MODELS.items():
             every, recording, count, size = measure(folder / model, [*common, f"training.epochs={arguments.epochs}", *settings])
             row = [round(every, 1), count, round(1000 * recording / count), round(100 * recording / every, 2), round(size / count / 1024)]
-            rows.append([model, *row])
-    note = (
-        f"`python benchmarks/attention_history.py`: {arguments.pairs:,} generated dates, {arguments.epochs} epochs, three examples. "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
-    )
-    columns = ["model", "training, s", "recordings", "one recording, ms", "share of the training, %", "one recording, KiB"]
-    arguments.out.write_text(json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1) + "\n", encoding="utf-8")
+            table.add([model, *row])
 
 
 if __name__ == "__main__":

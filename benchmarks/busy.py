@@ -14,9 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -25,8 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-from multi30k import ROOT, training_files
+from harness import ROOT, in_turns, machine, median, multi30k_files, options, ratio, read, write
 
 CONFIGS = {"multi30k_transformer": "Transformer", "multi30k_bahdanau": "recurrent"}
 # Programs, and their nice value.
@@ -54,7 +51,7 @@ class Contender:
 
     def __init__(self, name: str, config: str, raw: Path, folder: Path) -> None:
         settings, threads = CONTENDERS[name]
-        files, path = training_files(raw), str(ROOT / "configs" / f"{config}.yaml")
+        files, path = multi30k_files(raw), str(ROOT / "configs" / f"{config}.yaml")
         endless = ["training.precision=fp32", "training.log_every=1", "training.epochs=1000", "training.evaluate_every=1000000"]
         command = [sys.executable, "-m", "regard", "train", "translation", "--config", path, *files, "--out", str(folder)]
         environment = {**os.environ, "REGARD_DEVICE": "cpu"}
@@ -139,11 +136,9 @@ def measure(config: str, arguments: argparse.Namespace) -> dict[str, dict[str, l
             contenders[name] = Contender(name, config, arguments.data, folder)
         for company in arguments.companies:
             with beside(company):
-                rows = [{name: each.speed(arguments.seconds) for name, each in contenders.items()} for _ in range(arguments.rounds)]
-            found[company] = {name: [round(row[name], 1) for row in rows] for name in CONTENDERS}
+                speeds = {name: lambda _, each=each: round(each.speed(arguments.seconds), 1) for name, each in contenders.items()}
+                found[company] = in_turns(speeds, arguments.rounds, title=f"{CONFIGS[config]} beside {company}")
             found[company]["MiB"] = [round(each.memory()) for each in contenders.values()]
-            speeds = {name: statistics.median(found[company][name]) for name in CONTENDERS}
-            print(CONFIGS[config], company, speeds, found[company]["MiB"], flush=True)
     finally:
         for each in contenders.values():
             each.signal(signal.SIGKILL)
@@ -163,11 +158,6 @@ def demo(arguments: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def ratio(above: list[float], below: list[float]) -> float | None:
-    """Return the median of the rounds' ratios; None where one made no update at all."""
-    return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 2) if all(below) else None
-
-
 def rows(measured: dict[str, Any]) -> list[list[Any]]:
     """Return the rows of the table."""
     found = []
@@ -178,27 +168,24 @@ def rows(measured: dict[str, Any]) -> list[list[Any]]:
             if company not in companies:
                 continue
             own = companies[company]
-            speeds = [round(statistics.median(own[name])) for name in CONTENDERS]
-            of_idle = round(speeds[0] / statistics.median(idle["threads"]), 2) if idle else None
-            found.append(
-                [label, company, *speeds, ratio(own["workers"], own["threads"]), ratio(own["workers"], own["one thread"]), of_idle]
-            )
+            speeds = [round(median(own[name], 0)) for name in CONTENDERS]
+            # None where one made no update at all.
+            ratios = [ratio(own["workers"], own[name]).median if all(own[name]) else None for name in ("threads", "one thread")]
+            found.append([label, company, *speeds, *ratios, round(speeds[0] / median(idle["threads"], 1), 2) if idle else None])
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, rounds=5)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=list(CONFIGS))
     parser.add_argument("--companies", nargs="+", choices=COMPANIES, default=list(COMPANIES))
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--demo", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no contender stays behind
-    old = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
+    old = read(arguments.out)
     measured, seconds = old.get("measured", {}), old.get("demo", {})
     if arguments.demo:
         seconds = demo(arguments)
@@ -211,10 +198,9 @@ def main() -> None:
     note = (
         "`python benchmarks/busy.py`. Target tokens a second, medians; ratios are medians of the rounds' ratios; *of idle*: workers, of "
         "what threads reach beside nothing. Other programs are endless loops. *threads* and *one thread*: `training.micro_batches=1`."
-        f"{times} {platform.machine()}, {torch.get_num_threads()} cores, torch {torch.__version__}."
+        f"{times} {machine()}."
     )
-    table = {"columns": COLUMNS, "rows": rows(measured), "note": note, "measured": measured, "demo": seconds}
-    arguments.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    write(arguments.out, COLUMNS, rows(measured), note, measured=measured, demo=seconds)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,8 @@ many calls: whatever else runs only adds. The plain form is that of `REGARD_KERN
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import json
 import os
-import platform
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import Table, in_turns, machine, options
 from torch import Tensor
 
 from regard import ops
@@ -96,46 +94,35 @@ def ways() -> Calls:
 
 def microseconds(calls: Calls) -> dict[str, float]:
     """Return the time of each call, contenders interleaved."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            wants: AbstractContextManager[Any] = nullcontext() if "gradient" in name else torch.inference_mode()
-            with wants:
-                call()
-                start = time.thread_time()
-                for _ in range(CALLS):
-                    call()
-            times[name].append((time.thread_time() - start) / CALLS * 1e6)
+
+    def measure(name: str) -> float:
+        wants: AbstractContextManager[Any] = nullcontext() if "gradient" in name else torch.inference_mode()
+        with wants:
+            calls[name]()
+            start = time.thread_time()
+            for _ in range(CALLS):
+                calls[name]()
+        return (time.thread_time() - start) / CALLS * 1e6
+
+    times = in_turns({name: lambda _, name=name: measure(name) for name in calls}, ROUNDS)
     return {name: round(min(each), 1) for name, each in times.items()}
 
 
-def write(path: Path | None, columns: list[str], rows: list[list[Any]]) -> None:
-    """Print a table, and write its file."""
-    for row in rows:
-        print(*row, sep="\t", flush=True)
-    if path is not None:
-        cpu = next(
-            (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown"
-        )
-        note = f"`python benchmarks/call_overhead.py`, processor time, the least of {ROUNDS} rounds; {cpu}, 1 thread, "
-        note += f"torch {torch.__version__}, "
-        table = {"columns": columns, "rows": rows, "note": f"{note}Python {platform.python_version()}."}
-        path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--ways", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    note = f"`python benchmarks/call_overhead.py`, processor time, the least of {ROUNDS} rounds; {machine()}."
     empty = ways()
     with_kernels = microseconds(operations())
     os.environ["REGARD_KERNELS"] = "torch"
-    plain = microseconds(operations())
-    rows = [[name, with_kernels[name], plain[name], round(with_kernels[name] / plain[name], 2)] for name in plain]
-    write(arguments.out, ["operation", "native µs", "plain PyTorch µs", "ratio"], rows)
-    write(arguments.ways, ["an empty call by", "µs"], [[name, number] for name, number in microseconds(empty).items()])
+    table = Table(arguments.out, ["operation", "native µs", "plain PyTorch µs", "ratio"], note)
+    for name, plain in microseconds(operations()).items():
+        table.add([name, with_kernels[name], plain, round(with_kernels[name] / plain, 2)])
+    table = Table(arguments.ways, ["an empty call by", "µs"], note)
+    for row in microseconds(empty).items():
+        table.add(row)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,7 @@ stops it as Ctrl-C would, and starts it again. Memory is the most that the proce
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -24,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-
-import regard
+from harness import machine, options, read, status, write
 
 SHARD = 2_000_000
 UPDATES = 10
@@ -110,7 +104,7 @@ def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float
             time.sleep(0.02)
             done = updates(run) - before
             first = first or (time.monotonic() - begun if done else 0.0)
-            most = max(most, memory(process.pid))
+            most = max(most, status(process.pid) / 2**20)
             if done >= UPDATES:
                 process.send_signal(signal.SIGINT)
                 break
@@ -123,15 +117,6 @@ def updates(run: Path) -> int:
     """Return how many updates a run's log tells of."""
     log = run / "log.jsonl"
     return log.read_text(encoding="utf-8").count('"event": "train"') if log.exists() else 0
-
-
-def memory(process: int) -> float:
-    """Return the most megabytes that a process has held so far."""
-    try:
-        found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process}/status").read_text(encoding="utf-8"))
-    except OSError:
-        return 0.0
-    return int(found[1]) / 1024 if found else 0.0
 
 
 def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
@@ -154,26 +139,21 @@ def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="for the text and the runs")
-    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000, 20_000_000])
-    parser.add_argument("--out", type=Path, required=True, help="columns of other amounts that it holds stay")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[200_000, 2_000_000, 20_000_000], help="of others the results stay")
     parser.add_argument("settings", nargs="*", default=["recipe=none"], help="of the training")
     arguments = parser.parse_args()
-    columns: dict[str, Any] = {}
-    if arguments.out.exists():
-        table = json.loads(arguments.out.read_text(encoding="utf-8"))
-        columns = {name: {row[0]: row[place] for row in table["rows"]} for place, name in enumerate(table["columns"]) if place}
+    table = read(arguments.out)
+    columns: dict[str, Any] = {
+        name: {row[0]: row[place] for row in table["rows"]} for place, name in enumerate(table.get("columns", [])) if place
+    }
+    note = f"`python benchmarks/corpus.py`: `regard train translation` with {' '.join(arguments.settings)}. {machine(os.cpu_count())}."
     for pairs in arguments.pairs:
         columns[f"{pairs:,}"] = measure(arguments.folder, pairs, arguments.settings)
-    names = sorted(columns, key=lambda name: int(name.replace(",", "")))
-    rows = [[name, *(columns[column][name] for column in names)] for name in columns[names[0]]]
-    note = (
-        f"`python benchmarks/corpus.py`: `regard train translation` with {' '.join(arguments.settings)}. {os.cpu_count()} cores, "
-        f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, regard {regard.__version__}."
-    )
-    text = json.dumps({"columns": ["pairs", *names], "rows": rows, "note": note}, indent=1, ensure_ascii=False)
-    arguments.out.write_text(text + "\n", encoding="utf-8")
+        names = sorted(columns, key=lambda name: int(name.replace(",", "")))
+        rows = [[name, *(columns[column][name] for column in names)] for name in columns[names[0]]]
+        write(arguments.out, ["pairs", *names], rows, note)
 
 
 if __name__ == "__main__":

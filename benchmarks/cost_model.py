@@ -11,17 +11,13 @@ papers' scale.
 
 from __future__ import annotations
 
-import argparse
-import platform
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from multi30k import ROOT, write
+from harness import RESULTS, ROOT, machine, options, seconds, write
 
-import regard
 from regard.config import RunConfig, TranslationConfig, load_config
 from regard.config.study import cell_config, load_study, study_cells
 from regard.data.batching import collate
@@ -62,22 +58,19 @@ def measure(config: TranslationConfig) -> float:
     optimizer = build_optimizer(model, config.training)
     rows = torch.randint(4, size, (round(TOKENS / SUBWORDS), length)).tolist()
     batch = collate(rows, rows, range(len(rows)))
-    seconds = []
-    for _ in range(WARM_UP + UPDATES):
-        start = time.perf_counter()
+
+    def update() -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=config.training.precision == "bf16"):
             sums = model(*batch[:5], label_smoothing=config.training.label_smoothing)
         optimizer.zero_grad(set_to_none=True)
         (sums.loss / sums.tokens).backward()
         optimizer.step()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[WARM_UP:])
+
+    return statistics.median([seconds(update) for _ in range(WARM_UP + UPDATES)][WARM_UP:])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser = options(__doc__, out=RESULTS, threads=2)
     parser.add_argument("--papers", action="store_true", help="measure nothing: write what the papers' runs would take")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -92,18 +85,17 @@ def main() -> None:
     for name, config in configs.items():
         training = config.training.model_copy(update={"batch_tokens": TOKENS, "gradient_accumulation_steps": 1})
         work = training_cost(config.model_copy(update={"training": training}))
-        seconds = measure(config)
-        measured.append((name, work.parameters, work.flops, seconds))
-        print(name, f"{work.parameters:,}", f"{seconds:.2f} s", f"{work.flops / seconds / 1e9:.0f} GFLOP/s", flush=True)
-    rate = statistics.median(flops / seconds for _, _, flops, seconds in measured)
+        taken = measure(config)
+        measured.append((name, work.parameters, work.flops, taken))
+        print(name, f"{work.parameters:,}", f"{taken:.2f} s", f"{work.flops / taken / 1e9:.0f} GFLOP/s", flush=True)
+    rate = statistics.median(flops / taken for _, _, flops, taken in measured)
     rows: list[list[Any]] = [
-        [name, parameters, round(flops / 1e9), round(seconds, 2), round(flops / seconds / 1e9), round(flops / rate / seconds, 2)]
-        for name, parameters, flops, seconds in measured
+        [name, parameters, round(flops / 1e9), round(taken, 2), round(flops / taken / 1e9), round(flops / rate / taken, 2)]
+        for name, parameters, flops, taken in measured
     ]
     columns = ["model", "parameters", "GFLOP per update", "s per update", "GFLOP/s", "predicted / measured"]
-    machine = f"{platform.machine()}, {arguments.threads} threads, torch {torch.__version__}, regard {regard.__version__}"
     note = (
-        f"`python benchmarks/cost_model.py`: updates of {TOKENS:,} tokens per side, medians of {UPDATES}; {machine}. Predicted with the "
+        f"`python benchmarks/cost_model.py`: updates of {TOKENS:,} tokens per side, medians of {UPDATES}; {machine()}. Predicted with the "
         f"median rate, {rate / 1e9:.0f} GFLOP/s."
     )
     write(arguments.out / "cost_model.json", columns, rows, note, rate=rate)

@@ -5,31 +5,23 @@ python benchmarks/demo.py --out docs/results/demo.json
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import torch
+from harness import Table, machine, options, read, regard
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "regard", "demo", "--out", folder], check=True)
-        found = json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
-    row = [round(found["exact_match"], 2), round(100 - found["alignment_error_rate"], 1), found["updates"], round(found["seconds"])]
+    arguments = options(__doc__).parse_args()
     note = (
         "`python benchmarks/demo.py`. Pointing: of the digits, how many attend most to a character that decides them (the year's, the "
-        f"month's or the day's). {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}."
+        f"month's or the day's). {machine()}."
     )
-    table = {"columns": ["exact match, %", "pointing, %", "updates", "seconds"], "rows": [row], "note": note}
-    arguments.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        regard("demo", "--out", folder)
+        found = read(Path(folder, "result.json"))
+    row = [round(found["exact_match"], 2), round(100 - found["alignment_error_rate"], 1), found["updates"], round(found["seconds"])]
+    Table(arguments.out, ["exact match, %", "pointing, %", "updates", "seconds"], note, key=0).add(row)
 
 
 if __name__ == "__main__":

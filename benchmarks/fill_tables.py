@@ -1,4 +1,4 @@
-"""Write every `table:NAME` block of README.md and docs/*.md from docs/results/NAME.json.
+"""Write every `table:NAME` block of README.md, ARCHITECTURE.md, CONTRIBUTING.md and docs/*.md from docs/results/NAME.json.
 
     python benchmarks/fill_tables.py            write them
     python benchmarks/fill_tables.py --check    change nothing; exit 1 and name the files that would change
@@ -141,7 +141,8 @@ def stale_documents(root: Path, *, write: bool) -> list[Path]:
         ValueError: a block is not closed, or a table's file cannot be used; the message names the file.
     """
     stale = []
-    for path in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+    heads = [path for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md") if (path := root / name).exists()]
+    for path in [*heads, *sorted((root / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
         if text.count("<!-- table:") != len(BLOCK.findall(text)):
             raise ValueError(f"{path}: a table block lacks its closing <!-- /table --> or its name is malformed")
@@ -155,7 +156,7 @@ def stale_documents(root: Path, *, write: bool) -> list[Path]:
 
 def main() -> int:
     """Fill or check the documents of this repository; return the exit code."""
-    parser = argparse.ArgumentParser(description="Write the tables of README.md and docs/*.md from docs/results/*.json.")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a table is not what its file holds")
     check = parser.parse_args().check
     try:

@@ -8,10 +8,7 @@ reads back the sentence and finds cells. The time of the first command is that o
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -21,12 +18,11 @@ import venv
 from pathlib import Path
 from typing import Any
 
-import torch
+from harness import ROOT, Table, machine, options
 from view_pictures import browser
 
 from regard.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "Friday, 3 March 2017"
 COMMANDS = ("pip install .", "regard demo --out runs/demo", f'regard view runs/demo/run --text "{SENTENCE}" -o page.html')
 READ = """const text = document.getElementById('main').innerText, tabs = document.querySelectorAll('[role=tab]').length;
@@ -66,22 +62,17 @@ def on_screen(page: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
+    arguments = options(__doc__).parse_args()
+    note = f"`python benchmarks/first_look.py`: an empty environment, the text {SENTENCE!r}. {machine(os.cpu_count())}."
+    table = Table(arguments.out, ["command", "seconds"], note)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder / "environment", with_pip=True)
         programs = folder / "environment" / ("Scripts" if os.name == "nt" else "bin")
-        rows: list[list[object]] = [[f"`{command}`", round(type_in(command, programs, folder), 1)] for command in COMMANDS]
-        rows.append(["open `page.html` in a browser", round(on_screen(folder / "page.html"), 1)])
-    rows.append(["all", round(sum(float(str(seconds)) for _, seconds in rows), 1)])
-    note = (
-        f"`python benchmarks/first_look.py`: an empty environment, the text {SENTENCE!r}. {platform.machine()}, "
-        f"{os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}."
-    )
-    text = json.dumps({"columns": ["command", "seconds"], "rows": rows, "note": note}, indent=1, ensure_ascii=False)
-    arguments.out.write_text(text + "\n", encoding="utf-8")
+        found = {f"`{command}`": type_in(command, programs, folder) for command in COMMANDS}
+        found["open `page.html` in a browser"] = on_screen(folder / "page.html")
+    for command, seconds in {**found, "all": sum(found.values())}.items():
+        table.add([command, round(seconds, 1)])
 
 
 if __name__ == "__main__":

@@ -12,16 +12,11 @@ for METEOR, which needs Java and `pip install '.[coco]'`, and of the first ten i
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-from multi30k import ROOT, write
+from harness import RESULTS, machine, options, read, training_of, write
 
-import regard
 from regard.data.captions import read_captions
 from regard.tasks.captioning_evaluation import evaluate_captioning
 from regard.tasks.captioning_prediction import Captioner
@@ -69,7 +64,7 @@ def rows_of(runs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         path = runs / study / "report.json"
         if not path.exists():
             raise SystemExit(f"{path}: not there; first: regard compare studies/{study}.yaml --data FOLDER --out {runs / study}")
-        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        for row in read(path)["rows"]:
             found[study, row["variant"]] = row
     return found
 
@@ -81,7 +76,7 @@ def run_of(runs: Path, study: str, variant: str) -> Path:
 
 def write_examples(runs: Path, data: Path, out: Path) -> None:
     """Write what four of the models say of the first ten images of coco_mini, beside the first reference of each."""
-    known = json.loads((data / "coco_mini" / "captions.json").read_text(encoding="utf-8"))
+    known: Any = read(data / "coco_mini" / "captions.json")
     references = {Path(item["file"]).name: item["captions"][0] for item in known}
     images = sorted((data / "coco_mini" / "images").glob("*.jpg"))[:10]
     columns = {key: Captioner.open(run_of(runs, *key)).caption(images) for key in EXAMPLES}
@@ -106,8 +101,7 @@ def meteor_of(run: Path, data: Path) -> float:
 
 def minutes_of(run: Path) -> int:
     """Return how long a run was trained, as its log has it."""
-    lines = (run / "log.jsonl").read_text(encoding="utf-8").splitlines()
-    return round(max(event.get("seconds", 0) for event in map(json.loads, lines)) / 60)
+    return round(training_of(run).seconds / 60)
 
 
 def scores_of(row: dict[str, Any]) -> list[float | None]:
@@ -116,10 +110,9 @@ def scores_of(row: dict[str, Any]) -> list[float | None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="make captions anew; the folder with flickr8k and coco_mini")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
     found = rows_of(arguments.runs)
     encoder = minutes_of(arguments.runs / "flickr8k_words")
@@ -139,13 +132,12 @@ def main() -> None:
         rows.append([title, *scores_of(own), None if blind is None else round(100 * blind, 1), gain, int(figures["updates"]), minutes])
         trained = ["Flickr8k, 6,000 images of 96 x 96", "small CNN from scratch, 12 x 12", f"{encoder} + {minutes} minutes on a CPU"]
         beside.append(["ours", title, *trained, "Flickr8k", *scores_of(own)])
-    machine = f"{platform.machine()}, torch {torch.__version__}, regard {regard.__version__}"
     columns = ["model", *SHOWN, "CIDEr-D of its control", "gain in %", "updates", "minutes"]
     note = (
         "`regard compare studies/xu2015.yaml`, `studies/li2018_captions.yaml` and `python benchmarks/flickr8k.py`: Flickr8k's 1,000 test "
         "images at 96 x 96, encoder from scratch, 12 x 12 cells that see 43 pixels each, beam 3, five references, scores times 100; one "
         f"seed. A control is the same model trained with images shuffled between examples. Minutes of training beside other "
-        f"work, after the {encoder} of the encoder that all begin with; {machine}."
+        f"work, after the {encoder} of the encoder that all begin with; {machine()}."
     )
     write(arguments.out / "flickr8k.json", columns, rows, note)
     columns = ["source", "model", "trained on", "encoder", "budget", "test images", "CIDEr", *SHOWN[1:]]

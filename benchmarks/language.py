@@ -11,19 +11,14 @@ run: for each model the median over its seeds, with the lowest and the highest.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import itertools
-import json
-import platform
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-from multi30k import ROOT, call, write
+from harness import RESULTS, ROOT, machine, median, options, read, regard, spread, training_of, write
 
-import regard
 from regard.config import LanguageConfig, load_config
 from regard.data.lines import read_lines
 from regard.models import build_language_model
@@ -66,13 +61,12 @@ def measure(name: str, model: str, seed: int, files: dict[str, Path], runs: Path
     """Train a model with a seed if that is not done yet, and measure it on the test text; return the figures."""
     run = runs / f"{name}-{model}-{seed}"
     words = ["--config", str(ROOT / "configs" / f"{model}.yaml"), "--text", str(files["train"]), "--valid-text", str(files["valid"])]
-    call("train", "lm", *words, "--out", str(run), f"training.seed={seed}", f"data.shuffle={str(name == 'multi30k').lower()}")
+    regard("train", "lm", *words, "--out", str(run), f"training.seed={seed}", f"data.shuffle={str(name == 'multi30k').lower()}")
     opened = open_language_run(run)
     scores = {score.name: score.value for score in evaluate_language(opened, read_lines(files["test"]))}
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    seconds = max(event["seconds"] for event in events if "seconds" in event)
+    training = training_of(run)
     parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-    return {"scores": scores, "seconds": seconds, "updates": max(event["step"] for event in events), "parameters": parameters}
+    return {"scores": scores, "seconds": training.seconds, "updates": training.updates, "parameters": parameters}
 
 
 def parameters(model: str) -> int:
@@ -81,12 +75,6 @@ def parameters(model: str) -> int:
     with torch.device("meta"):
         built = build_language_model(config.model, vocab_size=config.vocabulary.size)
     return sum(parameter.numel() for parameter in built.parameters())
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Return the median of figures, with the lowest and the highest where there are several."""
-    middle = f"{statistics.median(values):.{digits}f}"
-    return middle if len(values) == 1 else f"{middle} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
 def table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], list[list[Any]]]:
@@ -99,17 +87,17 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> tuple[list[str], lis
             continue
         row: list[Any] = [SETS[name], MODELS[model], found[0]["parameters"]]
         for figure in FIGURES:
-            row.append(spread([one["scores"][figure] for one in found], 2 if figure.startswith("perplexity") else 4))
-        rows.append([*row, len(found), round(statistics.median(one["seconds"] for one in found) / 60)])
+            digits = 2 if figure.startswith("perplexity") else 4
+            row.append(spread([one["scores"][figure] for one in found], digits, "{} [{}, {}]"))
+        rows.append([*row, len(found), round(median([one["seconds"] / 60 for one in found], 0))])
     return columns, rows
 
 
 def main() -> None:
     choices = [f"{name}/{model}" for name in SETS for model in MODELS]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS / "language.json")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/language"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "language.json")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--only", nargs="+", choices=choices, default=choices)
     arguments = parser.parse_args()
@@ -117,13 +105,12 @@ def main() -> None:
     if max(sizes.values()) > (1 + MAX_APART) * min(sizes.values()):
         raise SystemExit(f"the models differ by more than {MAX_APART:.0%} in parameters: {sizes}")
     arguments.runs.mkdir(parents=True, exist_ok=True)
-    known = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
-    results: dict[str, dict[str, dict[str, Any]]] = known.get("runs", {})
+    results: dict[str, dict[str, dict[str, Any]]] = read(arguments.out).get("runs", {})
     note = (
         "`python benchmarks/language.py`: median [lowest, highest] over the seeds, on the test text; each set has a BPE vocabulary of "
         "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
         "Running: the state is carried from line to line; separate: each line starts with an empty state. "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}."
+        f"{machine()}."
     )
     # All models of a seed before the next seed, so that whatever stops it, what is there can be compared.
     for seed in arguments.seeds:

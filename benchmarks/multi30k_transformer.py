@@ -10,10 +10,7 @@ model trains for a few updates in a process of its own, in turns; medians, and t
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -21,10 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from multi30k import ROOT, call, training_files, write
+from harness import RESULTS, ROOT, in_turns, machine, median, multi30k_files, options, read, regard, training_of, write
+from multi30k import evaluate
 
-import regard
 from regard.config import load_config
 from regard.models import build
 
@@ -41,13 +37,8 @@ def measure(name: str, seed: int, raw: Path, runs: Path) -> dict[str, Any]:
     """Train a configuration with a seed if that is not done yet, and evaluate it; return the figures."""
     run = runs / f"{name}-{seed}"
     config = str(ROOT / "configs" / f"{name}.yaml")
-    call("train", "translation", "--config", config, *training_files(raw), "--out", str(run), f"training.seed={seed}")
-    report = run / "test_2016_flickr.json"
-    test = [str(raw / f"test_2016_flickr.{language}.gz") for language in ("en", "de")]
-    call("evaluate", str(run), "--source", test[0], "--target", test[1], "--beam-size", "5", "--json", str(report))
-    figures = json.loads(report.read_text(encoding="utf-8"))
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    return {"scores": figures["scores"], "updates": max(event["step"] for event in events)}
+    regard("train", "translation", "--config", config, *multi30k_files(raw), "--out", str(run), f"training.seed={seed}")
+    return {"scores": evaluate(run, raw)["scores"], "updates": training_of(run).updates}
 
 
 def cost(name: str, raw: Path, folder: Path) -> dict[str, float]:
@@ -59,25 +50,19 @@ def cost(name: str, raw: Path, folder: Path) -> dict[str, float]:
         "training.evaluate_every=1000000",
     ]
     config = str(ROOT / "configs" / f"{name}.yaml")
-    command = ["-m", "regard", "train", "translation", "--config", config, *training_files(raw), "--out", str(folder), *settings]
+    command = ["-m", "regard", "train", "translation", "--config", config, *multi30k_files(raw), "--out", str(folder), *settings]
     child = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
         raise SystemExit(f"{name}: training ended with {status}")
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    seconds = [event["seconds"] for event in events if event["event"] == "train"]
+    seconds = [event["seconds"] for event in training_of(folder).events if event["event"] == "train"]
     return {"seconds": (seconds[-1] - seconds[0]) / COST_UPDATES, "mib": usage.ru_maxrss / 1024}
 
 
 def costs(raw: Path, runs: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
     """Measure what an update of each model costs, in turns."""
-    found: dict[str, dict[str, list[float]]] = {name: {"seconds": [], "mib": []} for name in MODELS}
-    for number in range(rounds):
-        for name in MODELS:
-            for key, value in cost(name, raw, runs / "cost").items():
-                found[name][key].append(value)
-            print(number + 1, name, {key: round(values[-1], 3) for key, values in found[name].items()}, flush=True)
-    return found
+    found = in_turns({name: lambda _, name=name: cost(name, raw, runs / "cost") for name in MODELS}, rounds, title="cost")
+    return {name: {key: [each[key] for each in costs] for key in ("seconds", "mib")} for name, costs in found.items()}
 
 
 def table(runs: dict[str, dict[str, Any]], measured: dict[str, dict[str, list[float]]]) -> tuple[list[str], list[list[Any]]]:
@@ -97,37 +82,35 @@ def table(runs: dict[str, dict[str, Any]], measured: dict[str, dict[str, list[fl
         row += [round(statistics.mean(s[key] for s in scores), 2) if scores else None for key in ("BLEU", "chrF2", "perplexity")]
         row.append(max((figures["updates"] for figures in found), default=None))
         price = measured.get(name)
-        row += [round(statistics.median(price["seconds"]), 2), round(statistics.median(price["mib"]))] if price else [None, None]
+        row += [median(price["seconds"], 2), round(median(price["mib"], 0))] if price else [None, None]
         rows.append(row)
     return columns, rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS / "multi30k_transformer.json", rounds=3)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/multi30k"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "multi30k_transformer.json")
     parser.add_argument("--seeds", type=int, nargs="*", default=[])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--cost", action="store_true", help="measure what an update costs")
-    parser.add_argument("--rounds", type=int, default=3, help="with --cost")
+    parser.add_argument("--cost", action="store_true", help="measure what an update costs, in so many rounds")
     arguments = parser.parse_args()
     arguments.runs.mkdir(parents=True, exist_ok=True)
     raw = arguments.data / "multi30k" / "task1" / "raw"
-    known = json.loads(arguments.out.read_text(encoding="utf-8")) if arguments.out.exists() else {}
+    known = read(arguments.out)
     runs, measured = known.get("runs", {}), known.get("costs", {})
-    for name in arguments.models:
-        for seed in arguments.seeds:
-            runs.setdefault(name, {})[str(seed)] = measure(name, seed, raw, arguments.runs)
-    if arguments.cost:
-        measured = costs(raw, arguments.runs, arguments.rounds)
     tokens = load_config(ROOT / "configs" / f"{arguments.models[0]}.yaml").training.batch_tokens
     note = (
         "`python benchmarks/multi30k_transformer.py`: Multi30k en-de, test_2016_flickr, raw text, beam 5, sacrebleu's defaults; every run "
         f"that was trained to its end is here. An update: batches of {tokens:,} padded tokens in bfloat16, "
-        f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, regard {regard.__version__}; memory of the "
-        "whole process."
+        f"{machine()}; memory of the whole process."
     )
+    for name in arguments.models:
+        for seed in arguments.seeds:
+            runs.setdefault(name, {})[str(seed)] = measure(name, seed, raw, arguments.runs)
+            write(arguments.out, *table(runs, measured), note, runs=runs, costs=measured)
+    if arguments.cost:
+        measured = costs(raw, arguments.runs, arguments.rounds)
     write(arguments.out, *table(runs, measured), note, runs=runs, costs=measured)
 
 

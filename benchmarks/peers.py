@@ -24,6 +24,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import harness
+
 VOCABULARY = 8000
 BATCH_TOKENS = 4096
 SPECIALS = ("<unk>", "<pad>", "<s>", "</s>")
@@ -270,7 +272,6 @@ def eole_window(lines: list[str], updates: int) -> dict[str, Any]:
 
 def describe(script: str, packages: Mapping[str, str]) -> dict[str, Any]:
     """Return the machine, the versions of packages (name: its Python) and the command, without any path of this machine."""
-    cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "unknown")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = {}
     for name, python in packages.items():
@@ -282,21 +283,11 @@ def describe(script: str, packages: Mapping[str, str]) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python", f"benchmarks/{script}", *words]),
-        "machine": {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.platform(terse=True)},
+        "machine": {"cpu": harness.cpu(), "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": platform.platform(terse=True)},
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": versions,
     }
-
-
-def in_turns(title: str, contenders: Mapping[str, Callable[[int], dict[str, Any]]], rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """Run every contender once a round (A B C A B C ...), each told the round's number from 1; return its windows."""
-    windows: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
-    for turn in range(1, rounds + 1):
-        for name, measure in contenders.items():
-            windows[name].append(measure(turn))
-            print(f"{title} round {turn} {name:8} {windows[name][-1]}", flush=True)
-    return windows
 
 
 def spread(values: Mapping[str, list[float]]) -> dict[str, Any]:
@@ -310,11 +301,10 @@ def spread(values: Mapping[str, list[float]]) -> dict[str, Any]:
 def ratio(ours: list[float], theirs: list[float]) -> dict[str, Any]:
     """Return our rate over a peer's, round by round, with the median and the ends."""
     pairs = [round(mine / other, 3) for mine, other in zip(ours, theirs, strict=True)]
-    return {"pairs": pairs, "median": round(statistics.median(pairs), 3), "least": min(pairs), "most": max(pairs)}
+    return {"pairs": pairs, **harness.ratio(ours, theirs, 3)._asdict()}
 
 
 def write_result(path: Path, result: dict[str, Any], table: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Write the result file with its table; after every part, so that an interrupted benchmark keeps what it has."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     result |= table(result)
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    harness.write(path, **result)

@@ -9,10 +9,8 @@ one with additive attention and dropout, on generated dates; two processes are t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -21,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from harness import Table, machine, options
 
 from regard.config import validate
 from regard.tasks.synthetic_data import generate
@@ -100,14 +99,17 @@ def cell(work: Path, data: Path, precision: str, processes: int, moment: str, ex
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
+    parser = options(__doc__)
     parser.add_argument("--worker", nargs=4, metavar=("FOLDER", "DATA", "PRECISION", "EVENT"))
     arguments = parser.parse_args()
     if arguments.worker:
         worker(*arguments.worker)
         return 0
-    rows = []
+    note = (
+        f"`python benchmarks/resume_matrix.py`: {EPOCHS} epochs, killed by SIGKILL, the same command again; {machine(1)} per process. "
+        "*equal*: the sha256 of all weights is that of the run that was never stopped."
+    )
+    table = Table(arguments.out, ["model", "precision", "processes", *MOMENTS, "sha256 of the weights"], note, key=3)
     with tempfile.TemporaryDirectory() as name:
         work, data = Path(name), Path(name, "data")
         generate("dates", data, train=520, test=1, seed=3)
@@ -117,17 +119,8 @@ def main() -> int:
                 if code != 0:
                     raise SystemExit(f"the undisturbed run failed: {precision}, {processes} processes")
                 cells = [cell(work, data, precision, processes, moment, expected) for moment in MOMENTS]
-                rows.append(["RNN", precision, processes, *cells, str(expected["sha256"])[:12]])
-                print(rows[-1], flush=True)
-    note = (
-        f"`python benchmarks/resume_matrix.py`: {expected['step']} updates in {EPOCHS} epochs, killed by SIGKILL, the same command again; "
-        f"torch {torch.__version__}, {platform.system()} {platform.machine()}, 1 thread per process. *equal*: the sha256 of all weights is "
-        "that of the run that was never stopped."
-    )
-    table = {"columns": ["model", "precision", "processes", *MOMENTS, "sha256 of the weights"], "rows": rows, "note": note}
-    if arguments.out:
-        arguments.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
-    return int(any(value != "equal" for row in rows for value in row[3:6]))
+                table.add(["RNN", precision, processes, *cells, str(expected["sha256"])[:12]])
+    return int(any(value != "equal" for row in table.rows for value in row[3:6]))
 
 
 if __name__ == "__main__":

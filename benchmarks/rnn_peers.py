@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import rnn_contenders as contenders
-from peers import DATA, Amount, Setting, describe, ensure_data, in_turns, ratio, spread, updates_of, write_result
+from harness import RESULTS, in_turns, options
+from peers import DATA, Amount, Setting, describe, ensure_data, ratio, spread, updates_of, write_result
 from rnn_contenders import KINDS
 
 TRAINERS: dict[str, Callable[[Setting, Path, Amount], dict[str, Any]]] = {
@@ -54,9 +55,8 @@ def measure_training(settings: dict[str, Setting], updates: dict[str, int], argu
         return TRAINERS[name](setting, setting.work / "runs" / f"window-{name}", Amount(arguments.warmup, updates[name], seed=turn))
 
     kind = next(iter(settings.values())).kind
-    windows = in_turns(
-        f"train {kind:8}", {name: functools.partial(train, name, setting) for name, setting in settings.items()}, arguments.rounds
-    )
+    trainers = {name: functools.partial(train, name, setting) for name, setting in settings.items()}
+    windows = in_turns(trainers, arguments.rounds, title=f"train {kind:8}")
     rates = {name: [found["tokens_per_second"] for found in list_] for name, list_ in windows.items()}
     return {"unit": "target tokens/s, end of sentence counted, padding not", "windows": windows, **summary(rates)}
 
@@ -83,7 +83,7 @@ def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argpa
         return found | {"tokens_per_second": round(tokens / seconds, 1), "mean_length": round(statistics.mean(lengths), 2)}
 
     title = f"decode {settings['regard'].kind:8}"
-    windows = in_turns(title, {name: functools.partial(decode, name) for name in names}, arguments.decoding_rounds)
+    windows = in_turns({name: functools.partial(decode, name) for name in names}, arguments.decoding_rounds, title=title)
     result: dict[str, Any] = {"windows": windows, "mean_reference_length": round(statistics.mean(map(len, reference)), 2)}
     for name in names[1:]:  # the share of translations that are Regard's in float32, word for word
         same = sum(ours == theirs for ours, theirs in zip(hypotheses["regard"], hypotheses[name], strict=True))
@@ -103,14 +103,12 @@ def decoding_model(setting: Setting, updates: int) -> Path:
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__, out=RESULTS / "rnn_speed.json", threads=2)
     parser.add_argument("--multi30k", type=Path, help="folder with train.en.gz, val.de.gz, test_2016_flickr.en.gz, ... (raw text)")
     parser.add_argument("--regard-python", default=sys.executable, help="the Python that has regard")
     parser.add_argument("--joeynmt-python", help="the Python that has joeynmt; absent: left out")
     parser.add_argument("--eole-python", help="the Python that has eole; absent: left out")
     parser.add_argument("--work", type=Path, default=Path("runs/rnn_peers"), help="folder for data, configurations, runs, logs")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/rnn_speed.json"), help="the result file")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="training windows of each contender and attention kind; 0: none")
     parser.add_argument("--decoding-rounds", type=int, default=5, help="decoding windows of each; 0: none")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=sorted(KINDS))

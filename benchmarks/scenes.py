@@ -13,27 +13,19 @@ relations the one along the longer distance.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from harness import RESULTS, Table, machine, options, regard, training_of
 
-import regard
 from regard.data.synthetic.scene_files import read_scenes, write_scenes
 from regard.data.synthetic.scenes import COLOURS, RELATIONS, Scene, SceneSettings, generate_scenes, is_grammatical, word_kind
 from regard.metrics.pointing import attention_correctness, attention_entropy, cell_coverage, cell_hits, pointing_accuracy
 from regard.tasks.captioning_prediction import Caption, Captioner
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = SceneSettings(objects=(3, 3))
 COMMON = [
     "image.size=64",
@@ -116,8 +108,7 @@ def train(run: Path, captions: Path, settings: Sequence[str], updates: int) -> N
     """Train, or resume, with a `regard` command; its output goes through."""
     words = ["train", "captioning", "--captions", str(captions), "--out", str(run), *COMMON, *settings]
     words += [f"data.cache={captions.parent}", f"training.max_updates={updates}", "training.epochs=1000"]
-    print("$ regard", *words, flush=True)
-    subprocess.run([sys.executable, "-m", "regard", *words], check=True)
+    regard(*words)
 
 
 def measure(captions: Sequence[Caption], scenes: Sequence[Scene], grid: tuple[int, int]) -> dict[str, float]:
@@ -159,9 +150,8 @@ def measure(captions: Sequence[Caption], scenes: Sequence[Scene], grid: tuple[in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("runs/scenes"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--why", action="store_true", help="the soft captioner with one thing changed at a time")
     parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *WHY}), help="only these")
     parser.add_argument("--train", type=int, default=20000, help="training scenes")
@@ -172,7 +162,15 @@ def main() -> None:
     models = WHY if arguments.why else MODELS
     if unknown := sorted(set(arguments.models or ()) - set(models)):
         parser.error(f"--models {', '.join(unknown)}: with{'' if arguments.why else 'out'} --why there are {', '.join(models)}")
-    rows = []
+    columns = ["model", "true captions", "pointing", "pointing, colours", "pointing, shapes", "random cell", "random object"]
+    columns += ["attention inside the object", "uniform attention", "entropy", "updates", "minutes"]
+    command = "python benchmarks/scenes.py" + (" --why" if arguments.why else "")
+    note = (
+        f"`{command}`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels sees 15. Truth is "
+        "checked by program; pointing: the cell with the highest weight lies within half a cell of the object. Entropy in nats (uniform "
+        f"{np.log(256):.2f}). {machine()}."
+    )
+    table = Table(arguments.out / ("scenes_why.json" if arguments.why else "scenes.json"), columns, note)
     for name in arguments.models or models:
         title, settings, updates = models[name]
         order = "free" if name == "free" else "convention"
@@ -185,24 +183,11 @@ def main() -> None:
         train(run, captions, [*settings, *arguments.settings], arguments.updates or updates)
         captioner = Captioner.open(run)
         found = measure(captioner.caption(pictures, need_attention=True), scenes, captioner.run.model.grid)
-        events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-        minutes = max((event["seconds"] for event in events if "seconds" in event), default=0.0) / 60
+        training = training_of(run)
         keys = ("true", "pointing all", "pointing colour", "pointing shape", "random cell", "random object")
         keys += ("attention correctness", "uniform attention")
         figures = [None if key not in found else round(found[key], 1) for key in keys]
-        rows.append([title, *figures, round(found.get("entropy", 0.0), 2), max(event["step"] for event in events), round(minutes, 1)])
-        print(title, {key: round(value, 2) for key, value in found.items()}, flush=True)
-    columns = ["model", "true captions", "pointing", "pointing, colours", "pointing, shapes", "random cell", "random object"]
-    columns += ["attention inside the object", "uniform attention", "entropy", "updates", "minutes"]
-    command = "python benchmarks/scenes.py" + (" --why" if arguments.why else "")
-    note = (
-        f"`{command}`: {arguments.test} new scenes of three objects, 64 x 64 pixels, greedy captions; a cell of 4 pixels sees 15. Truth is "
-        "checked by program; pointing: the cell with the highest weight lies within half a cell of the object. Entropy in nats (uniform "
-        f"{np.log(256):.2f}). {os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
-    )
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1, ensure_ascii=False)
-    (arguments.out / ("scenes_why.json" if arguments.why else "scenes.json")).write_text(text + "\n", encoding="utf-8")
+        table.add([title, *figures, round(found.get("entropy", 0.0), 2), training.updates, round(training.seconds / 60, 1)])
 
 
 if __name__ == "__main__":

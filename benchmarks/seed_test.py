@@ -10,8 +10,6 @@ seed_test.json: of each kind of study, how many of a hundred the tests call a di
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,12 +20,11 @@ from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from multi30k import ROOT, write
+from harness import RESULTS, Table, machine, options, read
 
-import regard
 from regard.metrics.seeds import LEVEL, RunScore, compare_seeds, run_score
 
-KEPT = ROOT / "docs" / "results" / "studies"
+KEPT = RESULTS / "studies"
 # Standard deviations over items, in points: of how hard an item is, for one variant, for one run. Near those of the kept studies.
 HARD, VARIANT, RUN = 35.0, 10.0, 20.0
 RESAMPLED = 500
@@ -61,7 +58,7 @@ def observed_spreads(kept: Path = KEPT) -> list[float]:
     """Return the standard deviations over seeds of all kept variants with two or more, in points of BLEU, accuracy or exact match."""
     scores = defaultdict[tuple[str, ...], list[float]](list)
     for path in sorted(kept.glob("*/results/*.json")):
-        run = json.loads(path.read_text(encoding="utf-8"))
+        run = read(path)
         if run["main"] in ("BLEU", "accuracy", "exact match"):
             scores[path.parts[-3], run["cell"]["data"], run["cell"]["variant"]].append(run["scores"][run["main"]])
     return [statistics.stdev(found) for found in scores.values() if len(found) > 1]
@@ -162,23 +159,18 @@ def row(setting: Setting, count: int, spreads: list[float]) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=1000, help="drawn of each kind")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "seed_test.json")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, out=RESULTS / "seed_test.json", studies=1000).parse_args()
     spreads = observed_spreads()
-    rows = []
-    for setting in SETTINGS:
-        rows.append(row(setting, arguments.studies, spreads))
-        print(rows[-1], flush=True)
     middle, most = statistics.median(spreads), max(spreads)
     note = (
         f"`python benchmarks/seed_test.py`: of {arguments.studies:,} drawn studies of two equal variants, those with p < {LEVEL}, in %. "
         f"Spread as observed: standard deviations over seeds drawn from the {len(spreads)} of the kept studies, median {middle:.2f} "
-        f"points, at most {most:.2f}. regard {regard.__version__}."
+        f"points, at most {most:.2f}. {machine()}."
     )
     columns = ["score", "test items", "spread of the seeds", "seeds", "items alone", "hierarchical bootstrap", "seeds and items"]
-    write(arguments.out, columns, rows, note)
+    table = Table(arguments.out, columns, note, key=4)
+    for setting in SETTINGS:
+        table.add(row(setting, arguments.studies, spreads))
 
 
 if __name__ == "__main__":

@@ -10,24 +10,18 @@ one that was interrupted is resumed. Tables are written of whatever is there: `s
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+from harness import RESULTS, ROOT, machine, options, regard, spread, training_of, write
 
-import regard
 from regard.config import task_of
 from regard.tasks.classification_evaluation import evaluate_labels
 from regard.tasks.classification_training import open_sentence_run, read_labelled_file
 from regard.tasks.explain import explain_run
 
-ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
 
 
@@ -71,9 +65,7 @@ def train(data: Path, run: Path, found: DataSet, settings: tuple[str, ...], seed
     words = ["train", task_of(config), "--config", str(config), "--train", str(data / found.train), "--out", str(run)]
     if found.valid is not None:
         words += ["--valid", str(data / found.valid)]
-    words += [*settings, f"training.seed={seed}"]
-    print("$ regard", *words, flush=True)
-    subprocess.run([sys.executable, "-m", "regard", *words], check=True)
+    regard(*words, *settings, f"training.seed={seed}")
 
 
 def measure(data: Path, run: Path, found: DataSet) -> dict[str, Any]:
@@ -86,8 +78,7 @@ def measure(data: Path, run: Path, found: DataSet) -> dict[str, Any]:
     figures = evaluate_labels(opened, file).to_json()
     explained = explain_run(run, data / found.test).to_json()
     figures.update(overlap=explained["overlap"], faithfulness=explained["faithfulness"])
-    events = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    figures["seconds"] = max((event["seconds"] for event in events if "seconds" in event), default=0.0)
+    figures["seconds"] = training_of(run).seconds
     kept.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     return figures
 
@@ -97,18 +88,6 @@ def value(figures: dict[str, Any], name: str) -> float:
     return next(score["value"] for score in figures["scores"] if score["name"] == name)
 
 
-def spread(values: list[float], digits: int = 1) -> str:
-    """Return median, lowest and highest of some runs."""
-    middle, low, high = statistics.median(values), min(values), max(values)
-    return f"{middle:.{digits}f}" if len(values) == 1 else f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
-
-
-def write(path: Path, columns: list[str], rows: list[list[Any]], note: str) -> None:
-    """Write a table's file."""
-    text = json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1, ensure_ascii=False)
-    path.write_text(text + "\n", encoding="utf-8")
-
-
 def pooling_rows(found: dict[tuple[str, str, int], dict[str, Any]]) -> list[list[Any]]:
     """Return a row for each data set and pooling that has runs."""
     rows = []
@@ -116,7 +95,7 @@ def pooling_rows(found: dict[tuple[str, str, int], dict[str, Any]]) -> list[list
         for pooling, (title, _) in POOLINGS.items():
             runs = [figures for (s, p, _), figures in found.items() if (s, p) == (name, pooling)]
             if runs:
-                scores = [spread([value(run, score) for run in runs]) for score in ("accuracy", "macro-F1", "calibration error")]
+                scores = [spread([value(run, score) for run in runs], 1) for score in ("accuracy", "macro-F1", "calibration error")]
                 rows.append([data_set.title, title, *scores, len(runs), round(statistics.median(run["seconds"] for run in runs) / 60, 1)])
     return rows
 
@@ -129,7 +108,7 @@ def hop_rows(found: dict[tuple[str, str, int], dict[str, Any]]) -> list[list[Any
             runs = [figures for (s, v, _), figures in found.items() if (s, v) == (name, variant)]
             if runs:
                 parts = [spread([run["overlap"][part] for run in runs], 3) for part in ("overlap", "focus", "cosine")]
-                rows.append([SETS[name].title, penalty, *parts, spread([value(run, "accuracy") for run in runs]), len(runs)])
+                rows.append([SETS[name].title, penalty, *parts, spread([value(run, "accuracy") for run in runs], 1), len(runs)])
     return rows
 
 
@@ -149,14 +128,13 @@ def faithfulness_rows(found: dict[tuple[str, str, int], dict[str, Any]]) -> list
 
 def write_tables(out: Path, found: dict[tuple[str, str, int], dict[str, Any]]) -> None:
     """Write all tables of the runs there are."""
-    machine = f"{platform.machine()}, 2 cores, torch {torch.__version__}, regard {regard.__version__}"
     made = "`python benchmarks/sentences.py`, trained on the sentence-level files alone, without pretrained vectors"
     runs = (
         "Median of the runs with different seeds, in brackets the lowest and the highest; the epoch is chosen on the validation examples."
     )
     columns = ["data", "pooling", "accuracy", "macro-F1", "calibration error", "runs", "minutes per run"]
     beside = "Minutes are wall time on a machine that did other work, too"
-    write(out / "sentences.json", columns, pooling_rows(found), f"{made}; test examples. {runs} {beside}; {machine}.")
+    write(out / "sentences.json", columns, pooling_rows(found), f"{made}; test examples. {runs} {beside}; {machine()}.")
     columns = ["data", "penalty", "overlap of hops", "focus", "cosine", "accuracy", "runs"]
     explained = (
         "Overlap: mean off the diagonal of A A^T; focus: mean of its diagonal; cosine: mean between two hops. The penalty is the mean of "
@@ -176,10 +154,9 @@ def write_tables(out: Path, found: dict[tuple[str, str, int], dict[str, Any]]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path, default=Path("runs/sentences"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     parser.add_argument("--only", choices=SETS, action="append", help="these data sets; may be repeated")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1), help="how many seeds")
     arguments = parser.parse_args()

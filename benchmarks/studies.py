@@ -17,18 +17,14 @@ To add runs to a kept study, copy its folder to runs/NAME and start `regard comp
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from multi30k import ROOT, write
+from harness import RESULTS, ROOT, options, read, versions, write
 
-import regard
 from regard.config.study import load_study
 from regard.metrics.seeds import MAX_SEEDS
 from regard.study import build_report, write_report
@@ -42,7 +38,7 @@ LEFT_OUT = ("p", "s an update", "tokens/s", "MiB", "lines/s")
 def tables(name: str, reports: Path, out: Path) -> None:
     """Write the tables of a study from its report."""
     folder = reports / name
-    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    report = read(folder / "report.json")
     with (folder / "report.csv").open(encoding="utf-8", newline="") as file:
         head, *rows = list(csv.reader(file))
     one = len({row[0] for row in rows}) == 1
@@ -53,7 +49,7 @@ def tables(name: str, reports: Path, out: Path) -> None:
     note = (
         f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; interval and p over seeds and "
         f"test items, or over items alone where the row says so; p corrected for all comparisons of the table (Holm).{missing} "
-        f"torch {torch.__version__}, regard {regard.__version__}. With times, memory, speeds and commands: the "
+        f"{versions()}. With times, memory, speeds and commands: the "
         f"[report](results/studies/{name}/report.md); with learning curves, too: the [page](results/studies/{name}/report.html)."
     )
     shown = [[row[number] for number in kept] for row in rows]
@@ -95,7 +91,7 @@ def write_findings(out: Path) -> None:
     """Write the table of all hypotheses, from the tables of the studies."""
     rows: list[list[Any]] = []
     for path in sorted(out.glob("study_*.json")):
-        for found in json.loads(path.read_text(encoding="utf-8")).get("findings", []):
+        for found in read(path).get("findings", []):
             gain = None if found["gain"] is None else round(found["gain"], 3)
             corrected = None if found["corrected"] is None else p_text(found["corrected"]).removeprefix("= ")
             interval = None
@@ -119,11 +115,10 @@ def write_findings(out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS)
     parser.add_argument("names", nargs="+", help="studies")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--kept", action="store_true", help="make the reports again from docs/results/studies; trains nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     arguments = parser.parse_args()
     kept = arguments.out / "studies"
     with tempfile.TemporaryDirectory() as folder:

@@ -8,17 +8,11 @@ image are not sorted by length, so they have more padding: 18 words for 14, as o
 
 from __future__ import annotations
 
-import argparse
-import platform
-import statistics
-import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from multi30k import ROOT, write
+from harness import RESULTS, ROOT, Table, in_turns, machine, median, options, seconds
 
-import regard
 from regard.config import load_config
 from regard.config.captioning import CaptioningConfig
 from regard.models.captioning import build_captioner
@@ -41,36 +35,34 @@ def measure(name: str, rounds: int) -> dict[int, float]:
     torch.manual_seed(1)
     model = build_captioner(config.model, image_size=config.image.size, vocab_size=VOCABULARY).train()
     cells, size = model.grid[0] * model.grid[1], config.image.size
-    seconds: dict[int, list[float]] = {together: [] for together in LENGTHS}
-    for number in range(rounds + 1):
-        for together, length in LENGTHS.items():
-            images, words = torch.randn(CAPTIONS // together, 3, size, size), torch.randint(4, VOCABULARY, (CAPTIONS, length))
-            start = time.perf_counter()
+
+    def contender(together: int) -> Callable[[int], float]:
+        images, words = torch.randn(CAPTIONS // together, 3, size, size), torch.randint(4, VOCABULARY, (CAPTIONS, LENGTHS[together]))
+
+        def update() -> None:
             with torch.autocast("cpu", torch.bfloat16):
                 sums = model(images, torch.full((len(images),), cells), words, words, torch.full((CAPTIONS,), WORDS))
             sums.loss.backward()
             model.zero_grad()
-            if number:  # the first is a warm-up
-                seconds[together].append(time.perf_counter() - start)
-    return {together: statistics.median(found) for together, found in seconds.items()}
+
+        return lambda _: seconds(update)
+
+    found = in_turns({str(together): contender(together) for together in LENGTHS}, rounds, warm_up=1)
+    return {int(together): median(times, 6) for together, times in found.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "together.json")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, out=RESULTS / "together.json", rounds=7).parse_args()
     torch.set_num_threads(1)
-    rows: list[list[Any]] = []
+    note = (
+        f"`python benchmarks/together.py`: {CAPTIONS} captions, images of 96 x 96, medians of {arguments.rounds} interleaved rounds; "
+        f"{machine()}."
+    )
+    columns = ["model", "s, image encoded per caption", "s, image encoded once per five captions", "ratio"]
+    table = Table(arguments.out, columns, note)
     for name in MODELS:
         found = measure(name, arguments.rounds)
-        rows.append([name, round(found[1], 3), round(found[5], 3), round(found[5] / found[1], 2)])
-        print(rows[-1], flush=True)
-    note = (
-        f"`python benchmarks/together.py`: {CAPTIONS} captions, images of 96 x 96, medians of {arguments.rounds} interleaved rounds; one "
-        f"thread, {platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
-    )
-    write(arguments.out, ["model", "s, image encoded per caption", "s, image encoded once per five captions", "ratio"], rows, note)
+        table.add([name, round(found[1], 3), round(found[5], 3), round(found[5] / found[1], 2)])
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-from peers import DATA, Amount, Setting, describe, ensure_data, in_turns, ratio, spread, updates_of, write_result
+from harness import RESULTS, in_turns, options, read
+from peers import DATA, Amount, Setting, describe, ensure_data, ratio, spread, updates_of, write_result
 from transformer_contenders import DECODERS, TRAINERS, Decoding
 
 PARTS = ("training", "loss", "decoding")
@@ -59,7 +59,7 @@ def measure_training(settings: dict[str, Setting], updates: dict[str, int], argu
         setting = settings[name]
         return TRAINERS[name][1](setting, setting.work / "runs" / f"window-{name}", Amount(arguments.warmup, updates[name], seed=turn))
 
-    windows = in_turns("train", {name: functools.partial(train, name) for name in settings}, arguments.rounds)
+    windows = in_turns({name: functools.partial(train, name) for name in settings}, arguments.rounds, title="train")
     rates = {name: [found["tokens_per_second"] for found in each] for name, each in windows.items()}
     unit = "target tokens/s, end of sentence counted, padding not"
     return {"unit": unit, "warmup_updates": arguments.warmup, "windows": windows, **spread(rates), "ratios": ratios(rates, TRAINING_PAIRS)}
@@ -80,7 +80,7 @@ def measure_loss(settings: dict[str, Setting], updates: int, seed: int) -> dict[
 def measure_search(decoding: Decoding, names: list[str], beam_size: int, rounds: int) -> dict[str, Any]:
     """Decode the test set in turns, all with the weights of one run."""
     contenders = {name: functools.partial(lambda name, turn: decoding.measure(name, beam_size), name) for name in names}
-    windows = in_turns(f"decode {search_name(beam_size)}", contenders, rounds)
+    windows = in_turns(contenders, rounds, title=f"decode {search_name(beam_size)}")
     rates = {name: [found["sentences_per_second"] for found in each] for name, each in windows.items()}
     part: dict[str, Any] = {"windows": windows, **spread(rates), "ratios": ratios(rates, DECODING_PAIRS)}
     if "regard" in names:  # the share of translations that are Regard's in float32, letter for letter
@@ -97,13 +97,11 @@ def search_name(beam_size: int) -> str:
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options(__doc__, out=RESULTS / "transformer_speed.json", threads=2)
     parser.add_argument("--multi30k", type=Path, help="folder with train.en.gz, val.de.gz, test_2016_flickr.en.gz, ... (raw text)")
     parser.add_argument("--regard-python", default=sys.executable, help="the Python that has regard, transformers and ctranslate2")
     parser.add_argument("--eole-python", help="the Python that has eole; absent: left out")
     parser.add_argument("--work", type=Path, default=Path("runs/transformer_peers"), help="folder for data, configurations, runs, logs")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/transformer_speed.json"), help="the result file")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=0, help="training windows of each contender; 0: none")
     parser.add_argument("--warmup", type=int, default=3, help="updates of a window that are not counted, and updates between log lines")
     default = ["regard=30", "regard-bf16=45", "eole=21", "marian=21", "marian-bf16=30"]
@@ -132,7 +130,7 @@ def main() -> None:
     make = functools.partial(Setting, work=arguments.work, threads=arguments.threads)
     trainers = [name for name in TRAINERS if name in arguments.trainers and pythons[name]]
     settings = {name: make(python=pythons[name], kind=TRAINERS[name][0]) for name in trainers}
-    result: dict[str, Any] = json.loads(arguments.out.read_text("utf-8")) if arguments.out.exists() else {}
+    result: dict[str, Any] = read(arguments.out)
     packages = {"regard": ours, "transformers": ours, "ctranslate2": ours}
     about = describe("transformer_peers.py", packages | ({"eole": arguments.eole_python} if arguments.eole_python else {}))
     about |= {"threads": arguments.threads}

@@ -19,23 +19,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
+from harness import Table, in_turns, machine, median, options, peak, seconds
 from torch import nn
 
 import regard
 
 WAYS = ("plain", "watch", "eager")
-MEGABYTE = 2**20
 
 
 class Family(NamedTuple):
@@ -135,17 +131,13 @@ def eager_weights(output: Any) -> list[torch.Tensor]:
 def times(family: Family, repeats: int) -> dict[str, Any]:
     """Return milliseconds by way, whether outputs are the same, the calls recorded, and the largest difference of weights."""
     ways = [way for way in WAYS if way != "eager" or family.eager]
-    spent: dict[str, list[float]] = {way: [] for way in ways}
     outputs: dict[str, Any] = {}
-    for number in range(repeats + 1):
-        for way in ways:
-            choose(family, way)
-            begun = time.perf_counter()
-            output, seen = forward(family, way)
-            if number:  # the first one fills caches
-                spent[way].append(1000 * (time.perf_counter() - begun))
-            else:
-                outputs[way] = output, seen
+
+    def measure(way: str) -> float:
+        choose(family, way)
+        return 1000 * seconds(lambda: outputs.update({way: forward(family, way)}))
+
+    spent = in_turns({way: lambda _, way=way: measure(way) for way in ways}, repeats, warm_up=1)
     seen = outputs["watch"][1]
     difference = None
     if family.eager:
@@ -153,28 +145,17 @@ def times(family: Family, repeats: int) -> dict[str, Any]:
         difference = max((call.weights - weights).abs().max().item() for call, weights in pairs)
     same = torch.equal(states(outputs["watch"][0]), states(outputs["plain"][0]))
     return {
-        "ms": {way: statistics.median(found) for way, found in spent.items()},
+        "ms": {way: median(found, 3) for way, found in spent.items()},
         "same": same,
         "calls": len(seen),
         "difference": difference,
     }
 
 
-def status(field: str) -> int:
-    """Return a figure of this process in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
-
-
 def memory(family: Family, way: str) -> float:
-    """Return the bytes that a pass needs above what the process holds before it, in megabytes; the process has run nothing else."""
+    """Return the MiB that a pass needs above what the process holds before it; the process has run nothing else."""
     choose(family, way)
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
-    before = status("VmRSS")
-    kept = forward(family, way)
-    peak = status("VmHWM")
-    del kept
-    return (peak - before) / MEGABYTE
+    return peak(lambda: forward(family, way))
 
 
 def child(name: str, arguments: argparse.Namespace, way: str | None = None) -> Any:
@@ -194,11 +175,7 @@ def row(name: str, arguments: argparse.Namespace) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=128, help="tokens; an image has 197")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = options(__doc__, batch=8, length=128, repeats=7)
     parser.add_argument("--only", nargs="*", choices=FAMILIES, default=list(FAMILIES), help="families")
     parser.add_argument("--family", choices=FAMILIES, help=argparse.SUPPRESS)
     parser.add_argument("--memory", choices=WAYS, help=argparse.SUPPRESS)
@@ -208,18 +185,16 @@ def main() -> None:
         found = memory(family, arguments.memory) if arguments.memory else {**times(family, arguments.repeats), "expected": family.calls}
         print(json.dumps(found))
         return
-    if arguments.out is None:
-        parser.error("--out: say where the table goes")
-    rows = [row(name, arguments) for name in arguments.only]
     columns = ["model", *(f"{way}, ms" for way in WAYS), *(f"{way}, MB" for way in WAYS)]
     columns += ["output the same, bit for bit", "calls seen", "largest difference from eager weights"]
     note = (
         f"`python benchmarks/watch.py`: a forward pass of {arguments.batch} x {arguments.length} tokens (ViT: 224 x 224 pixels), "
         f"random weights, float32, medians of {arguments.repeats}. MB are peak memory above that of the process before the pass, "
-        f"with what is returned. {platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}."
+        f"with what is returned. {machine(None, 'transformers')}."
     )
-    arguments.out.write_text(json.dumps({"columns": columns, "rows": rows, "note": note}, indent=1) + "\n", encoding="utf-8")
+    table = Table(arguments.out, columns, note)
+    for name in arguments.only:
+        table.add(row(name, arguments))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,12 @@ recommendation that another row of its table is ahead of, or that rests on a ver
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
-from multi30k import ROOT, write
+from harness import RESULTS, options, read, write
 
-RESULTS = ROOT / "docs" / "results"
 COUNTS = ("no", "one", "two", "three", "four", "five")
 REGULAR, MEANS, FEATURES = "regular attention", "areas, Eq. 3 and 4", "areas, Eq. 9"
 # Verdicts that a recommendation may rest on.
@@ -31,9 +28,9 @@ def value(table: str, row: str | Sequence[str], column: str) -> Any:
     Raises:
         SystemExit: there is no such table, row or column; names it.
     """
-    found = json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8"))
+    found = read(RESULTS / f"{table}.json")
     wanted = [row] if isinstance(row, str) else list(row)
-    rows = [cells for cells in found["rows"] if [str(cell) for cell in cells[: len(wanted)]] == wanted]
+    rows = [cells for cells in found.get("rows", []) if [str(cell) for cell in cells[: len(wanted)]] == wanted]
     if not rows or column not in found["columns"]:
         raise SystemExit(f"{table}.json: no row {wanted} with a column {column!r}")
     return rows[0][found["columns"].index(column)]
@@ -152,7 +149,7 @@ def transformer_translation() -> list[list[str]]:
 def alignments() -> list[str]:
     """Return the row on alignments."""
     own, sets = "general, input feeding", ("letters backwards", "letters in order", "dates")
-    table = json.loads((RESULTS / "study_generated.json").read_text(encoding="utf-8"))
+    table = read(RESULTS / "study_generated.json")
     names = [row[1] for row in table["rows"] if row[0] == sets[0] and row[1] != "no attention"]
     errors = {name: mean([number("study_generated", (data, name), "AER") for data in sets]) for name in names}
     best = min(errors, key=lambda name: errors[name])
@@ -266,12 +263,12 @@ def language() -> list[list[str]]:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    arguments = options(__doc__, out=RESULTS / "which_attention.json").parse_args()
     note = (
         "`python benchmarks/which_attention.py` computes every number from the table that its row links, and refuses a recommendation "
         "that is behind in that table."
     )
-    write(RESULTS / "which_attention.json", ["use case", "recommendation", "gain", "evidence"], rows(), note)
+    write(arguments.out, ["use case", "recommendation", "gain", "evidence"], rows(), note)
 
 
 if __name__ == "__main__":

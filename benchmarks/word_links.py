@@ -9,15 +9,12 @@ each, and measures the alignment error rate on 1,000 test pairs. A finished trai
 
 from __future__ import annotations
 
-import argparse
-import platform
 import statistics
 from pathlib import Path
 
 import torch
-from multi30k import ROOT, write
+from harness import RESULTS, Table, machine, options
 
-import regard
 from regard.config import load_config
 from regard.data.parallel import read_pairs
 from regard.metrics import alignment_error_rate, exact_match
@@ -81,27 +78,23 @@ def measure(work: Path, data: str, model: str, seed: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure all, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, out=RESULTS / "word_links.json", seeds=3)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows, runs = [], []
+    note = (
+        "`python benchmarks/word_links.py`: alignment error rate in % on 1,000 pairs, mean over the seeds (smallest to largest). "
+        "Effect: what leaving out the linked token takes from the log-probability, as a share of the most that one token takes; "
+        f"{machine()}."
+    )
+    table = Table(given.out, COLUMNS, note, key=2)
     for data in VOCABULARY:
         if not (given.work / data).exists():
             generate(data, given.work / data, train=10_000, test=1_000, seed=1)
         for model in MODELS:
             found = [{"seed": seed, **measure(given.work, data, model, seed)} for seed in range(1, given.seeds + 1)]
-            runs += [{"data": data, "model": model, **figures} for figures in found]
             shown = [_range([figures[name] for figures in found]) for name in ("exact", "mean", "chosen", "leave-one-out", "effect")]
-            rows.append([data, model, given.seeds, *shown])
-            print(rows[-1], flush=True)
-    note = (
-        "`python benchmarks/word_links.py`: alignment error rate in % on 1,000 pairs, mean over the seeds (smallest to largest). "
-        "Effect: what leaving out the linked token takes from the log-probability, as a share of the most that one token takes; "
-        f"{platform.machine()}, torch {torch.__version__}, regard {regard.__version__}."
-    )
-    write(ROOT / "docs" / "results" / "word_links.json", COLUMNS, rows, note, runs=runs)
+            table.add([data, model, given.seeds, *shown], found)
 
 
 def _range(values: list[float]) -> str:

@@ -1,0 +1,105 @@
+"""The harness of the benchmarks; every script starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
+# In one process: nearly all the time of one goes into importing torch.
+HELP_OF_ALL = """
+import contextlib, io, runpy, sys
+for script in sys.argv[1:]:
+    sys.argv, said, code = [script, "--help"], io.StringIO(), None
+    with contextlib.redirect_stdout(said):
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as leaving:
+            code = leaving.code
+    if code or "usage:" not in said.getvalue():
+        print(script, code)
+"""
+WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+import harness
+
+def prepare(name, what):
+    kept = []
+    return lambda: kept.append(bytearray(int(what))) or kept
+
+if not harness.serve(prepare):
+    worker = harness.Worker("any", 1)
+    assert worker.ask("prepare", 5 * 2**20) == 0.0
+    print(worker.ask("peak"), worker.ask("warm"), worker.ask("go"))
+    worker.close()
+"""
+
+
+@pytest.fixture(scope="module")
+def harness() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        import harness
+
+        yield harness
+
+
+def test_every_script_with_a_command_line_starts() -> None:
+    scripts = [
+        str(path) for path in sorted(FOLDER.glob("*.py")) if "options(" in path.read_text(encoding="utf-8") and path.stem != "harness"
+    ]
+    assert len(scripts) > 29
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL, *scripts], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+
+
+def test_contenders_take_turns_and_warm_up_is_not_counted(harness: ModuleType) -> None:
+    seen: list[tuple[str, int]] = []
+    found = harness.in_turns({name: lambda number, name=name: seen.append((name, number)) or number for name in "AB"}, 2, warm_up=1)
+    assert seen == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("A", 2), ("B", 2)]
+    assert found == {"A": [1, 2], "B": [1, 2]}
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios_not_the_ratio_of_medians(harness: ModuleType) -> None:
+    assert harness.ratio([2.0, 9.0, 5.0], [1.0, 3.0, 10.0]) == (2.0, 0.5, 3.0)
+
+
+def test_a_spread_has_its_ends_where_there_are_several(harness: ModuleType) -> None:
+    assert harness.spread([3.0], 1) == "3.0"
+    assert harness.spread([3.0, 1.0, 7.0], 1) == "3.0 (1.0-7.0)"
+    assert harness.spread([3.0, 1.0], 2, "{} [{}, {}]") == "2.00 [1.00, 3.00]"
+
+
+def test_a_table_is_whole_after_each_row_and_goes_on_with_the_rows_its_file_holds(harness: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "table.json"
+    harness.Table(path, ["what", "how", "s"], "here", key=2).add(["a", "x", 1.5], {"raw": 1})
+    first = json.loads(path.read_text(encoding="utf-8"))
+    assert first == {"columns": ["what", "how", "s"], "rows": [["a", "x", 1.5]], "note": "here", "results": [{"raw": 1}]}
+    again = harness.Table(path, ["what", "how", "s"], "here", key=2)
+    again.add(["a", "y", 2.5], {"raw": 2})
+    again.add(["a", "x", 3.5], {"raw": 3})
+    held = harness.read(path)
+    assert held["rows"] == [["a", "x", 3.5], ["a", "y", 2.5]]
+    assert held["results"] == [{"raw": 3}, {"raw": 2}]
+    harness.Table(path, ["what", "how", "s"], "on another machine", key=2).add(["a", "y", 4.5])
+    assert harness.read(path)["rows"] == [["a", "y", 4.5]]
+
+
+def test_a_worker_measures_the_memory_and_the_time_of_what_it_prepared(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(WORKER.format(folder=str(FOLDER)), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    peak, *times = map(float, done.stdout.split())
+    assert 4.5 < peak < 9
+    assert min(times) > 0
