@@ -114,7 +114,7 @@ def test_listing_asks_whether_somebody_reads(monkeypatch: pytest.MonkeyPatch, te
     monkeypatch.setattr(out, "isatty", lambda: terminal)
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setenv("COLUMNS", "100")
-    info.list_(info.ListedTable.mechanisms)
+    info.list_("mechanisms")
     assert out.buffer.getvalue().decode().splitlines()[: len(lines)] == lines  # type: ignore[attr-defined]
 
 

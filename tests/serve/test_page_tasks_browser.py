@@ -13,8 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification import Classifier
-from regard.tasks.entailment import Entailer
+from regard.tasks.classification import Classifier, Entailer
 from tests.serve.driver import Server, Site, hosted, serving
 from tests.tasks.tiny_sentences import untrained
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture

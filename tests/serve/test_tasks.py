@@ -18,7 +18,6 @@ from PIL import Image
 from regard.config.captioning import FeaturesConfig
 from regard.errors import ConfigError
 from regard.serve.endpoints import DecodingRequest, ServedModel
-from regard.serve.endpoints_captioning import CaptionEndpoint
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import CHECKED, TELLING
 from regard.serve.limits import Limits
@@ -26,8 +25,7 @@ from regard.serve.openapi import STATUSES, describe_api
 from regard.serve.routes import TASKS, endpoints, open_models
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification import Classifier
-from regard.tasks.entailment import Entailer
+from regard.tasks.classification import Classifier, Entailer
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
 from tests.serve.test_json_schema import keywords
@@ -250,7 +248,7 @@ def test_an_image_too_large_is_refused_before_it_is_read(captioning: Site) -> No
 
 def test_an_image_that_cannot_be_read_costs_the_others_of_its_batch_nothing(captioner: Captioner, captioner_folder: Path) -> None:
     good = [path.read_bytes() for path in images(captioner_folder)[:2]]
-    job = CaptionEndpoint([ServedModel("a", captioner)], Limits())
+    job = endpoints([ServedModel("a", captioner)], Limits())[0]
     answers = job.compute(DecodingRequest(0, captioner.run.config.decoding), [b"no", good[0], png(60_000, 60_000), good[1], b""])
     assert [isinstance(answer, HTTPError) for answer in answers] == [True, False, True, False, True]
     alone = [job.compute(DecodingRequest(0, captioner.run.config.decoding), [data])[0] for data in good]
@@ -270,7 +268,7 @@ def test_hard_attention_draws_for_each_image_as_if_it_came_alone(captioner: Capt
 
     own = Counted(captioner.run._replace(config=captioner.run.config.model_copy(update={"model": hard})))
     data = images(captioner_folder)[0].read_bytes()
-    answers = CaptionEndpoint([ServedModel("a", own)], Limits()).compute(DecodingRequest(0, own.run.config.decoding), [data] * 3)
+    answers = endpoints([ServedModel("a", own)], Limits())[0].compute(DecodingRequest(0, own.run.config.decoding), [data] * 3)
     assert (len(set(answers)), calls) == (1, [1, 1, 1])
 
 
@@ -348,6 +346,6 @@ def test_a_captioner_that_reads_features_is_refused_at_the_start(
     config = captioner.run.config
     model = config.model.model_copy(update={"encoder": FeaturesConfig(grid=(2, 2), dim=3)})
     own = Captioner(captioner.run._replace(config=config.model_copy(update={"model": model})))
-    monkeypatch.setitem(TASKS, "captioning", TASKS["captioning"]._replace(open=lambda folder: own))
+    monkeypatch.setattr("regard.serve.routes.open_any", lambda folder: own)
     with pytest.raises(ConfigError, match="reads features computed beforehand; an image that is sent has none"):
         open_models([captioner_folder])

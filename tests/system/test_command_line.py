@@ -77,11 +77,11 @@ def test_a_list_fits_a_terminal_and_is_whole_in_a_pipe(table: str, monkeypatch: 
     monkeypatch.setattr(info, "write_line", found.append)
     monkeypatch.setattr(info, "terminal_width", lambda: 80)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    info.list_(info.ListedTable(table))
+    info.list_(table)
     assert max(map(len, found)) <= 80
     narrow = " ".join(" ".join(found).replace("# ", "").split())
     found.clear()
-    info.list_(info.ListedTable(table), wide=True)
+    info.list_(table, wide=True)
     if table == "settings":
         assert " ".join(" ".join(found).replace("# ", "").split()) == narrow
         assert max(map(len, found)) > 80

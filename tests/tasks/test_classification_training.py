@@ -13,11 +13,10 @@ import pytest
 from regard.config import ClassificationConfig, EntailmentConfig, load_config
 from regard.data.labelled import LabelledExample, LabelledFile
 from regard.errors import CheckpointError, ConfigError, DataError, RegardError
-from regard.tasks.classification import Classifier
+from regard.tasks.classification import Classifier, Entailer, split_pair
 from regard.tasks.classification_evaluation import describe_label_comparison, describe_labels, evaluate_labels
 from regard.tasks.classification_prediction import label_texts
 from regard.tasks.classification_training import RUN_FILES, encode_labelled, measure_labels, open_sentence_run, read_labelled_file
-from regard.tasks.entailment import Entailer, split_pair
 from regard.tasks.explain import describe_explanation, explain_run
 from regard.tasks.faithfulness import measure_faithfulness
 from regard.tasks.hop_attention import example_records, hop_overlap, label_records, line_records, words_by_label

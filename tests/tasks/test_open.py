@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import regard
-from regard.config.load import TASKS
+from regard.config import load
 from regard.errors import CheckpointError
 from regard.tasks import Captioner, Classifier, Entailer, LanguageModel, Translator
-from regard.tasks.open import OPEN
+from regard.tasks.table import TASKS
 
 
 def test_a_run_is_opened_by_its_task_and_used(run_folder: Path) -> None:
@@ -21,9 +21,9 @@ def test_a_run_is_opened_by_its_task_and_used(run_folder: Path) -> None:
 
 
 def test_every_task_can_be_opened() -> None:
-    assert set(OPEN) == set(TASKS)
+    assert set(TASKS) == set(load.TASKS)
     kinds = {"translation": Translator, "captioning": Captioner, "classification": Classifier, "entailment": Entailer, "lm": LanguageModel}
-    assert {task: call.__self__ for task, call in OPEN.items()} == kinds
+    assert {name: task.open.__self__ for name, task in TASKS.items()} == kinds
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

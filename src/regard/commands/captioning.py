@@ -1,4 +1,4 @@
-"""The verbs `regard train captioning` and `regard caption`."""
+"""The verb `regard caption`."""
 
 from __future__ import annotations
 
@@ -12,58 +12,19 @@ from regard import progress
 from regard.commands.options import (
     BatchSize,
     Beam,
-    Config,
-    From,
     HardMode,
     LengthPenalty,
     MaxLength,
-    Out,
-    Overrides,
-    PrintConfig,
     RunFolder,
 )
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_message
-from regard.commands.train import run_training, settings_for, training
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.data.images import ImageSource
 
 commands = typer.Typer()
-
-
-@training.command("captioning")
-def train_captioning(
-    overrides: Overrides = None,
-    out: Out = None,
-    config: Config = None,
-    start: From = None,
-    captions: Annotated[str | None, typer.Option(help="captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption")] = None,
-    images: Annotated[str | None, typer.Option(help="folder or tar of the images; without, the folder of the captions")] = None,
-    split: Annotated[str | None, typer.Option(help="part to train on: a Karpathy split, or a file of image names")] = None,
-    valid_captions: Annotated[str | None, typer.Option(help="validation captions; without, the same file")] = None,
-    valid_images: Annotated[str | None, typer.Option(help="validation images; without, the same folder or tar")] = None,
-    valid_split: Annotated[str | None, typer.Option(help="part to validate on; without, some images are held out")] = None,
-    features: Annotated[str | None, typer.Option(help="features of all images, computed beforehand (model.encoder.type=features)")] = None,
-    print_config: PrintConfig = False,
-) -> None:
-    """Train a model that describes images."""
-    files = {
-        "captions": captions,
-        "images": images,
-        "split": split,
-        "valid_captions": valid_captions,
-        "valid_images": valid_images,
-        "valid_split": valid_split,
-        "features": features,
-    }
-    from regard.config import CaptioningConfig
-
-    settings = settings_for(CaptioningConfig, config, overrides, files, print_config, start=start)
-    from regard.tasks.captioning_training import train_captioning as train
-
-    run_training(train, settings, out)
 
 
 @commands.command()
@@ -100,7 +61,7 @@ def caption(
     if awaits + bool(images or (listing and not awaits)) + (features is not None) != 1:
         raise ConfigError("caption: give it images (files, folders, --list FILE), --list - for standard input, or --features FILE")
     captioner = Captioner.open(run)
-    captioner.choose(None if hard is None else hard.value)
+    captioner.choose(hard)
     torch.manual_seed(seed)
     changes = {"beam_size": beam_size, "length_penalty": length_penalty, "max_length": max_length, "batch_size": batch_size}
     decoding = with_options(captioner.run.config.decoding, changes)

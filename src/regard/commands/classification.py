@@ -1,4 +1,4 @@
-"""The verbs of labelled sentences: `regard train classification` and `entailment`, `regard classify`, `entail` and `explain`."""
+"""The verbs of labelled sentences: `regard classify`, `entail` and `explain`."""
 
 from __future__ import annotations
 
@@ -11,67 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.commands.options import Config, Files, From, JsonInput, Out, Overrides, PrintConfig, RunFolder
+from regard.commands.options import Files, JsonInput, RunFolder
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
-from regard.commands.train import run_training, settings_for, training
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.commands.streaming import InputItem
-    from regard.config import ClassificationConfig, EntailmentConfig
     from regard.tasks.classification_prediction import LabelPrediction
 
 commands = typer.Typer()
 
-Train = Annotated[str | None, typer.Option(help="labelled examples: .jsonl, .tsv, or lines of a label and a text (.gz too)")]
-Valid = Annotated[str | None, typer.Option(help="validation examples; without, some training examples are held out")]
-Test = Annotated[str | None, typer.Option(help="measure the trained run on these examples at the end")]
-Vectors = Annotated[str | None, typer.Option(help="word vectors to start from: the text format of GloVe and word2vec (.gz too)")]
 JsonLines = Annotated[bool, typer.Option("--json", help="one JSON object a line: the label and the probability of each")]
 Timing = Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")]
-
-
-@training.command("classification")
-def train_classification(
-    overrides: Overrides = None,
-    out: Out = None,
-    config: Config = None,
-    start: From = None,
-    train: Train = None,
-    valid: Valid = None,
-    test: Test = None,
-    vectors: Vectors = None,
-    print_config: PrintConfig = False,
-) -> None:
-    """Train a model that labels sentences."""
-    from regard.config import ClassificationConfig
-
-    settings = settings_for(
-        ClassificationConfig, config, overrides, {"train": train, "valid": valid, "vectors": vectors}, print_config, start=start
-    )
-    _train(settings, out, test)
-
-
-@training.command("entailment")
-def train_entailment(
-    overrides: Overrides = None,
-    out: Out = None,
-    config: Config = None,
-    start: From = None,
-    train: Train = None,
-    valid: Valid = None,
-    test: Test = None,
-    vectors: Vectors = None,
-    print_config: PrintConfig = False,
-) -> None:
-    """Train a model that labels pairs of a premise and a hypothesis."""
-    from regard.config import EntailmentConfig
-
-    settings = settings_for(
-        EntailmentConfig, config, overrides, {"train": train, "valid": valid, "vectors": vectors}, print_config, start=start
-    )
-    _train(settings, out, test)
 
 
 @commands.command()
@@ -97,7 +49,7 @@ def entail(
     timing: Timing = False,
 ) -> None:
     """Label each line of a premise, a tab and a hypothesis: one label out for each line in, always; any other line gives an empty line."""
-    from regard.tasks.entailment import Entailer, Pair, split_pair
+    from regard.tasks.classification import Entailer, Pair, split_pair
 
     entailer = Entailer.open(run)
 
@@ -141,16 +93,6 @@ def explain(
     if output is not None:
         save_records(found.records, output)
         write_line(f"{output}: {len(found.records)} labels")
-
-
-def _train(settings: ClassificationConfig | EntailmentConfig, out: Path | None, test: str | None) -> None:
-    from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
-    from regard.tasks.classification_training import open_sentence_run, read_labelled_file, train_sentence_classifier
-
-    examples = None if test is None else read_labelled_file(settings, test)
-    run_training(train_sentence_classifier, settings, out)
-    if examples is not None and out is not None:
-        describe_labels(evaluate_labels(open_sentence_run(out, type(settings)), examples), write_line)
 
 
 def _write_labels(

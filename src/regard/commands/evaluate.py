@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -107,8 +107,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     from regard.tasks.translation_prediction import Translator
 
     pairs = read_pairs(given["--source"], given["--target"])
-    unit: Literal["word", "character"] = (given["--link-unit"] or LinkUnit.word).value
-    known = read_links(given["--links"], unit) if given["--links"] is not None else None
+    known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
     other = Translator.open(baseline) if baseline is not None else None

@@ -32,7 +32,7 @@ def demo(out: Annotated[Path, typer.Option(help="folder for everything it writes
 
 @commands.command("list")
 def list_(
-    table: Annotated[ListedTable, typer.Argument(help="what to list")] = ListedTable.mechanisms,
+    table: Annotated[ListedTable, typer.Argument(help="what to list")] = "mechanisms",
     task: Annotated[str, typer.Option(help="with settings: of which task")] = "translation",
     wide: Annotated[bool, typer.Option("--wide", help="one line each, however long, on a terminal too, as in a pipe")] = False,
 ) -> None:
@@ -45,11 +45,11 @@ def list_(
     # A reader gets paragraphs, a program one line each.
     columns = terminal_width() if sys.stdout.isatty() and not wide else None
     match table:
-        case ListedTable.mechanisms:
+        case "mechanisms":
             lines: Iterable[str] = mechanism_table(columns)
-        case ListedTable.tasks:
+        case "tasks":
             lines = list(TASKS)
-        case ListedTable.settings:
+        case "settings":
             lines = (part for line in setting_lines(TASKS[task]) for part in _folded(line, columns))
     for line in lines:
         write_line(line)

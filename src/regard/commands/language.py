@@ -1,44 +1,24 @@
-"""The verbs `regard train lm` and `regard generate`, which also writes the generated sets."""
+"""The verb `regard generate`, which also writes the generated sets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
 from regard import progress
-from regard.commands.options import Config, From, GeneratedSet, JsonInput, Out, Overrides, PrintConfig, refuse
+from regard.commands.options import GeneratedSet, JsonInput, refuse
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_line, write_message
-from regard.commands.train import run_training, settings_for, training
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.tasks.language_prediction import Continuation
 
 commands = typer.Typer()
-GENERATED_SETS = ", ".join(GeneratedSet)
-
-
-@training.command("lm")
-def train_language(
-    overrides: Overrides = None,
-    out: Out = None,
-    config: Config = None,
-    start: From = None,
-    text: Annotated[str | None, typer.Option(help="training text (.gz too)")] = None,
-    valid_text: Annotated[str | None, typer.Option(help="validation text; without, the last lines are held out")] = None,
-    print_config: PrintConfig = False,
-) -> None:
-    """Train a model that tells how likely a text is, and continues it."""
-    from regard.config import LanguageConfig
-
-    settings = settings_for(LanguageConfig, config, overrides, {"text": text, "valid_text": valid_text}, print_config, start=start)
-    from regard.tasks.language_training import train_language as train
-
-    run_training(train, settings, out)
+GENERATED_SETS = ", ".join(get_args(GeneratedSet))
 
 
 @commands.command()
@@ -63,12 +43,12 @@ def generate(
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
     searching = {"--max-length": max_length, "--beam-size": beam_size, "--n-best": n_best, "--batch-size": batch_size}
     writing = {"--out": out, "--count": count, "--test": test}
-    if what in list(GeneratedSet):
+    if what in get_args(GeneratedSet):
         refuse(
             {**drawing, **searching, "--sample": sample or None, "--json": json_lines or None, "--json-input": json_input or None},
             f"{what} is a set",
         )
-        _write_set(GeneratedSet(what), out, count, test, seed)
+        _write_set(cast(GeneratedSet, what), out, count, test, seed)
         return
     if not Path(what).is_dir():
         raise ConfigError(f"{what}: expected a run folder or one of the sets {GENERATED_SETS}")
@@ -119,7 +99,7 @@ def _write_set(kind: GeneratedSet, out: Path | None, count: int | None, test: in
 
     if out is None:
         raise ConfigError("--out FOLDER: needed, where the set goes")
-    with progress.stage(f"Generating {kind.value}"):
-        paths = write_set(kind.value, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed)
+    with progress.stage(f"Generating {kind}"):
+        paths = write_set(kind, out, train=count or 10_000, test=test or 1_000, seed=1 if seed is None else seed)
     for path in paths:
         write_line(str(path))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from regard.errors import ConfigError
+
+DecodingPrecision = Literal["float32", "bfloat16"]
+LinkUnit = Literal["word", "character"]
+GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes"]
+HardMode = Literal["sample", "argmax", "expected"]
+ListedTable = Literal["mechanisms", "tasks", "settings"]
+Device = Literal["cpu", "cuda"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
 Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="files of lines; without, standard input")]
@@ -42,50 +48,3 @@ def refuse(options: Mapping[str, object], reason: str) -> None:
     """
     if given := [name for name, value in options.items() if value is not None]:
         raise ConfigError(f"{', '.join(given)}: {reason}")
-
-
-class DecodingPrecision(StrEnum):
-    """Precision of the matrix products in decoding."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
-class LinkUnit(StrEnum):
-    """What the numbers of a links file count."""
-
-    word = "word"
-    character = "character"
-
-
-class GeneratedSet(StrEnum):
-    """The generated sets."""
-
-    dates = "dates"
-    copy = "copy"
-    reverse = "reverse"
-    sort = "sort"
-    scenes = "scenes"
-
-
-class HardMode(StrEnum):
-    """How hard attention chooses a cell."""
-
-    sample = "sample"
-    argmax = "argmax"
-    expected = "expected"
-
-
-class ListedTable(StrEnum):
-    """What can be listed."""
-
-    mechanisms = "mechanisms"
-    tasks = "tasks"
-    settings = "settings"
-
-
-class Device(StrEnum):
-    """What a model is trained on."""
-
-    cpu = "cpu"
-    cuda = "cuda"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -24,6 +23,7 @@ MOST_TO_CHOOSE = 10_000
 Source = Annotated[
     Path | None, typer.Option(help="translation: sources, one a line (.gz too); without, standard input: source, tab, target")
 ]
+LinkMethod = Literal["attention", "leave-one-out"]
 Target = Annotated[Path | None, typer.Option(help="translation: targets, line by line with the sources")]
 JsonPairs = Annotated[
     bool,
@@ -32,13 +32,6 @@ JsonPairs = Annotated[
         help='read JSON objects, {"id": ..., "source": "...", "target": "..."} ("text" for a language model); answer with JSON',
     ),
 ]
-
-
-class LinkMethod(StrEnum):
-    """Where word links come from."""
-
-    attention = "attention"
-    leave_one_out = "leave-one-out"
 
 
 class WordLinks(NamedTuple):
@@ -120,10 +113,10 @@ def align(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
-    unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = LinkUnit.word,
+    unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = "word",
     method: Annotated[
         LinkMethod, typer.Option(help="the attention, or what leaving out each source token changes (slower, often better)")
-    ] = LinkMethod.attention,
+    ] = "attention",
     choose: Annotated[
         bool, typer.Option("--choose", help="choose the attention that gives links by these pairs, and store it with the run")
     ] = False,
@@ -149,7 +142,7 @@ def align(
         write_message(f"links come from {choice}: {choice.effect:.0%} of the largest effect of leaving out one token")
 
     def link(pairs: list[tuple[str, str]]) -> Iterator[WordLinks]:
-        found: list[Links] = find_links(opened, pairs, unit=unit.value, method=method.value)
+        found: list[Links] = find_links(opened, pairs, unit=unit, method=method)
         return (WordLinks(sorted(links), format_links(links)) for links in found)
 
     _, bad = answer_lines(chunks, _pair_reader(source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input)

@@ -41,7 +41,7 @@ def _options(function: Callable[..., None]) -> list[Any]:
 
 def _device(value: Device | None) -> None:
     if value is not None:
-        os.environ["REGARD_DEVICE"] = value.value
+        os.environ["REGARD_DEVICE"] = value
 
 
 def _quiet(context: typer.Context, value: bool) -> None:

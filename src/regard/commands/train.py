@@ -1,68 +1,151 @@
-"""The verb `regard train`, which has a command for each task, and what they share."""
+"""The verb `regard train`, which has a command for each task."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.commands.options import Config, From, Out, Overrides, PrintConfig
 from regard.commands.terminal import write_line, write_message
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.config import RunConfig
-    from regard.training import TrainResult
 
 training = typer.Typer(
     help="Train a model; the same command resumes it. Exit code 143, 138 or 130 after SIGTERM, SIGUSR1 or Ctrl-C, when all is saved.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-AnyConfig = TypeVar("AnyConfig", bound="RunConfig")
+
+LABELLED = {
+    "train": "labelled examples: .jsonl, .tsv, or lines of a label and a text (.gz too)",
+    "valid": "validation examples; without, some training examples are held out",
+    "test": "measure the trained run on these examples at the end",
+    "vectors": "word vectors to start from: the text format of GloVe and word2vec (.gz too)",
+}
+COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
+    "captioning": (
+        "Train a model that describes images.",
+        {
+            "captions": "captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption",
+            "images": "folder or tar of the images; without, the folder of the captions",
+            "split": "part to train on: a Karpathy split, or a file of image names",
+            "valid_captions": "validation captions; without, the same file",
+            "valid_images": "validation images; without, the same folder or tar",
+            "valid_split": "part to validate on; without, some images are held out",
+            "features": "features of all images, computed beforehand (model.encoder.type=features)",
+        },
+    ),
+    "classification": ("Train a model that labels sentences.", LABELLED),
+    "entailment": ("Train a model that labels pairs of a premise and a hypothesis.", LABELLED),
+    "translation": (
+        "Train a model that translates sentences.",
+        {
+            "source": "training sources, one a line (.gz too); or one .jsonl or .tsv file of pairs",
+            "target": "training targets, line by line with the sources",
+            "valid_source": "validation sources; without, some training pairs are held out",
+            "valid_target": "validation targets",
+        },
+    ),
+    "lm": (
+        "Train a model that tells how likely a text is, and continues it.",
+        {"text": "training text (.gz too)", "valid_text": "validation text; without, the last lines are held out"},
+    ),
+}
+"""What the command of a task does, and the options that name files: settings under `data`, and `test`."""
+
+
+def _add_command(task: str, about: str, files: Mapping[str, str]) -> None:
+    def command(**given: Any) -> None:
+        _train(task, {name: given.pop(name) for name in files}, **given)
+
+    options: dict[str, Any] = {"overrides": Overrides, "out": Out, "config": Config, "start": From}
+    options |= {name: Annotated[str | None, typer.Option(help=text)] for name, text in files.items()}
+    options["print_config"] = PrintConfig
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False if kind is PrintConfig else None, annotation=kind)
+        for name, kind in options.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__, command.__doc__ = options, about
+    training.command(task)(command)
+
+
+for _task, _described in COMMANDS.items():
+    _add_command(_task, *_described)
+
+
+def _train(
+    task: str,
+    files: dict[str, str | None],
+    overrides: Sequence[str] | None,
+    out: Path | None,
+    config: Path | None,
+    start: Path | None,
+    print_config: bool,
+) -> None:
+    """Train, and tell how it ended.
+
+    Raises:
+        ConfigError: `out` is missing, or the settings do not fit.
+    """
+    test = files.pop("test", None)
+    settings: Any = settings_for(task, config, overrides, files, start=start)
+    if print_config:
+        from regard.config import dump_config
+
+        sys.stdout.write(dump_config(settings))
+        return
+    from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
+    from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+    from regard.tasks.table import TASKS
+    from regard.tasks.train import train_task
+
+    examples = None if test is None else read_labelled_file(settings, test)
+    if out is None:
+        raise ConfigError("--out RUN: needed, the folder the run goes to")
+    result = train_task(TASKS[task].training, settings, out)
+    if result.interrupted is not None:
+        write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
+        raise typer.Exit(128 + result.interrupted)
+    write_line(f"{result.step} updates ({result.reason}); model in {result.model}; sha256 of the last weights {result.weights_sha256}")
+    if examples is not None:
+        describe_labels(evaluate_labels(open_sentence_run(out), examples), write_line)
 
 
 def settings_for(
-    kind: type[AnyConfig],
-    config: Path | None,
-    overrides: Sequence[str] | None,
-    files: Mapping[str, str | None],
-    print_config: bool,
-    *,
-    start: Path | None = None,
-) -> AnyConfig:
-    """Return the settings of a command line; print them and leave when that is all that is asked for.
+    task: str, config: Path | None, overrides: Sequence[str] | None, files: Mapping[str, str | None], *, start: Path | None = None
+) -> RunConfig:
+    """Return the settings of a command line.
 
     Args:
-        kind: the configuration of the task.
+        task: its name.
         config: a YAML file, or None.
         overrides: `key.sub=value`.
         files: the `data` settings that have options of their own; None where not given.
-        print_config: print and leave.
         start: the run to go on from, or None. Its files are kept where no others are named.
 
     Raises:
         ConfigError: see `load_config`.
         CheckpointError: `start` is not a run of this task.
     """
-    from regard.config import dump_config, load_config
+    from regard.config import TASKS, load_config
 
+    kind, given = TASKS[task], {name: path for name, path in files.items() if path is not None}
     # A configuration file is a recipe of its own.
     base: dict[str, Any] | None = {"recipe": "auto"} if config is None and "recipe" in kind.model_fields else None
     if start is not None:
         from regard.tasks.fine_tuning import data_files, settings_from_run
 
-        named = {name for name, path in files.items() if path is not None} | set(_names_of_data(config, overrides or []))
-        base = settings_from_run(start, kind, keep_data=not named & set(data_files(kind)))
+        base = settings_from_run(start, kind, keep_data=not {*given, *_names_of_data(config, overrides or [])} & set(data_files(kind)))
     settings = load_config(config, overrides or [], base=base, kind=kind)
-    given = {name: path for name, path in files.items() if path is not None}
-    settings = settings.model_copy(update={"data": settings.data.model_copy(update=given)})
-    if print_config:
-        sys.stdout.write(dump_config(settings))
-        raise typer.Exit
-    return settings
+    return settings.model_copy(update={"data": settings.data.model_copy(update=given)})
 
 
 def _names_of_data(config: Path | None, overrides: Sequence[str]) -> list[str]:
@@ -71,18 +154,3 @@ def _names_of_data(config: Path | None, overrides: Sequence[str]) -> list[str]:
     data = {} if config is None else read_yaml(config).get("data")
     of_file = [str(name) for name in data] if isinstance(data, Mapping) else []
     return of_file + [item.partition("=")[0].removeprefix("data.") for item in overrides if item.startswith("data.")]
-
-
-def run_training(train: Callable[..., TrainResult], settings: RunConfig, out: Path | None) -> None:
-    """Train, and tell how it ended: `train` takes the settings and the folder.
-
-    Raises:
-        ConfigError: no folder is given.
-    """
-    if out is None:
-        raise ConfigError("--out RUN: needed, the folder the run goes to")
-    result = train(settings, out)
-    if result.interrupted is not None:
-        write_message(f"stopped by signal {result.interrupted} after update {result.step}; the same command resumes")
-        raise typer.Exit(128 + result.interrupted)
-    write_line(f"{result.step} updates ({result.reason}); model in {result.model}; sha256 of the last weights {result.weights_sha256}")

@@ -1,4 +1,4 @@
-"""The verbs `regard train translation` and `regard translate`."""
+"""The verb `regard translate`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,16 @@ import typer
 from regard.commands.options import (
     BatchSize,
     Beam,
-    Config,
     DecodingPrecision,
     EnsembleRuns,
     Files,
-    From,
     JsonInput,
     LengthPenalty,
     MaxLength,
-    Out,
-    Overrides,
-    PrintConfig,
     RunFolder,
 )
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
 from regard.commands.terminal import write_message
-from regard.commands.train import run_training, settings_for, training
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,28 +31,6 @@ if TYPE_CHECKING:
     from regard.tasks.translation_prediction import Translation
 
 commands = typer.Typer()
-
-
-@training.command("translation")
-def train_translation(
-    overrides: Overrides = None,
-    out: Out = None,
-    config: Config = None,
-    start: From = None,
-    source: Annotated[str | None, typer.Option(help="training sources, one a line (.gz too); or one .jsonl or .tsv file of pairs")] = None,
-    target: Annotated[str | None, typer.Option(help="training targets, line by line with the sources")] = None,
-    valid_source: Annotated[str | None, typer.Option(help="validation sources; without, some training pairs are held out")] = None,
-    valid_target: Annotated[str | None, typer.Option(help="validation targets")] = None,
-    print_config: PrintConfig = False,
-) -> None:
-    """Train a model that translates sentences."""
-    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
-    from regard.config import TranslationConfig
-
-    settings = settings_for(TranslationConfig, config, overrides, files, print_config, start=start)
-    from regard.tasks.translation_training import train_translation as train
-
-    run_training(train, settings, out)
 
 
 @commands.command()
@@ -107,7 +79,7 @@ def translate(
         coverage_penalty=coverage_penalty,
         no_repeat_ngram_size=no_repeat_ngram_size,
         replace_unknown=replace_unknown,
-        precision=precision and precision.value,
+        precision=precision,
     )
     sampling = None
     if sample:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +12,7 @@ import torch
 from regard import progress
 from regard.data.image_archive import ArchivedImage
 from regard.data.images import ImageSource, Preprocessing
-from regard.data.lines import unreadable
-from regard.errors import DataError
+from regard.data.lines import open_whole, unreadable
 
 # Part of the key: a change of how images are decoded must not find old files.
 VERSION = 1
@@ -104,18 +101,7 @@ def _state(path: Path) -> str:
 
 
 def _write(path: Path, sources: Sequence[ImageSource], preprocessing: Preprocessing) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Ordinary writes: a full disk is an error here, and would end the process through a memory map.
-        with open(temporary, "wb") as stream:
-            for source in progress.track(sources, "Decoding images", unit="images"):
-                stream.write(preprocessing.pixels(source).tobytes())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    # Ordinary writes: a full disk is an error here, and would end the process through a memory map.
+    with open_whole(path) as stream:
+        for source in progress.track(sources, "Decoding images", unit="images"):
+            stream.write(preprocessing.pixels(source).tobytes())

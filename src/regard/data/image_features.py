@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from regard.data.lines import unreadable
+from regard.data.lines import open_whole, unreadable
 from regard.errors import DataError
 from regard.strict_json import parse_json
 
@@ -47,29 +45,18 @@ def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarr
     path = Path(path)
     if not ids or len(set(ids)) < len(ids):
         raise DataError(f"{path}: {len(ids)} ids, {len(set(ids))} different: expected at least one, none twice")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as stream:
-            count, first = 0, None
-            for count, row in enumerate(rows, start=1):
-                if first is None:
-                    first = row
-                    stream.write(_header(ids, _checked(first, grid, path), encoder=encoder, grid=grid))
-                if count > len(ids) or row.shape != first.shape or row.dtype != first.dtype:
-                    expected = f"expected {len(ids)} rows of {first.dtype} {first.shape}"
-                    raise DataError(f"{path}, row {count}: {row.dtype} {row.shape}, {expected}")
-                stream.write(np.ascontiguousarray(row).astype(row.dtype.newbyteorder("<"), copy=False).tobytes())
-            if count != len(ids):
-                raise DataError(f"{path}: {count} rows, but {len(ids)} ids")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with open_whole(path) as stream:
+        count, first = 0, None
+        for count, row in enumerate(rows, start=1):
+            if first is None:
+                first = row
+                stream.write(_header(ids, _checked(first, grid, path), encoder=encoder, grid=grid))
+            if count > len(ids) or row.shape != first.shape or row.dtype != first.dtype:
+                expected = f"expected {len(ids)} rows of {first.dtype} {first.shape}"
+                raise DataError(f"{path}, row {count}: {row.dtype} {row.shape}, {expected}")
+            stream.write(np.ascontiguousarray(row).astype(row.dtype.newbyteorder("<"), copy=False).tobytes())
+        if count != len(ids):
+            raise DataError(f"{path}: {count} rows, but {len(ids)} ids")
 
 
 class FeatureFile:

@@ -264,6 +264,36 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
                 written.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    r"""Open a file to write to, in a folder that is made if it is not there; at the end of the block it is there whole, or not at all.
+
+    Raises:
+        DataError: it cannot be written; names it.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with open_whole(Path(folder, "a", "b.txt")) as stream:
+        ...         _ = stream.write(b"one\n")
+        ...     read_lines(Path(folder, "a", "b.txt"))
+        ['one']
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
 def unreadable(path: str | Path, error: Exception) -> DataError:
     """Return the error to raise when `path` cannot be opened or read: one line, naming the file and the reason.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,40 +13,22 @@ from regard import progress
 commands = typer.Typer()
 
 
-class Format(StrEnum):
-    """What a run can be written for."""
-
-    ctranslate2 = "ctranslate2"
-
-
-class Toolkit(StrEnum):
-    """Whose models can be imported."""
-
-    marian = "marian"
-    fairseq = "fairseq"
-    joeynmt = "joeynmt"
-
-
-class Function(StrEnum):
-    """What can stand inside a feed-forward layer."""
-
-    relu = "relu"
-    swish = "swish"
-    gelu = "gelu"
+Toolkit = Literal["marian", "fairseq", "joeynmt"]
+Function = Literal["relu", "swish", "gelu"]
 
 
 @commands.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
     out: Annotated[Path, typer.Option(help="the folder to write to")],
-    format: Annotated[Format, typer.Option(help="for which engine")] = Format.ctranslate2,
+    format: Annotated[Literal["ctranslate2"], typer.Option(help="for which engine")] = "ctranslate2",
 ) -> None:
     """Write a trained Transformer for another engine."""
     from regard.integrations.ctranslate2 import export_run
 
     with progress.stage(f"Exporting {run}"):
         export_run(run, out)
-    _say(f"{out}: a model of {format.value}")
+    _say(f"{out}: a model of {format}")
 
 
 @commands.command("import")
@@ -64,10 +45,9 @@ def import_(
     from regard.integrations.migrate_files import read_any
     from regard.integrations.migrate_run import write_run
 
-    function = None if activation is None else activation.value
     with progress.stage(f"Importing {path}"):
-        imported = read_any(path, toolkit.value, source_vocabulary, target_vocabulary, num_heads=heads, activation=function)
-        write_run(imported, out, origin=f"imported from {toolkit.value}, {path.name}")
+        imported = read_any(path, toolkit, source_vocabulary, target_vocabulary, num_heads=heads, activation=activation)
+        write_run(imported, out, origin=f"imported from {toolkit}, {path.name}")
     _say(f"{out}: {len(imported.source.words)} source and {len(imported.target.words)} target tokens")
 
 

@@ -30,7 +30,7 @@ class LayerAttention(NamedTuple):
         weights: (B, H, T, S) of the items, H = 1 without heads; zeros where padding asks. With areas of several items whose values are
             summed, each item gets the area's whole weight: a row then adds up to more than 1.
         area_weights: (B, H, T, N) of the areas in the order of `regard.ops.area_spans`, or None: without areas, or not asked for.
-        max_area: the largest length of an area, or None without areas.
+        max_area: the largest length of an area, or height and width on a grid; None without areas.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LayerAttention(NamedTuple):
     layer: int | None
     weights: Tensor
     area_weights: Tensor | None
-    max_area: int | None
+    max_area: int | tuple[int, int] | None
 
 
 class AttentionSite(NamedTuple):
@@ -108,6 +108,6 @@ def _steps(parts: list[Tensor | None]) -> Tensor | None:
     return torch.cat(kept, 2) if kept else None
 
 
-def _max_area(attention: nn.Module) -> int | None:
+def _max_area(attention: nn.Module) -> int | tuple[int, int] | None:
     areas = getattr(attention, "areas", None)
-    return areas.max_area if isinstance(areas, Areas) and isinstance(areas.max_area, int) else None
+    return areas.max_area if isinstance(areas, Areas) else None

@@ -30,7 +30,7 @@ class BatchWork(Protocol):
         """Return how much there is to a line, in characters."""
         ...
 
-    def compute(self, settings: Hashable, items: Sequence[Any]) -> list[str | HTTPError]:
+    def compute(self, settings: Any, items: Sequence[Any]) -> list[str | HTTPError]:
         """Return one JSON text a line, or why it is refused; called in the model's thread with lines that go with the same settings."""
         ...
 

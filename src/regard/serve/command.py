@@ -9,15 +9,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from regard.errors import missing_extra
 from regard.serve.limits import Limits
-
-if TYPE_CHECKING:
-    from regard.serve.endpoints import ServedModel
 
 commands = typer.Typer()
 
@@ -74,9 +71,10 @@ def _serve(runs: Sequence[Path], host: str, port: int, allowed: Sequence[str], l
             raise
         raise missing_extra(f"serving needs {name}, which is not installed", "serve") from error
     from regard.serve.request_log import RequestLog
+    from regard.serve.routes import open_models
 
     with listen(host, port) as listening:  # first: a port that is taken is told at once
-        models = _open(runs)
+        models = open_models(runs)
         service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr))
 
         def ready() -> None:
@@ -90,9 +88,3 @@ def _serve(runs: Sequence[Path], host: str, port: int, allowed: Sequence[str], l
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _open(runs: Sequence[Path]) -> list[ServedModel[Any]]:
-    from regard.serve.routes import open_models
-
-    return open_models(runs)

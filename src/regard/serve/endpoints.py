@@ -1,24 +1,25 @@
-"""What the operations of every task share: the run they work with, their fields, and how their answers are written."""
+"""An operation on runs: its fields, how a body becomes items with settings, and how their answers are written."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from regard.config import DecodingConfig
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
+from regard.viewer import AttentionRecord, page_records
 
-RECORDS = "records"
 RECORD: Schema = {"type": "object", "description": "a record as the page shows it", "required": ["items", "maps"]}
-PROBABILITY: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 LINE = "one line of text, without a line feed"
 DECODING_FIELDS = ("beam_size", "length_penalty", "max_length")
 
 Worker = TypeVar("Worker")
+Answer = dict[str, Any] | HTTPError
+Look = AttentionRecord | HTTPError | None
 
 
 class ServedModel(NamedTuple, Generic[Worker]):
@@ -28,42 +29,101 @@ class ServedModel(NamedTuple, Generic[Worker]):
     worker: Worker
 
 
-class Endpoint(Protocol):
-    """An operation that a model works on: it turns a checked body into items with settings, and items into JSON texts."""
-
-    path: ClassVar[str]
-    summary: ClassVar[str]
-    result: ClassVar[str]
-    item: ClassVar[Schema]
-    request: Schema
-    max_body: int
-
-    def plan(self, body: dict[str, Any]) -> tuple[Hashable, list[Any]]:
-        """Return the settings and the items of a body; raises Refused where the model cannot do it."""
-        ...
-
-    def width(self, item: Any) -> int:
-        """Return how much there is to an item, in characters; 0 where batches need no other limit than their number."""
-        ...
-
-    def compute(self, settings: Hashable, items: Sequence[Any]) -> list[str | HTTPError]:
-        """Return what is to be answered for each item, as JSON; an empty text leaves the item out."""
-        ...
-
-
-@dataclass(frozen=True)
-class DecodingRequest:
-    """How to generate text: which model, with which settings of its search."""
+class DecodingRequest(NamedTuple):
+    """What items must share to be worked on together: which model and, where text is generated, with which settings of its search."""
 
     model: int
-    decoding: DecodingConfig
+    decoding: DecodingConfig | None
 
-    @classmethod
-    def asked(cls, models: Sequence[ServedModel[Any]], body: dict[str, Any]) -> DecodingRequest:
-        """Return what a body asks for; what it leaves out is as the run was configured."""
+
+class ServedTask(NamedTuple):
+    """How the runs of a task are served.
+
+    Attributes:
+        path: of the operation.
+        summary: what it does.
+        looks: what `/attention` does, which every task has.
+        result: the field of the answers.
+        item: the schema of an answer.
+        fields: the fields of a body, of these runs within these limits.
+        items: what a body asks about.
+        width: how much there is to an item, in characters; 0 where batches need no other limit than their number.
+        answer: of items with a worker, the settings of the search and the limits; called in the model's thread.
+        records: what was attended to, in the same way; None leaves an item out.
+        has_content: whether there is anything in an item to look at.
+        searches: whether text is generated.
+        max_body: bytes of a body at most.
+    """
+
+    path: str
+    summary: str
+    looks: str
+    result: str
+    item: Schema
+    fields: Callable[[Sequence[ServedModel[Any]], Limits], dict[str, Schema]]
+    items: Callable[[dict[str, Any]], list[Any]]
+    width: Callable[[Any], int]
+    answer: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Answer]]
+    records: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Look]]
+    has_content: Callable[[Any], object] = lambda item: True
+    searches: bool = False
+    max_body: Callable[[Limits], int] = lambda limits: limits.max_body
+
+
+class Endpoint:
+    """An operation that a model works on: it turns a checked body into items with settings, and items into JSON texts.
+
+    Args:
+        task: of the runs.
+        models: the runs.
+        limits: of a request.
+        looks: POST /attention, the records that `regard view` shows, instead of the task's own operation.
+    """
+
+    def __init__(self, task: ServedTask, models: Sequence[ServedModel[Any]], limits: Limits, *, looks: bool) -> None:
+        self._task, self._models, self._limits, self._looks = task, models, limits, looks
+        self.path, self.summary = ("/attention", task.looks) if looks else (task.path, task.summary)
+        self.result, self.item = ("records", RECORD) if looks else (task.result, task.item)
+        self.request = body_schema(models, task.fields(models, limits), limits, searches=task.searches)
+        self.max_body = task.max_body(limits)
+
+    def plan(self, body: dict[str, Any]) -> tuple[DecodingRequest, list[Any]]:
+        """Return the settings and the items of a body; what it leaves out is as the run was configured.
+
+        Raises:
+            HTTPError: 422, the model cannot do it, or a field cannot be read.
+        """
         number = body.get("model", 0)
+        name, worker = self._models[number]
         changes = {name: body[name] for name in DECODING_FIELDS if name in body}
-        return cls(number, models[number].worker.run.config.decoding.model_copy(update=changes))
+        decoding = worker.run.config.decoding.model_copy(update=changes) if self._task.searches else None
+        items = self._task.items(body)
+        if self._looks:
+            if not has_attention(self._models[number]):
+                raise HTTPError(422, f"model: {name} has no attention to look at")
+            items = list(filter(self._task.has_content, items))
+        return DecodingRequest(number, decoding), items
+
+    def width(self, item: Any) -> int:
+        """Return how much there is to an item, in characters."""
+        return self._task.width(item)
+
+    def compute(self, settings: DecodingRequest, items: Sequence[Any]) -> list[str | HTTPError]:
+        """Return what is to be answered for each item, as JSON; an empty text leaves the item out."""
+        name, worker = self._models[settings.model]
+        if not self._looks:
+            answers = self._task.answer(worker, items, settings.decoding, self._limits)
+            return [each if isinstance(each, HTTPError) else to_json(each) for each in answers]
+        found = self._task.records(worker, items, settings.decoding, self._limits)
+        return [
+            each if isinstance(each, HTTPError) else "" if each is None else to_json(page_records([replace(each, model=name)])[0])
+            for each in found
+        ]
+
+
+def object_schema(**properties: Schema) -> Schema:
+    """Return the schema of an object with these fields, all of them required, and no others."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def line_schema(limits: Limits) -> Schema:
@@ -92,16 +152,10 @@ def body_schema(models: Sequence[ServedModel[Any]], fields: dict[str, Schema], l
     model = {"type": "integer", "minimum": 0, "maximum": len(models) - 1, "default": 0, "description": f"which run: {names}"}
     properties: dict[str, Schema] = {**fields, "model": model}
     if searches:
-        properties |= {
-            "beam_size": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": limits.max_beam,
-                "description": "hypotheses kept; 1 is greedy search",
-            },
-            "length_penalty": {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha of ((5 + length) / 6) ** alpha"},
-            "max_length": {"type": "integer", "minimum": 1, "maximum": limits.max_output, "description": "tokens generated at most"},
-        }
+        kept = {"type": "integer", "minimum": 1, "maximum": limits.max_beam, "description": "hypotheses kept; 1 is greedy search"}
+        alpha = {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha of ((5 + length) / 6) ** alpha"}
+        most = {"type": "integer", "minimum": 1, "maximum": limits.max_output, "description": "tokens generated at most"}
+        properties |= dict(zip(DECODING_FIELDS, (kept, alpha, most), strict=True))
     return {"type": "object", "properties": properties, "required": [*fields], "additionalProperties": False}
 
 
@@ -111,12 +165,6 @@ def has_attention(model: ServedModel[Any]) -> bool:
     if hasattr(settings, "pooling"):  # one that labels: what it pools, or its layers
         return settings.pooling != "last" or settings.encoder.type != "rnn"
     return settings.attends
-
-
-def require_attention(model: ServedModel[Any]) -> None:
-    """Refuse (422) to look at what a run without attention attends to."""
-    if not has_attention(model):
-        raise HTTPError(422, f"model: {model.name} has no attention to look at")
 
 
 def to_json(value: Any) -> str:

@@ -2,40 +2,186 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
+
+from regard.config import DecodingConfig, EntailmentConfig
 from regard.config.captioning import FeaturesConfig
-from regard.errors import ConfigError
-from regard.serve.endpoints import Endpoint, ServedModel
-from regard.serve.endpoints_captioning import CaptionAttentionEndpoint, CaptionEndpoint
-from regard.serve.endpoints_classification import ClassifyEndpoint, LabelAttentionEndpoint
-from regard.serve.endpoints_language import LanguageAttentionEndpoint, ScoreEndpoint
-from regard.serve.endpoints_translation import TranslateEndpoint, TranslationAttentionEndpoint
+from regard.data.lines import whole_characters
+from regard.errors import ConfigError, DataError
+from regard.serve.endpoints import Answer, Endpoint, Look, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more
+from regard.serve.http_errors import HTTPError
+from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
-from regard.tasks import Translator
-from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.classification import Classifier
-from regard.tasks.entailment import Entailer
-from regard.tasks.language_prediction import LanguageModel
+from regard.serve.sent_image import SentImage, decode_image, image_schema, refuse_large
+from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
+from regard.tasks.classification_prediction import label_texts
+from regard.tasks.hop_attention import example_record
 from regard.tasks.run_folder import run_task
+from regard.viewer import AttentionRecord
+
+SIDES = ("premise", "hypothesis")
+# Of `regard caption`: where hard attention draws, each image is drawn for as if it came alone.
+SEED = 1
 
 
-class ServedTask(NamedTuple):
-    """How runs of a task are opened, and the operations on them."""
-
-    open: Callable[[Path], Any]
-    jobs: tuple[Callable[[Sequence[ServedModel[Any]], Limits], Endpoint], ...]
+def _lines_field(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
+    return {"text": one_or_more(line_schema(limits), limits, "one line, or a list of lines")}
 
 
-# A new operation is a class as in the modules above and its name here.
+def _lines(body: dict[str, Any]) -> list[str]:
+    return [whole_characters(line) for line in as_list(body["text"])]
+
+
+def _score(hypotheses: Sequence[Any]) -> float | None:
+    score = hypotheses[0].score if hypotheses else math.nan
+    return score if math.isfinite(score) else None
+
+
+def _translate(translator: Translator, lines: Sequence[str], decoding: DecodingConfig, _: Limits) -> list[Answer]:
+    # Lines are already as many as fit together; those of one batch must not be divided by who called.
+    found = translator.translate(lines, decoding=decoding.model_copy(update={"batch_size": len(lines)}))
+    return [{"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated} for item in found]
+
+
+def _translation_records(translator: Translator, lines: Sequence[str], decoding: DecodingConfig, _: Limits) -> list[Look]:
+    decoding = decoding.model_copy(update={"batch_size": len(lines)})
+    found = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
+    return [translator.record(line, item) for line, item in zip(lines, found, strict=True)]
+
+
+def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
+    """Caption images together; one that cannot be read is refused (422)."""
+    answers: list[Any] = [refuse_large(data, limits) for data in images]
+    left = [number for number, answer in enumerate(answers) if answer is None]
+    settings: Any = captioner.run.config.model
+    draws = getattr(settings, "attention", "soft") == "hard" and settings.hard.mode == "sample"
+    for numbers in filter(None, [[number] for number in left] if draws else [left]):
+        torch.manual_seed(SEED)
+        own = decoding.model_copy(update={"batch_size": len(numbers)})
+        found = captioner.caption([SentImage(images[number]) for number in numbers], decoding=own)
+        for number, item in zip(numbers, found, strict=True):
+            answer = {"text": item.text, "score": _score(item.hypotheses)}
+            answers[number] = answer if item.error is None else HTTPError(422, item.error)
+    return answers
+
+
+def _caption_records(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Look]:
+    def look(data: bytes) -> AttentionRecord | HTTPError:
+        torch.manual_seed(SEED)
+        try:
+            return replace(captioner.record(SentImage(data), decoding=decoding), title="")
+        except DataError as error:
+            return HTTPError(422, " ".join(str(error).splitlines()))
+
+    return [refuse_large(data, limits) or look(data) for data in images]
+
+
+def _label_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
+    if not isinstance(models[0].worker.run.config, EntailmentConfig):
+        return _lines_field(models, limits)
+    sides = object_schema(**dict.fromkeys(SIDES, line_schema(limits)))
+    return {"pair": one_or_more(sides, limits, "one pair of texts, or a list of pairs")}
+
+
+def _examples(body: dict[str, Any]) -> list[tuple[str, ...]]:
+    examples = [[pair[name] for name in SIDES] for pair in as_list(body["pair"])] if "pair" in body else zip(as_list(body["text"]))
+    return [tuple(whole_characters(text) for text in texts) for texts in examples]
+
+
+def _label(worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], *_: object) -> list[Answer]:
+    return [{**found.to_json(), "truncated": found.truncated} for found in label_texts(worker.run, examples)]
+
+
+def _label_records(worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], *_: object) -> list[Look]:
+    labellings = label_texts(worker.run, examples, need_weights=True)
+    return [example_record(worker.run, texts, found) for texts, found in zip(examples, labellings, strict=True)]
+
+
+NUMBERS = {"type": "array", "items": {"type": "number"}}
+COUNT = {"type": "integer", "minimum": 0}
+PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
+TRANSLATION = ServedTask(
+    path="/translate",
+    summary="Translate lines, as `regard translate` does.",
+    looks="Translate lines and return what the model attended to, as `regard view` does; a blank line has no record.",
+    result="translations",
+    item=object_schema(
+        text={"type": "string", "description": "the translation; empty for a blank line"},
+        score={"type": ["number", "null"], "description": "by which it was chosen; null for a blank line"},
+        truncated={**COUNT, "description": "tokens of the line that were cut off"},
+    ),
+    fields=_lines_field,
+    items=_lines,
+    width=len,
+    answer=_translate,
+    records=_translation_records,
+    has_content=str.strip,
+    searches=True,
+)
+CAPTIONING = ServedTask(
+    path="/caption",
+    summary="Describe an image, as `regard caption` does.",
+    looks="Describe an image and return where the model looked for each word, as `regard view` does.",
+    result="captions",
+    item=object_schema(
+        text={"type": "string", "description": "the caption"},
+        score={"type": ["number", "null"], "description": "by which it was chosen"},
+    ),
+    fields=lambda models, limits: {"image": image_schema(limits)},
+    items=lambda body: [decode_image(body["image"])],
+    width=lambda image: 0,  # every image is cut to the same size
+    answer=_caption,
+    records=_caption_records,
+    searches=True,
+    max_body=lambda limits: limits.max_image_body,
+)
+LABELLING = ServedTask(
+    path="/classify",
+    summary="Label lines as `regard classify` does, or pairs of premise and hypothesis as `regard entail` does.",
+    looks="Label texts and return what the model attended to, as `regard view` does; a blank text has none.",
+    result="labels",
+    item=object_schema(
+        label={"type": ["string", "null"], "description": "the most probable one; null for a blank text"},
+        probabilities={"type": "object", "additionalProperties": PROBABILITY, "description": "of each label; none for a blank text"},
+        truncated={**COUNT, "description": "tokens that were cut off"},
+    ),
+    fields=_label_fields,
+    items=_examples,
+    width=lambda texts: sum(map(len, texts)),
+    answer=_label,
+    records=_label_records,
+    has_content=lambda texts: all(text.strip() for text in texts),
+)
+LANGUAGE = ServedTask(
+    path="/score",
+    summary="Return how likely lines are, as `regard score` does.",
+    looks="Return what the model looked at while it predicted each token of the lines, as `regard view` does.",
+    result="scores",
+    item=object_schema(
+        text={"type": "string", "description": "the line"},
+        log_prob={"type": "number", "description": "of the line and its end, in nats"},
+        log_prob_per_token={"type": "number", "description": "the same, divided by the number of tokens"},
+        tokens={"type": "array", "items": {"type": "string"}, "description": "the tokens, its end among them"},
+        log_probs={**NUMBERS, "description": "of each token after those before it"},
+    ),
+    fields=_lines_field,
+    items=_lines,
+    width=len,
+    answer=lambda worker, lines, *_: [found.to_json() for found in worker.score(lines)],
+    records=lambda worker, lines, *_: [worker.record(line) for line in lines],
+)
 TASKS = {
-    "translation": ServedTask(Translator.open, (TranslateEndpoint, TranslationAttentionEndpoint)),
-    "classification": ServedTask(Classifier.open, (ClassifyEndpoint, LabelAttentionEndpoint)),
-    "entailment": ServedTask(Entailer.open, (ClassifyEndpoint, LabelAttentionEndpoint)),
-    "captioning": ServedTask(Captioner.open, (CaptionEndpoint, CaptionAttentionEndpoint)),
-    "lm": ServedTask(LanguageModel.open, (ScoreEndpoint, LanguageAttentionEndpoint)),
+    "translation": TRANSLATION,
+    "classification": LABELLING,
+    "entailment": LABELLING,
+    "captioning": CAPTIONING,
+    "lm": LANGUAGE,
 }
 
 
@@ -45,16 +191,16 @@ def served_task(models: Sequence[ServedModel[Any]]) -> str:
 
 
 def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
-    """Return every operation on these runs."""
-    return [make(models, limits) for make in TASKS[served_task(models)].jobs]
+    """Return every operation on these runs: that of their task, and what they attend to."""
+    return [Endpoint(TASKS[served_task(models)], models, limits, looks=looks) for looks in (False, True)]
 
 
 def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     """Open run folders of one task, named after the folders, or by their paths where these names are the same.
 
     Raises:
-        ConfigError: the runs are of different tasks, of one that cannot be served, or a captioner reads features instead of images.
-        CheckpointError: a folder is no run, or is damaged; names it.
+        ConfigError: runs of several tasks, or of a captioner that reads no images.
+        CheckpointError: a run cannot be opened.
 
     Example:
         >>> open_models([Path("no-such-run")])
@@ -66,9 +212,7 @@ def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     if len(set(tasks)) > 1:
         found = ", ".join(f"{folder} of {task}" for folder, task in zip(folders, tasks, strict=True))
         raise ConfigError(f"{found}: only runs of one task are served side by side")
-    if tasks[0] not in TASKS:
-        raise ConfigError(f"{folders[0]}: a run of the task {tasks[0]}; expected one of {', '.join(TASKS)}")
-    workers = [TASKS[tasks[0]].open(folder) for folder in folders]
+    workers = [open_any(folder) for folder in folders]
     for folder, worker in zip(folders, workers, strict=True):
         if isinstance(worker, Captioner) and isinstance(worker.run.config.model.encoder, FeaturesConfig):
             raise ConfigError(f"{folder}: reads features computed beforehand; an image that is sent has none")

@@ -31,10 +31,7 @@ from regard.errors import ConfigError, RegardError, TrainingError
 from regard.strict_json import parse_json
 from regard.study.locks import hold_lock, lock_holders
 from regard.study.measure import attention_of, checkpoint_selection, measure_run
-from regard.tasks.captioning_training import check_captioning_settings as check_captioning
-from regard.tasks.classification_training import check_sentence_settings
-from regard.tasks.language_training import check_language_settings
-from regard.tasks.translation_training import check_translation_settings as check_translation
+from regard.tasks.table import TASKS
 from regard.training import StopSignal
 
 RUNS, RESULTS, LOCKS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
@@ -44,15 +41,6 @@ POLL = 0.2
 GROUP = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
 # What a file of weights holds beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-
-# Whether the settings of a run fit together.
-CHECKS: dict[str, Callable[[Any], None]] = {
-    "translation": check_translation,
-    "captioning": check_captioning,
-    "classification": check_sentence_settings,
-    "entailment": check_sentence_settings,
-    "lm": check_language_settings,
-}
 
 Trainer = Callable[[Sequence[str], Path], float | None]
 """Does a training: the words of its command and the file of its log in, its memory in MiB out."""
@@ -149,7 +137,7 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
     for cell in study_cells(study):
         config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
         try:
-            CHECKS[study.task](config)
+            TASKS[study.task].training.check(config)
         except ConfigError as error:
             raise ConfigError(f"{study.name}: the run {cell.name}: {error}") from error
         if result_file(folder, cell).exists():

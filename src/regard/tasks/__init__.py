@@ -2,12 +2,11 @@
 
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_training import train_captioning
-from regard.tasks.classification import Classifier, train_classification
-from regard.tasks.entailment import Entailer, train_entailment
+from regard.tasks.classification import Classifier, Entailer, train_classification, train_entailment
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import train_language
-from regard.tasks.open import open_any
 from regard.tasks.synthetic_data import generate
+from regard.tasks.table import open_any
 from regard.tasks.translation_evaluation import Evaluation, evaluate_translation
 from regard.tasks.translation_prediction import Translation, Translator
 from regard.tasks.translation_run import TranslationRun, open_translation_run

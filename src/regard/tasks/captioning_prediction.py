@@ -16,27 +16,23 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from regard import ops, progress
+from regard import progress
 from regard.config import DecodingConfig
 from regard.config.captioning import FeaturesConfig
 from regard.data.batching import collate
 from regard.data.image_features import FeatureFile
 from regard.data.images import ImageSource
-from regard.data.vocabulary import BOS, EOS, PAD
-from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.data.vocabulary import EOS
+from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
-from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
+from regard.tasks.predict import Generation, hypotheses_json, predict
+from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, hypothesis_records, layer_areas
 from regard.tasks.run_folder import device_of
-from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, Tokens
-from regard.viewer import HypothesisRecord as Shown
-
-# A page of more weights than this opens slowly; what is left out is told in the record's facts.
-MAX_WEIGHTS = 4_194_304
-WRITTEN = "written"
+from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
 
 
 class Caption(NamedTuple):
@@ -60,11 +56,7 @@ class Caption(NamedTuple):
         """Return the texts with what they were chosen by, or the error, ready for JSON."""
         if self.error is not None:
             return {"image": str(self.source), "error": self.error}
-        hypotheses = [
-            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
-            for text, found in zip(self.texts, self.hypotheses, strict=True)
-        ]
-        return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses}
+        return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
 class Captioner:
@@ -184,21 +176,22 @@ class Captioner:
     ) -> list[Caption]:
         """Caption images that are tensors already: (n, 3, H, W) as preprocessed, or features (n, L, D); `source` is the number of each."""
         decoding = decoding or self.run.config.decoding
-        count = len(pictures)
-        # A source of chance for each image, so that what is drawn for one does not depend on the batch it is in.
-        seeds = torch.randint(2**62, (count,)).tolist() if sampling is not None else []
+        model, generation = self.run.model, Generation.of(sampling, len(pictures))
+        cells, how = model.grid[0] * model.grid[1], {"precision": decoding.precision}
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
-            generators = [torch.Generator().manual_seed(seeds[row]) for row in rows] if sampling is not None else None
-            options = self._options(decoding, n_best, sampling, len(rows), need_attention)
-            return self._search(pictures[rows], options, decoding, sampling, generators)
+            device, lengths = device_of(model), [cells] * len(rows)
+            own = {"max_length": decoding.max_length, "source_lengths": lengths, "need_attention": need_attention}
+            options = generation.options(decoding, n_best, **own)
+            images = pictures[rows].to(device)
+            start = lambda: model.start(images, torch.tensor(lengths, device=device))  # noqa: E731
+            return generation.run(start, model.decoding_step, rows, options, device=device, **how)
 
-        batches = cut_batches(list(range(count)), decoding.batch_size, device=device_of(self.run.model))
-        stage = progress.stage("Captioning", total=count, unit="images")
-        with ops.packed_weights(getattr(torch, decoding.precision)):
-            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
+        stage = progress.stage("Captioning", total=len(pictures), unit="images")
+        rows = list(range(len(pictures)))
+        found = predict(model, search, rows, batch_size=decoding.batch_size, stage=stage, poll=self._poll, **how)
         captions = []
-        for number, hypotheses in enumerate(found for batch in results for found in batch):
+        for number, hypotheses in found.items():
             texts = [self.run.vocabulary.decode([token for token in item.tokens if token != EOS]) for item in hypotheses]
             captions.append(Caption(texts[0], texts, hypotheses, str(number)))
         return captions
@@ -262,26 +255,21 @@ class Captioner:
         assert shown is not None
         searched = found.hypotheses[0].attention if found is not None else None
         weights = shown[0] if searched is None else searched
-        items: dict[str, Any] = {
-            "image": image,
-            "caption": Tokens(tokens, self.run.vocabulary.decode(ids)),
-        }
+        items: dict[str, Any] = {"image": image, "caption": Tokens(tokens, self.run.vocabulary.decode(ids))}
         maps, left_out = self._maps(weights, layers)
         if any(each.key == WRITTEN for each in maps):
             items[WRITTEN] = Tokens(["<s>", *tokens][:rows])
-        hypotheses = self._shown(found) if found is not None and len(found.hypotheses) > 1 else []
+        hypotheses = [] if found is None else hypothesis_records(self.run.vocabulary, found.hypotheses, found.texts, key="image")
         scores = {"caption": found.hypotheses[0].log_probs[:rows]} if found is not None else {}
         meta = {"left out": f"{left_out} of {len(layers)} maps, too large for one page"} if left_out else {}
         return AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, model=self.run.folder.name, meta=meta)
 
     def _maps(self, weights: Tensor, layers: Sequence[LayerAttention]) -> tuple[list[AttentionMap], int]:
-        model, total, left_out = self.run.model, 0, 0
+        total, left_out = 0, 0
         first = AttentionMap("image", "image", "caption", "image", weights)
         maps: list[AttentionMap] = []
         for layer in layers:
-            areas = None
-            if layer.area_weights is not None:
-                areas = AreaMap(ops.area_spans(model.grid, self._area_of(layer)), layer.area_weights[0].cpu())
+            areas = layer_areas(layer, self.run.model.grid)
             if layer.kind == "alignment":  # the record's own, here with its areas
                 first = replace(first, areas=areas)
                 continue
@@ -297,18 +285,6 @@ class Captioner:
             maps.append(AttentionMap(name, kind, query, key, layer.weights[0].cpu(), layer=layer.layer, areas=areas))
         return [first, *maps], left_out
 
-    def _area_of(self, layer: LayerAttention) -> tuple[int, int]:
-        areas = getattr(self.run.model.get_submodule(layer.name), "areas")  # noqa: B009 - a module's attribute, unknown to its type
-        return areas.max_area
-
-    def _shown(self, found: Caption) -> list[Shown]:
-        shown = []
-        for hypothesis, text in zip(found.hypotheses, found.texts, strict=True):
-            pieces = self.run.vocabulary.pieces([token for token in hypothesis.tokens if token != EOS])
-            tokens = [*pieces, "</s>"][: len(hypothesis.tokens)]
-            shown.append(Shown(tokens, hypothesis.score, text, hypothesis.log_probs[: len(tokens)], "image", hypothesis.attention))
-        return shown
-
     def _read(self, sources: Sequence[ImageSource]) -> tuple[Tensor, list[str | None]]:
         how = build_preprocessing(self.run.config.image)
         pixels, errors = [], []
@@ -320,45 +296,6 @@ class Captioner:
                 errors.append(" ".join(str(error).splitlines()))
         stacked = np.stack(pixels) if pixels else np.zeros((0, how.size, how.size, 3), np.uint8)
         return how.normalize(stacked), errors
-
-    def _options(
-        self, decoding: DecodingConfig, n_best: int, sampling: SamplingOptions | None, count: int, need_attention: bool
-    ) -> DecodingOptions:
-        rows, columns = self.run.model.grid
-        return DecodingOptions(
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            beam_size=max(decoding.beam_size, n_best) if sampling is None else 1,
-            n_best=n_best if sampling is None else 1,
-            max_length=decoding.max_length,
-            min_length=decoding.min_length,
-            length_penalty=decoding.length_penalty,
-            coverage_penalty=decoding.coverage_penalty,
-            no_repeat_ngram_size=decoding.no_repeat_ngram_size,
-            banned=(PAD, BOS),
-            source_lengths=[rows * columns] * count,
-            need_attention=need_attention,
-        )
-
-    def _search(
-        self,
-        pictures: Tensor,
-        options: DecodingOptions,
-        decoding: DecodingConfig,
-        sampling: SamplingOptions | None,
-        generators: list[torch.Generator] | None,
-    ) -> list[list[Hypothesis]]:
-        model, device, count = self.run.model, device_of(self.run.model), len(pictures)
-        cells = torch.full((count,), model.grid[0] * model.grid[1], device=device)
-        # On a CPU the packed weights have the precision.
-        half = device.type == "cuda" and decoding.precision == "bfloat16"
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            state, step = model.start(pictures.to(device), cells), model.decoding_step
-            if sampling is not None:
-                return sample(step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
-            search = greedy_search if options.beam_size == 1 else beam_search
-            return search(step, state, batch_size=count, options=options, device=device)
 
 
 def _drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:

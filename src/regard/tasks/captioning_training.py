@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
-from torch import nn
 
 from regard import progress
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
-from regard.data.batching import SequenceBatch
+from regard.data.batching import PlannedBatch
 from regard.data.captions import CaptionSet
 from regard.data.image_cache import ImageCache
 from regard.data.image_features import FeatureFile
@@ -22,7 +20,6 @@ from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError
 from regard.metrics.caption import caption_scores
 from regard.models.captioning import CaptionModel, build_captioner
-from regard.ops import SequenceLoss
 from regard.tasks.captioning_data import (
     CaptionCorpus,
     FeatureRows,
@@ -35,11 +32,11 @@ from regard.tasks.captioning_data import (
 )
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRun, open_caption_run
-from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
-from regard.tasks.run_folder import check_metric, resolve_precision, start_or_resume
+from regard.tasks.fine_tuning import report_unknown
+from regard.tasks.run_folder import check_metric
+from regard.tasks.train import TaskTraining, make_vocabulary, report_left_out, train_task
 from regard.tasks.translation_training import translation_likelihood
-from regard.tasks.watched_examples import Recorder, choose_examples, recorder
-from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
+from regard.training import TrainResult
 from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
@@ -48,27 +45,8 @@ METRICS = ("loss", "perplexity", "token_accuracy", *_OF_CAPTIONS)
 """What `training.metric` and `training.eval_metrics` can name."""
 
 
-class _Part(NamedTuple):
-    examples: CaptionSet
-    corpus: CaptionCorpus
-
-
 def train_captioning(config: CaptioningConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a captioner, or resume the run in `folder`.
-
-    Every caption is an example with its image. Images are decoded once, into a file in the run (or in `data.cache`).
-
-    Args:
-        config: what to train on what; `data.captions` must be set.
-        folder: the run folder.
-        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
-
-    Returns:
-        How training ended (`regard.training.TrainResult`).
-
-    Raises:
-        RegardError: bad data, settings that do not fit, a damaged run; see `regard.tasks.captioning_data.read_caption_data`, `prepare_run`
-            and `regard.training.train`.
+    """Train a captioner, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.captions` must be set.
 
     Example:
         >>> import tempfile
@@ -84,38 +62,7 @@ def train_captioning(config: CaptioningConfig, folder: str | Path, *, on_event: 
         >>> result.step, result.reason
         (2, 'max_updates')
     """
-    folder = Path(folder)
-    config = resolve_config(config)
-    check_captioning_settings(config)
-    with processes() as world, run_lock(folder, world):
-        config = resolve_start(resolve_precision(config, folder, world.device), folder)
-        data = read_caption_data(config)
-        with start_or_resume(world, folder, config, data.digests, lambda: _vocabulary(config, data.train), (*RUN_FILES, IMAGES)):
-            vocabulary = Vocabulary.load(folder / VOCABULARY)
-            report_unknown(config, vocabulary, (normalize_caption(text, config.data) for _, text in data.train.pairs))
-            torch.manual_seed(config.training.seed)
-            fresh = not any((folder / "checkpoints").glob("step-*"))
-            if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
-                needs = config.training if world.device.type == "cpu" else None
-                check_memory(lambda: build_captioner(config.model, image_size=config.image.size, vocab_size=len(vocabulary)), needs)
-            model = build_captioner(
-                config.model,
-                image_size=config.image.size,
-                vocab_size=len(vocabulary),
-                pretrained=fresh and config.start is None and world.main,
-            )
-            if fresh and config.start is None:
-                init_encoder_from(model, config)
-            parts = []
-            for examples, name in ((data.train, "training data"), (data.valid, "validation data")):
-                world.on_main(lambda examples=examples: int(bool(len(_pictures(config, folder, examples)))))
-                pictures, cells = _pictures(config, folder, examples), model.grid[0] * model.grid[1]
-                corpus = encode_captions(examples, pictures, vocabulary, config, cells=cells, name=name)
-                parts.append(_Part(examples, corpus))
-        _report(config, parts[0], parts[1], vocabulary, model)
-        job = _job(config, folder, parts[0].corpus, parts[1], vocabulary)
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
-        return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
+    return train_task(CaptioningTraining, config, folder, on_event=on_event)
 
 
 def check_captioning_settings(config: CaptioningConfig) -> None:
@@ -176,74 +123,97 @@ def caption_likelihood(model: CaptionModel[Any], corpus: CaptionCorpus, *, poll:
     return translation_likelihood(model, cast(Any, corpus), poll=poll, batch_tokens=1024)
 
 
-def _pictures(config: CaptioningConfig, folder: Path, examples: CaptionSet) -> IndexedImages:
-    if config.data.features is not None:
-        return FeatureRows(FeatureFile(config.data.features), examples.ids)
-    cache = Path(config.data.cache) if config.data.cache is not None else folder / IMAGES
-    return ImageCache(examples.images, build_preprocessing(config.image), cache)
+class CaptioningTraining(TaskTraining[CaptioningConfig]):
+    """The training of a captioner."""
 
+    watched = "validation image"
+    check = staticmethod(check_captioning_settings)
+    resolve = staticmethod(resolve_config)
+    files, folders = RUN_FILES, (IMAGES,)
+    corpus: CaptionCorpus
 
-def _vocabulary(config: CaptioningConfig, examples: CaptionSet) -> dict[str, bytes]:
-    settings = config.vocabulary
-    texts = [normalize_caption(text, config.data) for _, text in sampled(examples.pairs, settings.sample)]
-    return {VOCABULARY: Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count).to_bytes()}
+    def read(self) -> None:
+        """Read the captions, and find their images."""
+        self.train, self.valid, self.digests = read_caption_data(self.config)
 
+    def make(self) -> dict[str, bytes]:
+        """Train the vocabulary."""
+        chosen = sampled(self.train.pairs, self.config.vocabulary.sample)
+        texts = [normalize_caption(text, self.config.data) for _, text in chosen]
+        return {VOCABULARY: make_vocabulary(self.config.vocabulary, texts)}
 
-def _job(config: CaptioningConfig, folder: Path, corpus: CaptionCorpus, held: _Part, vocabulary: Vocabulary) -> TrainingJob:
-    training = config.training
+    def encode(self) -> None:
+        """Build the model, whose grid the corpora need, and encode the captions."""
+        config, self.vocabulary = self.config, Vocabulary.load(self.folder / VOCABULARY)
+        report_unknown(config, self.vocabulary, (normalize_caption(text, config.data) for _, text in self.train.pairs))
+        torch.manual_seed(config.training.seed)
+        new = config.start is None and not any((self.folder / "checkpoints").glob("step-*"))
+        if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
+            check_memory(self.network, config.training if self.world.device.type == "cpu" else None)
+        self.model = self.network(pretrained=new and self.world.main)
+        if new:
+            init_encoder_from(self.model, config)
+        self.corpus, self.held = (self._encode(part, name) for part, name in ((self.train, "training"), (self.valid, "validation")))
 
-    def loss(model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
-        return model(*batch[:5], label_smoothing=training.label_smoothing)
+    def _encode(self, examples: CaptionSet, name: str) -> CaptionCorpus:
+        self.world.on_main(lambda: int(bool(len(self._pictures(examples)))))
+        pictures, cells = self._pictures(examples), self.model.grid[0] * self.model.grid[1]
+        return encode_captions(examples, pictures, self.vocabulary, self.config, cells=cells, name=f"{name} data")
 
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, CaptionModel)
-        figures = caption_likelihood(model, held.corpus, poll=job.stop.poll)
-        if names := [name for name in _OF_CAPTIONS if name in training.measured]:
-            captioner = Captioner(CaptionRun(folder, config, vocabulary, model, folder), poll=job.stop.poll)
-            found = captioner.describe(held.corpus.pictures, decoding=config.decoding.model_copy(update={"beam_size": 1}))
-            scores = caption_scores(held.examples.references, [item.text for item in found])
+    def _pictures(self, examples: CaptionSet) -> IndexedImages:
+        data = self.config.data
+        if data.features is not None:
+            return FeatureRows(FeatureFile(data.features), examples.ids)
+        cache = Path(data.cache) if data.cache is not None else self.folder / IMAGES
+        return ImageCache(examples.images, build_preprocessing(self.config.image), cache)
+
+    def network(self, *, pretrained: bool = False) -> CaptionModel[Any]:
+        """Build the model."""
+        size, entries = self.config.image.size, len(self.vocabulary)
+        return build_captioner(self.config.model, image_size=size, vocab_size=entries, pretrained=pretrained)
+
+    def report(self, model: CaptionModel[Any]) -> None:
+        """Tell the numbers of captions and images, and what the model sees of these."""
+        parts = (self.train, self.corpus), (self.valid, self.held)
+        sizes = [f"{len(corpus.targets)} captions of {len(examples)}" for examples, corpus in parts]
+        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training images, {sizes[1]} validation images")
+        report_left_out({"too long": self.corpus.left_out}, "training captions")
+        report_left_out({"too long": self.held.left_out}, "validation captions")
+        if self.config.data.shuffle_images:
+            progress.message("image-blind control: every image's captions go with another image")
+        (rows, columns), encoder = model.grid, self.config.model.encoder
+        sees = f", each of which sees {encoder.receptive_field} pixels" if isinstance(encoder, SmallCNNConfig) else ""
+        progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")
+
+    def split(self, planned: PlannedBatch, count: int) -> list[PlannedBatch]:
+        """Divide a planned batch; captions that share an image stay together."""
+        return self.corpus.split(planned, count)
+
+    def evaluate(self, model: CaptionModel[Any]) -> dict[str, float]:
+        """Measure how well the captions are predicted and, where asked for, greedy ones."""
+        figures = caption_likelihood(model, self.held, poll=self.stop.poll)
+        if names := [name for name in _OF_CAPTIONS if name in self.config.training.measured]:
+            greedy = self.config.decoding.model_copy(update={"beam_size": 1})
+            found = self._captioner(model).describe(self.held.pictures, decoding=greedy)
+            scores = caption_scores(self.valid.references, [item.text for item in found])
             figures |= {name: scores.corpus[_OF_CAPTIONS[name]].value for name in names}
         return figures
 
-    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
-    job = TrainingJob(
-        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
-        collate=corpus.batch,
-        loss=loss,
-        evaluate=evaluate,
-        split=corpus.split,
-        micro_batches=automatic_micro_batches(training.batch_tokens),
-        record_attention=_recorder(config, folder, held, vocabulary),
-    )
-    return job
+    def _captioner(self, model: CaptionModel[Any]) -> Captioner:
+        return Captioner(CaptionRun(self.folder, self.config, self.vocabulary, model, self.folder), poll=self.stop.poll)
 
+    def _first_captions(self) -> dict[int, int]:
+        # Of each image the first caption that was not too long.
+        return {image: row for row, image in reversed(list(enumerate(self.held.picks)))}
 
-def _recorder(config: CaptioningConfig, folder: Path, held: _Part, vocabulary: Vocabulary) -> Recorder | None:
-    images, corpus = held.examples.images, held.corpus
-    # Of each image the first caption that was not too long.
-    captions = {image: row for row, image in reversed(list(enumerate(corpus.picks)))}
-    lengths = [int(corpus.targets.lengths[captions[image]]) if image in captions else 0 for image in range(len(images))]
+    def lengths(self) -> list[int]:
+        """Return the tokens of each validation image's first caption; 0 where there is none."""
+        captions, lengths = self._first_captions(), self.held.targets.lengths
+        return [int(lengths[captions[image]]) if image in captions else 0 for image in range(len(self.valid))]
 
-    def record(model: nn.Module, number: int) -> AttentionRecord | None:
-        assert isinstance(model, CaptionModel)
-        captioner = Captioner(CaptionRun(folder, config, vocabulary, model, folder))
-        has_pixels = not isinstance(config.model.encoder, FeaturesConfig)
-        pixels = build_preprocessing(config.image).pixels(images[number]) if has_pixels else None
-        return captioner.align(corpus.pictures[[number]], corpus.targets[captions[number]].tolist(), pixels=pixels)
-
-    return recorder("validation image", choose_examples(lengths, config.training.watch), record)
-
-
-def _report(config: CaptioningConfig, own: _Part, held: _Part, vocabulary: Vocabulary, model: CaptionModel[Any]) -> None:
-    sizes = [f"{len(part.corpus.targets)} captions of {len(part.examples)}" for part in (own, held)]
-    progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training images, {sizes[1]} validation images")
-    for part, name in ((own, "training"), (held, "validation")):
-        if part.corpus.left_out:
-            progress.message(f"{name} captions left out: {part.corpus.left_out} too long")
-    if config.data.shuffle_images:
-        progress.message("image-blind control: every image's captions go with another image")
-    rows, columns = model.grid
-    encoder = config.model.encoder
-    sees = f", each of which sees {encoder.receptive_field} pixels" if isinstance(encoder, SmallCNNConfig) else ""
-    progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(vocabulary)} entries")
-    progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
+    def record(self, model: CaptionModel[Any], number: int) -> AttentionRecord | None:
+        """Record where the model looks when it is made to produce the first caption of an image."""
+        has_pixels = not isinstance(self.config.model.encoder, FeaturesConfig)
+        pixels = build_preprocessing(self.config.image).pixels(self.valid.images[number]) if has_pixels else None
+        ids = self.held.targets[self._first_captions()[number]].tolist()
+        return self._captioner(model).align(self.held.pictures[[number]], ids, pixels=pixels)

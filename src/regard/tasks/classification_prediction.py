@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from regard import ops, progress
+from regard import progress
 from regard.data.labelled import lowercase_text, pad_tokens
-from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.classification_training import SentenceRun, encode_texts
+from regard.tasks.predict import longest_first, predict
 from regard.tasks.run_folder import device_of
 
 BATCH_SIZE = 64
@@ -58,9 +58,7 @@ def predict_labels(
         poll: called before each batch; may raise to leave.
     """
     device = device_of(run.model)
-    # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
-    order = sorted(range(len(examples)), key=lambda i: (-max(map(len, examples[i])), i))
-    batches = cut_batches(order, BATCH_SIZE, device=device)
+    order = longest_first([max(map(len, texts)) for texts in examples])
 
     def read(rows: list[int]) -> list[ExampleScores]:
         padded = [pad_tokens([examples[row][side] for row in rows]) for side in range(len(examples[rows[0]]))]
@@ -76,11 +74,7 @@ def predict_labels(
         return answers
 
     stage = progress.stage("Labelling", total=len(order), unit="examples")
-    with ops.packed_weights():
-        results = map_batches(read, batches, device=device, poll=poll, stage=stage)
-    found: dict[int, ExampleScores] = {}
-    for rows, answers in zip(batches, results, strict=True):
-        found.update(zip(rows, answers, strict=True))
+    found = predict(run.model, read, order, batch_size=BATCH_SIZE, stage=stage, poll=poll)
     return [found[row] for row in range(len(examples))]
 
 

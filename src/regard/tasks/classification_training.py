@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from torch import nn
 
 from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig
-from regard.data.batching import PlannedBatch, split_batch
+from regard.data.batching import PlannedBatch
 from regard.data.labelled import (
     LabelledBatch,
     LabelledExample,
@@ -42,7 +41,7 @@ from regard.models.classifier import SentenceClassifier, build_classifier
 from regard.ops import SequenceLoss
 from regard.strict_json import parse_json
 from regard.tasks.batch_threads import map_batches
-from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
+from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import (
     CONFIG,
     DATA,
@@ -50,13 +49,11 @@ from regard.tasks.run_folder import (
     device_of,
     load_model,
     read_config,
-    resolve_precision,
     run_task,
-    start_or_resume,
 )
-from regard.tasks.watched_examples import Recorder, check_watch, choose_examples, recorder
-from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
-from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.tasks.train import TaskTraining, make_vocabulary, report_left_out
+from regard.tasks.watched_examples import check_watch
+from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
 VOCABULARY, LABELS = "vocabulary.json", "labels.json"
@@ -158,42 +155,6 @@ def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence
     return vocabulary.encode_ids([lowercase_text(text) for text in texts] if config.vocabulary.lowercase else texts)
 
 
-def train_sentence_classifier(config: SentenceConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a model of labelled examples, or resume the run in `folder`.
-
-    Args:
-        config: what to train on what; `data.train` must be set.
-        folder: the run folder.
-        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
-
-    Raises:
-        RegardError: bad data, settings that do not fit, a damaged run; see `prepare_run` and `regard.training.train`.
-    """
-    folder = Path(folder)
-    check_sentence_settings(config)
-    with processes() as world, run_lock(folder, world):
-        config = resolve_start(resolve_precision(config, folder, world.device), folder)
-        parts, digests = _read_data(config)
-        kept = parts[0].examples
-        with start_or_resume(world, folder, config, digests, lambda: _own_files(config, kept), RUN_FILES):
-            vocabulary, labels = Vocabulary.load(folder / VOCABULARY), _load_labels(folder / LABELS)
-            lower = config.vocabulary.lowercase
-            report_unknown(config, vocabulary, (lowercase_text(text) if lower else text for example in kept for text in example.texts))
-            corpus, held = (encode_labelled(part, config, vocabulary, labels) for part in parts)
-            vectors = _read_vectors(config, vocabulary)
-        torch.manual_seed(config.training.seed)
-        sizes = {"vocab_size": len(vocabulary), "classes": len(labels), "unknown": UNK}
-        model = build_with_memory_check(lambda: build_classifier(config.model, **sizes), config.training, world.device)
-        _report(parts, (corpus, held), vocabulary, labels)
-        if vectors is not None:
-            progress.message(_start_from(model.embedding, vectors, vocabulary, corpus))
-        progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
-        job = _job(config, corpus, held, labels)
-        record_attention = _recorder(config, folder, parts[1], held, (vocabulary, labels))
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event, record_attention=record_attention)
-        return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
-
-
 def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Vocabulary, labels: Sequence[str]) -> LabelledCorpus:
     """Encode examples, leaving out (and counting) those that cannot be trained on.
 
@@ -262,43 +223,6 @@ def measure_labels(
     return {"loss": nll / len(predicted), "accuracy": float((predicted == corpus.labels).mean()), "macro_f1": f1.value / 100}
 
 
-def _job(config: SentenceConfig, corpus: LabelledCorpus, held: LabelledCorpus, labels: Sequence[str]) -> TrainingJob:
-    training = config.training
-
-    def loss(model: nn.Module, batch: LabelledBatch) -> SequenceLoss:
-        return model(batch.tokens, batch.lengths, batch.labels, batch.weights, label_smoothing=training.label_smoothing)
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, SentenceClassifier)
-        return measure_labels(model, held, labels, poll=job.stop.poll)
-
-    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
-    job = TrainingJob(
-        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
-        collate=corpus.batch,
-        loss=loss,
-        evaluate=evaluate,
-        split=split_batch,
-        micro_batches=automatic_micro_batches(training.batch_tokens),
-    )
-    return job
-
-
-def _recorder(
-    config: SentenceConfig, folder: Path, file: LabelledFile, held: LabelledCorpus, names: tuple[Vocabulary, tuple[str, ...]]
-) -> Recorder | None:
-    from regard.tasks.hop_attention import attention_record  # which itself reads runs
-
-    texts = {example.line: example.texts for example in file.examples}
-
-    def record(model: nn.Module, number: int) -> AttentionRecord | None:
-        assert isinstance(model, SentenceClassifier)
-        return attention_record(SentenceRun(folder, config, *names, model, folder), texts[int(held.lines[number])])
-
-    lengths = np.max([text.lengths for text in held.ids], axis=0)
-    return recorder("validation example", choose_examples(lengths.tolist(), config.training.watch), record)
-
-
 def check_sentence_settings(config: SentenceConfig) -> None:
     """Refuse settings that do not fit together, before anything is read or written.
 
@@ -319,32 +243,94 @@ def check_sentence_settings(config: SentenceConfig) -> None:
     check_memory(lambda: build_classifier(config.model, vocab_size=8, classes=2, unknown=UNK))
 
 
-def _read_data(config: SentenceConfig) -> tuple[tuple[LabelledFile, LabelledFile], dict[str, str]]:
-    data = config.data
-    if data.train is None:
-        raise DataError("data.train: no training data given (--train FILE)")
-    files = {"train": data.train, "valid": data.valid, "vectors": data.vectors}
-    digests = {name: file_digest(path) for name, path in files.items() if path is not None}
-    whole = read_labelled_file(config, data.train)
-    if data.valid is not None:
-        return (whole, read_labelled_file(config, data.valid)), digests
-    kept, held = hold_out_labelled(whole.examples, data.valid_size, config.training.seed)
-    return (whole._replace(examples=kept), whole._replace(examples=held, dropped=0)), digests
+class SentenceTraining(TaskTraining[SentenceConfig]):
+    """The training of a model of labelled examples."""
 
+    watched = "validation example"
+    check = staticmethod(check_sentence_settings)
+    files = RUN_FILES
+    corpus: LabelledCorpus
 
-def _own_files(config: SentenceConfig, examples: Sequence[LabelledExample]) -> dict[str, bytes]:
-    packed = ExampleList.of(examples)
-    names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
-    labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
-    if len(labels) < 2:
-        raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
-    if isinstance(config.model.class_weights, Mapping) and (strange := sorted(set(config.model.class_weights) ^ set(labels))):
-        raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
-    settings = config.vocabulary
-    chosen = sampled(examples, settings.sample)
-    texts = (lowercase_text(text) if settings.lowercase else text for example in chosen for text in example.texts)
-    vocabulary = Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count)
-    return {VOCABULARY: vocabulary.to_bytes(), LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
+    def read(self) -> None:
+        """Read the examples; without validation examples some are held out."""
+        config, data = self.config, self.config.data
+        if data.train is None:
+            raise DataError("data.train: no training data given (--train FILE)")
+        files = {"train": data.train, "valid": data.valid, "vectors": data.vectors}
+        self.digests = {name: file_digest(path) for name, path in files.items() if path is not None}
+        self.train = read_labelled_file(config, data.train)
+        if data.valid is not None:
+            self.valid = read_labelled_file(config, data.valid)
+            return
+        kept, held = hold_out_labelled(self.train.examples, data.valid_size, config.training.seed)
+        self.train, self.valid = self.train._replace(examples=kept), self.train._replace(examples=held, dropped=0)
+
+    def make(self) -> dict[str, bytes]:
+        """Train the vocabulary, and gather the labels."""
+        config, packed = self.config, ExampleList.of(self.train.examples)
+        names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
+        labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
+        if len(labels) < 2:
+            raise DataError(f"{config.data.train}: every example has the label {shown(labels[0])}, expected at least two labels")
+        weights = config.model.class_weights
+        if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
+            raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
+        vocabulary = make_vocabulary(config.vocabulary, self._texts(sampled(self.train.examples, config.vocabulary.sample)))
+        return {VOCABULARY: vocabulary, LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
+
+    def _texts(self, examples: Iterable[LabelledExample]) -> Iterator[str]:
+        lower = self.config.vocabulary.lowercase
+        return (lowercase_text(text) if lower else text for example in examples for text in example.texts)
+
+    def encode(self) -> None:
+        """Encode the examples, and read the vectors of the vocabulary's words."""
+        self.vocabulary, self.labels = Vocabulary.load(self.folder / VOCABULARY), _load_labels(self.folder / LABELS)
+        report_unknown(self.config, self.vocabulary, self._texts(self.train.examples))
+        parts = (self.train, self.valid)
+        self.corpus, self.held = (encode_labelled(part, self.config, self.vocabulary, self.labels) for part in parts)
+        self.vectors = _read_vectors(self.config, self.vocabulary)
+
+    def network(self) -> SentenceClassifier:
+        """Build the model."""
+        return build_classifier(self.config.model, vocab_size=len(self.vocabulary), classes=len(self.labels), unknown=UNK)
+
+    def report(self, model: SentenceClassifier) -> None:
+        """Tell the numbers of examples and what the vocabulary does not know, and put the vectors into the model."""
+        corpora = (self.corpus, self.held)
+        sizes = [len(part.labels) for part in corpora]
+        progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")
+        counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
+        progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
+        for file, part, name in zip((self.train, self.valid), corpora, ("training", "validation"), strict=True):
+            if file.dropped:
+                progress.message(f"{name} pairs without an agreed label dropped: {file.dropped}")
+            report_left_out(part.left_out, f"{name} examples")
+        known = np.concatenate([text.ids for text in self.held.ids])
+        unknown = f"; unknown in validation text: {(known == UNK).mean():.2%}" if self.vocabulary.kind in ("word", "character") else ""
+        progress.message(f"vocabulary: {len(self.vocabulary)} entries{unknown}")
+        if self.vectors is not None:
+            progress.message(_start_from(model.embedding, self.vectors, self.vocabulary, self.corpus))
+
+    def loss(self, model: nn.Module, batch: LabelledBatch) -> SequenceLoss:
+        """Return the sums over a batch."""
+        smoothing = self.config.training.label_smoothing
+        return model(batch.tokens, batch.lengths, batch.labels, batch.weights, label_smoothing=smoothing)
+
+    def evaluate(self, model: SentenceClassifier) -> dict[str, float]:
+        """See `measure_labels`."""
+        return measure_labels(model, self.held, self.labels, poll=self.stop.poll)
+
+    def lengths(self) -> list[int]:
+        """Return the tokens of each validation example's longest text."""
+        return np.max([text.lengths for text in self.held.ids], axis=0).tolist()
+
+    def record(self, model: SentenceClassifier, number: int) -> AttentionRecord | None:
+        """Record what the model looks at in an example that it labels."""
+        from regard.tasks.hop_attention import attention_record  # which itself reads runs
+
+        line = int(self.held.lines[number])
+        texts = next(example.texts for example in self.valid.examples if example.line == line)
+        return attention_record(SentenceRun(self.folder, self.config, self.vocabulary, self.labels, model, self.folder), texts)
 
 
 def _load_labels(path: Path) -> tuple[str, ...]:
@@ -399,22 +385,3 @@ def _start_from(embedding: nn.Embedding, found: WordVectors, vocabulary: Vocabul
         f"{found.path}: vectors for {len(rows)} of {entries} words of the vocabulary ({len(rows) / entries:.1%}), "
         f"{tokens / max(1, len(known)):.1%} of the words of the training text"
     )
-
-
-def _report(
-    files: tuple[LabelledFile, LabelledFile],
-    parts: tuple[LabelledCorpus, LabelledCorpus],
-    vocabulary: Vocabulary,
-    labels: Sequence[str],
-) -> None:
-    progress.message(f"{time.strftime('%H:%M:%S')} {len(parts[0].labels)} training examples, {len(parts[1].labels)} validation examples")
-    counts = np.bincount(parts[0].labels, minlength=len(labels))
-    progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(labels, counts, strict=True)))
-    for file, part, name in zip(files, parts, ("training", "validation"), strict=True):
-        if file.dropped:
-            progress.message(f"{name} pairs without an agreed label dropped: {file.dropped}")
-        if left := ", ".join(f"{count} {reason}" for reason, count in part.left_out.items() if count):
-            progress.message(f"{name} examples left out: {left}")
-    known = np.concatenate([text.ids for text in parts[1].ids])
-    unknown = f"; unknown in validation text: {(known == UNK).mean():.2%}" if vocabulary.kind in ("word", "character") else ""
-    progress.message(f"vocabulary: {len(vocabulary)} entries{unknown}")

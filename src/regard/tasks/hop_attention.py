@@ -14,9 +14,9 @@ from regard.attention import record_weights
 from regard.config import EntailmentConfig
 from regard.data.labelled import pad_tokens
 from regard.errors import DataError
+from regard.tasks.classification import split_pair
 from regard.tasks.classification_prediction import DIGITS, LabelPrediction, encode_example, label_texts, predict_labels, token_texts
 from regard.tasks.classification_training import SentenceRun, open_sentence_run
-from regard.tasks.entailment import split_pair
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, PredictionRecord, Tokens
 

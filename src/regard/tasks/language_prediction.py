@@ -14,11 +14,11 @@ from regard import ops, progress
 from regard.data.lines import single_line
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, PAD, UNK
-from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
-from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.chunking import in_chunks
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
+from regard.tasks.predict import Generation, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
@@ -81,11 +81,7 @@ class Continuation(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the texts with what they were chosen by, ready for JSON."""
-        hypotheses = [
-            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
-            for text, found in zip(self.texts, self.hypotheses, strict=True)
-        ]
-        return {"prompt": self.prompt, "text": self.text, "hypotheses": hypotheses}
+        return {"prompt": self.prompt, "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
 class LanguageModel:
@@ -124,18 +120,13 @@ class LanguageModel:
         """
         ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
         # Longest first: those still going on are always the first ones of a batch.
-        order = sorted(range(len(ids)), key=lambda i: (-len(ids[i]), i))
-        batches = cut_batches(order, batch_size, device=device_of(self.run.model))
-        stage = progress.stage("Scoring", total=len(order), unit="lines")
+        rows = longest_first([len(own) for own in ids])
+        stage = progress.stage("Scoring", total=len(rows), unit="lines")
 
         def score(rows: list[int]) -> list[list[float]]:
-            return self._log_probs([ids[i] for i in rows])
+            return self._log_probs([ids[row] for row in rows])
 
-        with ops.packed_weights():
-            results = map_batches(score, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
-        found: dict[int, list[float]] = {}
-        for rows, log_probs in zip(batches, results, strict=True):
-            found.update(zip(rows, log_probs, strict=True))
+        found = predict(self.run.model, score, rows, batch_size=batch_size, stage=stage, poll=self._poll)
         return [
             LineScore(line, [*self.run.vocabulary.pieces(own[:-1]), "</s>"], found[number])
             for number, (line, own) in enumerate(zip(lines, ids, strict=True))
@@ -174,10 +165,7 @@ class LanguageModel:
         """
         encoded = self.run.vocabulary.encode_ids(prompts)
         read = [ids[-MAX_PROMPT:] for ids in encoded]
-        # A source of chance for each prompt, so that what is drawn for one does not depend on the batch it is in.
-        seeds = torch.randint(2**62, (len(prompts),)).tolist() if sampling is not None else []
-        order = sorted(range(len(read)), key=lambda i: (-len(read[i]), i))
-        batches = cut_batches(order, batch_size, device=device_of(self.run.model))
+        generation, model = Generation.of(sampling, len(prompts)), self.run.model
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
             options = DecodingOptions(
@@ -186,19 +174,15 @@ class LanguageModel:
                 pad=PAD,
                 beam_size=beam_size if beam_size < 1 or sampling is not None else max(beam_size, n_best),
                 n_best=n_best if sampling is None else 1,
-                max_length=[max_length + len(read[i]) for i in rows],
+                max_length=[max_length + len(read[row]) for row in rows],
                 banned=(PAD, UNK, BOS),
-                prefix=[read[i] for i in rows],
+                prefix=[read[row] for row in rows],
             )
-            generators = [torch.Generator().manual_seed(seeds[i]) for i in rows] if sampling is not None else None
-            return self._search(len(rows), options, sampling, generators)
+            return generation.run(lambda: model.start(len(rows)), model.step, rows, options, device=device_of(model))
 
-        stage = progress.stage("Continuing", total=len(order), unit="lines")
-        with ops.packed_weights():
-            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
-        found: dict[int, list[Hypothesis]] = {}
-        for rows, hypotheses in zip(batches, results, strict=True):
-            found.update(zip(rows, hypotheses, strict=True))
+        rows = longest_first([len(ids) for ids in read])
+        stage = progress.stage("Continuing", total=len(rows), unit="lines")
+        found = predict(model, search, rows, batch_size=batch_size, stage=stage, poll=self._poll)
         return [
             Continuation(
                 single_line(prompt),
@@ -276,17 +260,6 @@ class LanguageModel:
             logits = self.run.model.logits(rows)
             parts.append(-F.cross_entropy(logits, goal, reduction="none"))
         return torch.cat(parts)
-
-    @torch.inference_mode()
-    def _search(
-        self, count: int, options: DecodingOptions, sampling: SamplingOptions | None, generators: list[torch.Generator] | None
-    ) -> list[list[Hypothesis]]:
-        model, device = self.run.model, device_of(self.run.model)
-        state = model.start(count)
-        if sampling is not None:
-            return sample(model.step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
-        search = greedy_search if options.beam_size == 1 else beam_search
-        return search(model.step, state, batch_size=count, options=options, device=device)
 
     def _text(self, prompt: str, tokens: list[int]) -> str:
         # The prompt as it was given, even where the vocabulary does not know it, and what was added.

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard import progress
 from regard.config import LanguageConfig
@@ -23,7 +22,7 @@ from regard.metrics import Score
 from regard.models import RecurrentLanguageModel, StreamState, build_language_model
 from regard.ops import SequenceLoss
 from regard.tasks.batch_threads import map_batches
-from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
+from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.language_data import TOKENS, TrainingLines, open_texts
 from regard.tasks.run_folder import (
     CONFIG,
@@ -33,12 +32,11 @@ from regard.tasks.run_folder import (
     load_model,
     on_first_process,
     read_config,
-    resolve_precision,
-    start_or_resume,
 )
-from regard.tasks.watched_examples import Recorder, check_watch, choose_examples, recorder
-from regard.training import ProcessGroup, TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
-from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.tasks.train import TaskTraining, make_vocabulary, train_task
+from regard.tasks.watched_examples import check_watch
+from regard.training import TrainResult
+from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
 VOCABULARY = "vocabulary.json"
@@ -90,19 +88,7 @@ def open_language_run(folder: str | Path) -> LanguageRun:
 
 
 def train_language(config: LanguageConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a language model, or resume the run in `folder`.
-
-    Args:
-        config: what to train on what; `data.text` must be set.
-        folder: the run folder.
-        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
-
-    Returns:
-        How training ended (`regard.training.TrainResult`).
-
-    Raises:
-        RegardError: bad data, settings that do not fit, a damaged run; see `check_language_settings`, `prepare_run` and
-            `regard.training.train`.
+    """Train a language model, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.text` must be set.
 
     Example:
         >>> import tempfile
@@ -115,37 +101,7 @@ def train_language(config: LanguageConfig, folder: str | Path, *, on_event: Call
         >>> result.step, result.reason
         (2, 'max_updates')
     """
-    folder = Path(folder)
-    check_language_settings(config)
-    with processes() as world, run_lock(folder, world):
-        config = resolve_start(resolve_precision(config, folder, world.device), folder)
-        read: list[TrainingLines] = []  # in the first process
-        settings = config.vocabulary
-        on_first_process(world, lambda: read.append(TrainingLines(config, folder)))
-
-        def make() -> dict[str, bytes]:
-            lines = read[0].sample(settings.sample)
-            made = Vocabulary.train(lines, kind=settings.kind, size=settings.size, min_count=settings.min_count)
-            return {VOCABULARY: made.to_bytes()}
-
-        digests = read[0].digests if world.main else {}
-        with start_or_resume(world, folder, config, digests, make, (*RUN_FILES, TOKENS)):
-            vocabulary = Vocabulary.load(folder / VOCABULARY)
-
-            def encode() -> None:
-                report_unknown(config, vocabulary, read[0].sample(settings.sample))
-                read[0].encode(vocabulary, folder / VOCABULARY)
-
-            on_first_process(world, encode)
-            text, valid = open_texts(folder)
-            torch.manual_seed(config.training.seed)
-            size = len(vocabulary)
-            model = build_with_memory_check(lambda: build_language_model(config.model, vocab_size=size), config.training, world.device)
-            job = _job(config, text, valid, _carried(config, model, world))
-        _report(text, valid, vocabulary, model)
-        record_attention = _recorder(config, folder, valid, vocabulary)
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event, record_attention=record_attention)
-        return train(model, job, config=config.training, folder=folder, run_files=RUN_FILES)
+    return train_task(LanguageTraining, config, folder, on_event=on_event)
 
 
 def check_language_settings(config: LanguageConfig) -> None:
@@ -167,62 +123,92 @@ def check_language_settings(config: LanguageConfig) -> None:
     check_memory(lambda: build_language_model(config.model, vocab_size=8))
 
 
-def _carried(config: LanguageConfig, model: RecurrentLanguageModel, world: ProcessGroup) -> dict[str, Tensor]:
-    # What each stream group remembers between its chunks; nothing where lines are read for themselves.
-    if config.data.context == "separate":
-        return {}
-    past, stream_groups = model.past(config.training.streams), config.training.stream_groups
-    return {name: part.new_zeros(stream_groups, *part.shape).to(world.device) for name, part in past._asdict().items()}
+class LanguageTraining(TaskTraining[LanguageConfig]):
+    """The training of a language model."""
 
+    watched = "validation line"
+    check = staticmethod(check_language_settings)
+    files, folders = RUN_FILES, (TOKENS,)
 
-def _job(config: LanguageConfig, text: EncodedText, valid: EncodedText, carried: dict[str, Tensor]) -> TrainingJob:
-    training = config.training
-    examples: TextStreams | SeparateLines
-    if config.data.context == "continuous":
+    def read(self) -> None:
+        """Count the text, in the first process."""
+        self._lines: list[TrainingLines] = []
+        on_first_process(self.world, lambda: self._lines.append(TrainingLines(self.config, self.folder)))
+        self.digests = self._lines[0].digests if self.world.main else {}
+
+    def make(self) -> dict[str, bytes]:
+        """Train the vocabulary."""
+        return {VOCABULARY: make_vocabulary(self.config.vocabulary, self._lines[0].sample(self.config.vocabulary.sample))}
+
+    def encode(self) -> None:
+        """Encode the text, and build the model, which says what goes on from one chunk of a stream to the next."""
+        config, training, self.vocabulary = self.config, self.config.training, Vocabulary.load(self.folder / VOCABULARY)
+
+        def encode() -> None:
+            report_unknown(config, self.vocabulary, self._lines[0].sample(config.vocabulary.sample))
+            self._lines[0].encode(self.vocabulary, self.folder / VOCABULARY)
+
+        on_first_process(self.world, encode)
+        self.text, self.valid = open_texts(self.folder)
+        self.model = self.build()
+        if config.data.context == "separate":
+            self.corpus = SeparateLines(self.text, batch_tokens=training.batch_tokens, seed=training.seed)
+            return
         sizes = {"streams": training.streams, "chunk": training.chunk_length, "stream_groups": training.stream_groups}
-        examples = TextStreams(text, **sizes, shuffle=config.data.shuffle, seed=training.seed)
-    else:
-        examples = SeparateLines(text, batch_tokens=training.batch_tokens, seed=training.seed)
+        past = self.model.past(training.streams)._asdict().items()
+        self.carried = {name: part.new_zeros(training.stream_groups, *part.shape).to(self.world.device) for name, part in past}
+        self.corpus = TextStreams(self.text, **sizes, shuffle=config.data.shuffle, seed=training.seed)
 
-    def loss(model: nn.Module, batch: TextBatch) -> SequenceLoss:
+    def network(self) -> RecurrentLanguageModel:
+        """Build the model."""
+        return build_language_model(self.config.model, vocab_size=len(self.vocabulary))
+
+    def report(self, model: nn.Module) -> None:
+        """Tell the numbers of lines and tokens, and what the vocabulary does not know."""
+        counts = [(len(part.starts) - 1, len(part.tokens)) for part in (self.text, self.valid)]
+        progress.message(f"{time.strftime('%H:%M:%S')} {counts[0][0]} training lines, {counts[1][0]} validation lines")
+        progress.message(f"{counts[0][1]:,} training tokens, {counts[1][1]:,} validation tokens, ends of lines included")
+        counted = self.vocabulary.kind in ("word", "character")
+        unknown = f"; unknown in validation text: {self.valid.unknown / counts[1][1]:.2%}" if counted else ""
+        progress.message(f"vocabulary: {len(self.vocabulary)} entries{unknown}")
+
+    def plan(self, epoch: int) -> Sequence[Any]:
+        """Return the batches of an epoch."""
+        return self.corpus.plan(epoch)
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> SequenceLoss:
+        """Return the sums over a batch; what a stream remembers goes on to its next chunk."""
+        carried, smoothing = self.carried, self.config.training.label_smoothing
         own = StreamState(*(carried[name][batch.stream_group] for name in StreamState._fields)).rows(batch.rows) if carried else None
         # A copy: the backward pass still needs what is overwritten below.
         past = None if own is None or batch.first else StreamState(*(part.clone() for part in own))
-        sums, after = model(*batch[:3], past, label_smoothing=training.label_smoothing)
+        sums, after = model(*batch[:3], past, label_smoothing=smoothing)
         if own is not None:
             for part, new in zip(own, after, strict=True):
                 part.copy_(new.detach())
         return sums
 
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, RecurrentLanguageModel)
-        return text_likelihood(model, valid, lines=config.data.context, streams=training.streams, poll=job.stop.poll)
+    @property
+    def batch_tokens(self) -> int:
+        """About how many tokens a batch has."""
+        training = self.config.training
+        return training.batch_tokens if self.config.data.context == "separate" else training.streams * training.chunk_length
 
-    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
-    plan: Callable[[int], Sequence[Any]] = examples.plan
-    size = training.streams * training.chunk_length if config.data.context == "continuous" else training.batch_tokens
-    job = TrainingJob(
-        plan=plan,
-        collate=examples.batch,
-        loss=loss,
-        evaluate=evaluate,
-        carried=carried,
-        split=split_batch,
-        micro_batches=automatic_micro_batches(size),
-    )
-    return job
+    def evaluate(self, model: RecurrentLanguageModel) -> dict[str, float]:
+        """Measure how well the validation text is predicted."""
+        return text_likelihood(model, self.valid, lines=self.config.data.context, streams=self.config.training.streams, poll=self.stop.poll)
 
+    def lengths(self) -> list[int]:
+        """Return the tokens of each validation line, without its end."""
+        return (np.diff(self.valid.starts) - 1).tolist()
 
-def _recorder(config: LanguageConfig, folder: Path, valid: EncodedText, vocabulary: Vocabulary) -> Recorder | None:
-    from regard.tasks.language_prediction import LanguageModel  # which itself reads runs
+    def record(self, model: RecurrentLanguageModel, number: int) -> AttentionRecord | None:
+        """Record what the tokens of a line look at while they are predicted."""
+        from regard.tasks.language_prediction import LanguageModel  # which itself reads runs
 
-    def record(model: nn.Module, number: int) -> AttentionRecord | None:
-        assert isinstance(model, RecurrentLanguageModel)
-        ids = valid.line(number)[:-1].tolist()
-        return LanguageModel(LanguageRun(folder, config, vocabulary, model, folder)).record_tokens(ids, vocabulary.decode(ids))
-
-    lengths = np.diff(valid.starts) - 1  # without the end of the line
-    return recorder("validation line", choose_examples(lengths.tolist(), config.training.watch), record)
+        ids = self.valid.line(number)[:-1].tolist()
+        run = LanguageRun(self.folder, self.config, self.vocabulary, model, self.folder)
+        return LanguageModel(run).record_tokens(ids, self.vocabulary.decode(ids))
 
 
 def text_likelihood(
@@ -308,12 +294,3 @@ def evaluate_language(run: LanguageRun, lines: Sequence[str]) -> list[Score]:
         if "bits_per_byte" in figures:
             scores.append(Score(f"bits per byte, {how}", figures["bits_per_byte"], "bits", f"{signature}|bytes:{text.size}|newlines:yes"))
     return scores
-
-
-def _report(text: EncodedText, valid: EncodedText, vocabulary: Vocabulary, model: nn.Module) -> None:
-    counts = [(len(part.starts) - 1, len(part.tokens)) for part in (text, valid)]
-    progress.message(f"{time.strftime('%H:%M:%S')} {counts[0][0]} training lines, {counts[1][0]} validation lines")
-    progress.message(f"{counts[0][1]:,} training tokens, {counts[1][1]:,} validation tokens, ends of lines included")
-    unknown = f"; unknown in validation text: {valid.unknown / counts[1][1]:.2%}" if vocabulary.kind in ("word", "character") else ""
-    progress.message(f"vocabulary: {len(vocabulary)} entries{unknown}")
-    progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")

@@ -7,7 +7,7 @@ from pathlib import Path
 from regard.mask_check import Report, check
 from regard.mask_check.own import own_adapter, own_batch
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.open import open_any
+from regard.tasks.table import open_any
 
 
 def check_run(folder: str | Path) -> Report:

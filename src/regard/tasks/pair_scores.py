@@ -12,7 +12,7 @@ from regard import ops, progress
 from regard.data.batching import SequenceBatch, collate
 from regard.data.parallel import SentencePair
 from regard.models import EncoderDecoder
-from regard.tasks.batch_threads import cut_batches, map_batches
+from regard.tasks.predict import predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
 
@@ -82,7 +82,6 @@ def score_pairs(
     whole.append(run.vocabularies.target.encode_ids([target for _, target in pairs]))
     sources, targets = ([ids[:limit] for ids in side] for side in whole)
     order = sorted(range(len(pairs)), key=lambda i: (-len(targets[i]), -len(sources[i]), i))
-    batches = cut_batches(order, batch_size, device=device)
 
     @torch.inference_mode()
     def score(rows: list[int]) -> list[list[float]]:
@@ -90,11 +89,7 @@ def score_pairs(
         return [own[: len(targets[i]) + 1] for i, own in zip(rows, found, strict=True)]
 
     stage = progress.stage("Scoring", total=len(order), unit="pairs")
-    with ops.packed_weights():
-        results = map_batches(score, batches, device=device, poll=poll, stage=stage)
-    log_probs: dict[int, list[float]] = {}
-    for rows, own in zip(batches, results, strict=True):
-        log_probs.update(zip(rows, own, strict=True))
+    log_probs = predict(run.model, score, order, batch_size=batch_size, stage=stage, poll=poll)
     scores = []
     for i, (source, target) in enumerate(pairs):
         cut = (len(whole[0][i]) - len(sources[i]), len(whole[1][i]) - len(targets[i]))

@@ -9,7 +9,7 @@ from typing import Any
 
 from regard import ops
 from regard.data.batching import collate
-from regard.data.vocabulary import EOS
+from regard.data.vocabulary import EOS, Vocabulary
 from regard.decoding import Hypothesis
 from regard.models import LayerAttention
 from regard.tasks.run_folder import device_of
@@ -66,25 +66,37 @@ def add_layers(
     return replace(record, items=items, maps=[*record.maps, *maps], meta=meta)
 
 
-def add_hypotheses(run: TranslationRun, record: AttentionRecord, hypotheses: Sequence[Hypothesis], texts: Sequence[str]) -> AttentionRecord:
-    """Add the hypotheses of a search to a record, where there are several."""
-    if len(hypotheses) < 2:
-        return record
-    columns = len(record.items["source"])
+def hypothesis_records(
+    vocabulary: Vocabulary, hypotheses: Sequence[Hypothesis], texts: Sequence[str], *, key: str = "source", columns: int | None = None
+) -> list[Shown]:
+    """Return the hypotheses of a search as parts of a record; nothing where there is only one.
+
+    Args:
+        vocabulary: of their tokens.
+        hypotheses: of a search.
+        texts: of each.
+        key: what they attended to.
+        columns: how much of it; None: all.
+    """
     shown = []
-    for found, text in zip(hypotheses, texts, strict=True):
-        pieces = run.vocabularies.target.pieces([token for token in found.tokens if token != EOS])
+    for found, text in zip(hypotheses, texts, strict=True) if len(hypotheses) > 1 else ():
+        pieces = vocabulary.pieces([token for token in found.tokens if token != EOS])
         weights = None if found.attention is None else found.attention[:, :columns]
         tokens = [*pieces, "</s>"][: len(found.tokens)]
-        shown.append(Shown(tokens, found.score, text, found.log_probs[: len(tokens)], weights=weights))
-    return replace(record, hypotheses=shown)
+        shown.append(Shown(tokens, found.score, text, found.log_probs[: len(tokens)], key, weights))
+    return shown
+
+
+def layer_areas(layer: LayerAttention, keys: int | tuple[int, int]) -> AreaMap | None:
+    """Return the areas that a layer attended to, of so many keys or of a grid; None without areas."""
+    if layer.area_weights is None or layer.max_area is None:
+        return None
+    return AreaMap(ops.area_spans(keys, layer.max_area), layer.area_weights[0].cpu())
 
 
 def _map(name: str, layer: LayerAttention) -> AttentionMap:
     key = WRITTEN if layer.query == layer.key == "target" else layer.key
-    areas = None
-    if layer.area_weights is not None and layer.max_area is not None:
-        areas = AreaMap(ops.area_spans(layer.weights.shape[3], layer.max_area), layer.area_weights[0])
+    areas = layer_areas(layer, layer.weights.shape[3])
     return AttentionMap(name, layer.kind, layer.query, key, layer.weights[0], layer=layer.layer, areas=areas)
 
 

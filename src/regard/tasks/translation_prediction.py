@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard import ops, progress
+from regard import progress
 from regard.config import DecodingConfig, TranslationConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
-from regard.data.vocabulary import BOS, EOS, PAD, UNK, TokenizedText, Vocabulary
-from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
+from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError
-from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.chunking import in_chunks
-from regard.tasks.record_layers import add_hypotheses, add_layers
+from regard.tasks.predict import Generation, hypotheses_json, longest_first, predict
+from regard.tasks.record_layers import add_layers, hypothesis_records
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.viewer import AttentionRecord
@@ -43,11 +44,7 @@ class Translation(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the texts with what they were chosen by, ready for JSON."""
-        hypotheses = [
-            {"text": text, "score": found.score, "tokens": found.tokens, "log_probs": found.log_probs}
-            for text, found in zip(self.texts, self.hypotheses, strict=True)
-        ]
-        return {"text": self.text, "hypotheses": hypotheses}
+        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
 class Translator:
@@ -109,32 +106,31 @@ class Translator:
         encoded, cut = self._encode(lines)
         target = self.run.vocabularies.target
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
-        # A source of chance for each line, so that what is drawn for one does not depend on the batch it is in.
-        seeds = torch.randint(2**62, (len(lines),)).tolist() if sampling is not None else []
-        # Like lengths together: little padding. Longest first, so that too large a batch fails at once.
-        order = sorted((i for i, item in enumerate(encoded) if item.ids), key=lambda i: (-len(encoded[i].ids), i))
+        generation, model = Generation.of(sampling, len(lines)), self.run.model
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
-            return self._search(
-                [encoded[i].ids for i in rows],
-                [forced[i] for i in rows],
+            sources, prefixes = [encoded[row].ids for row in rows], [forced[row] for row in rows]
+            batch = collate(sources, [[] for _ in rows], tuple(range(len(rows)))).to(device_of(model))
+            # Room for a translation twice as long as its source; what runs on past that has lost its way.
+            room = [min(decoding.max_length, 2 * len(ids) + 30) + len(prefix) for ids, prefix in zip(sources, prefixes, strict=True)]
+            options = generation.options(
                 decoding,
-                n_best=n_best,
-                sampling=sampling,
-                need_attention=need_attention or decoding.replace_unknown,
-                generators=[torch.Generator().manual_seed(seeds[i]) for i in rows] if sampling is not None else None,
+                n_best,
+                max_length=room,
+                prefix=prefixes if any(prefixes) else None,
+                source_lengths=batch.source_lengths.tolist(),
+                need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
+            start, how = lambda: model.start(batch.source, batch.source_lengths), {"precision": decoding.precision}
+            return generation.run(start, model.decoding_step, rows, options, device=device_of(model), **how)
 
-        batches = cut_batches(order, decoding.batch_size, device=device_of(self.run.model))
-        stage = progress.stage("Translating", total=len(order), unit="sentences")
-        with ops.packed_weights(getattr(torch, decoding.precision)):
-            results = map_batches(search, batches, device=device_of(self.run.model), poll=self._poll, stage=stage)
-        found: list[list[Hypothesis]] = [[] for _ in lines]
-        for rows, hypotheses in zip(batches, results, strict=True):
-            for row, own in zip(rows, hypotheses, strict=True):
-                found[row] = own
+        rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
+        stage = progress.stage("Translating", total=len(rows), unit="sentences")
+        how = {"batch_size": decoding.batch_size, "precision": decoding.precision}
+        found = predict(model, search, rows, stage=stage, poll=self._poll, **how)
         translations = []
-        for line, item, truncated, hypotheses in zip(lines, encoded, cut, found, strict=True):
+        for row, (line, item, truncated) in enumerate(zip(lines, encoded, cut, strict=True)):
+            hypotheses = found.get(row, [])
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
             translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated))
         return translations
@@ -195,47 +191,8 @@ class Translator:
             scores=hypothesis.log_probs[: len(pieces) + 1],
         )
         found = add_layers(self.run, found, translation.source.ids, ids)
-        return add_hypotheses(self.run, found, translation.hypotheses, translation.texts)
-
-    def _search(
-        self,
-        sources: list[list[int]],
-        prefixes: list[list[int]],
-        decoding: DecodingConfig,
-        *,
-        n_best: int,
-        sampling: SamplingOptions | None,
-        need_attention: bool,
-        generators: list[torch.Generator] | None,
-    ) -> list[list[Hypothesis]]:
-        model, device = self.run.model, device_of(self.run.model)
-        batch = collate(sources, [[] for _ in sources], tuple(range(len(sources)))).to(device)
-        options = DecodingOptions(
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            beam_size=max(decoding.beam_size, n_best) if sampling is None else 1,
-            n_best=n_best if sampling is None else 1,
-            # Room for a translation twice as long as its source; what runs on past that has lost its way.
-            max_length=[min(decoding.max_length, 2 * len(ids) + 30) + len(prefix) for ids, prefix in zip(sources, prefixes, strict=True)],
-            min_length=decoding.min_length,
-            length_penalty=decoding.length_penalty,
-            coverage_penalty=decoding.coverage_penalty,
-            no_repeat_ngram_size=decoding.no_repeat_ngram_size,
-            banned=(PAD, BOS),
-            prefix=prefixes if any(prefixes) else None,
-            source_lengths=batch.source_lengths.tolist(),
-            need_attention=need_attention and self.run.model.attends,
-        )
-        # On a CPU the packed weights have the precision.
-        half = device.type == "cuda" and decoding.precision == "bfloat16"
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            state, step = model.start(batch.source, batch.source_lengths), model.decoding_step
-            if sampling is not None:
-                count = len(sources)
-                return sample(step, state, batch_size=count, options=options, sampling=sampling, generator=generators, device=device)
-            search = greedy_search if options.beam_size == 1 else beam_search
-            return search(step, state, batch_size=len(sources), options=options, device=device)
+        vocabulary, columns = self.run.vocabularies.target, len(found.items["source"])
+        return replace(found, hypotheses=hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns))
 
     def _encode(self, lines: Sequence[str]) -> tuple[list[TokenizedText], list[int]]:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +14,30 @@ from torch import nn
 
 from regard import progress
 from regard.config import RECIPES, TranslationConfig, with_recipe
-from regard.data.batching import PlannedBatch, SequenceBatch, split_batch
-from regard.data.token_arrays import FlatTokens
+from regard.data.batching import PlannedBatch
 from regard.data.vocabulary import IMPORTED
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
-from regard.ops import SequenceLoss
 from regard.tasks.batch_threads import map_batches
-from regard.tasks.fine_tuning import initial_state, report_unknown, resolve_start
-from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config, resolve_precision, start_or_resume
+from regard.tasks.fine_tuning import report_unknown
+from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config
+from regard.tasks.train import TaskTraining, report_left_out, train_task
 from regard.tasks.translation_data import TOKENS, Corpus, TrainingText, encode_corpus, open_corpus, validation_pairs
 from regard.tasks.translation_prediction import Translator, check_decoding
 from regard.tasks.translation_run import (
     TranslationRun,
-    Vocabularies,
     load_vocabularies,
     make_vocabularies,
     open_translation_run,
     run_files,
     vocabulary_files,
 )
-from regard.tasks.watched_examples import MAX_WEIGHTS, Recorder, check_watch, choose_examples, recorder
+from regard.tasks.watched_examples import MAX_WEIGHTS, check_watch
 from regard.tasks.word_links import FILE as ALIGNMENT
 from regard.tasks.word_links import choose_attention, write_choice
-from regard.training import TrainingJob, TrainResult, automatic_micro_batches, processes, run_lock, train
-from regard.training.memory_check import build_with_memory_check, check_memory
+from regard.training import TrainResult
+from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
 _OF_TRANSLATIONS = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}
@@ -49,19 +46,7 @@ METRICS = ("loss", "perplexity", "token_accuracy", *_OF_TRANSLATIONS)
 
 
 def train_translation(config: TranslationConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:
-    """Train a translation model, or resume the run in `folder`.
-
-    Args:
-        config: what to train on what; `data.source` must be set.
-        folder: the run folder.
-        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
-
-    Returns:
-        How training ended (`regard.training.TrainResult`).
-
-    Raises:
-        RegardError: bad data, settings that do not fit, a damaged run; see `regard.tasks.translation_data.TrainingText`, `prepare_run` and
-            `regard.training.train`.
+    """Train a translation model, or resume the run in `folder`: `regard.tasks.train.train_task`; `data.source` must be set.
 
     Example:
         >>> import tempfile
@@ -75,56 +60,7 @@ def train_translation(config: TranslationConfig, folder: str | Path, *, on_event
         >>> result.step, result.reason
         (2, 'max_updates')
     """
-    folder = Path(folder)
-    check_translation_settings(config)
-    with processes() as world, run_lock(folder, world):
-        config = resolve_start(resolve_precision(config, folder, world.device), folder)
-        text: list[TrainingText] = []  # in the first process
-
-        def read() -> int:
-            text.append(TrainingText(config, folder))
-            return text[0].size
-
-        config = resolve_recipe(config, folder, on_first_process(world, read))
-        check_translation_settings(config)
-        digests = text[0].digests if world.main else {}
-        with start_or_resume(
-            world, folder, config, digests, lambda: make_vocabularies(config, text[0].sample), (*run_files(config), TOKENS)
-        ):
-            vocabularies = load_vocabularies(folder, config)
-            # Before an hour of encoding: the files of a held-out set may be of no use.
-            held = _validation(config, folder, vocabularies) if config.data.valid_source is not None else None
-
-            def encode() -> None:
-                for number, (side, vocabulary) in enumerate(zip(("source", "target"), vocabularies, strict=True)):
-                    report_unknown(config, vocabulary, text[0].sample(number, config.vocabulary.sample), name=f"{side} vocabulary")
-                text[0].encode(vocabularies, [folder / name for name in vocabulary_files(config)])
-
-            on_first_process(world, encode)
-            corpus = open_corpus(config, folder)
-            held = held or _validation(config, folder, vocabularies)
-        torch.manual_seed(config.training.seed)
-        sizes = {"source_size": len(vocabularies.source), "target_size": len(vocabularies.target)}
-        model = build_with_memory_check(lambda: build(config.model, **sizes), config.training, world.device)
-        _report(config, corpus, held, vocabularies, model)
-        job = _job(config, folder, corpus, held, vocabularies)
-        job = replace(job, begin=initial_state(config), on_event=on_event or job.on_event)
-        result = train(model, job, config=config.training, folder=folder, run_files=run_files(config))
-        on_first_process(world, lambda: _choose_links(result, folder, held))
-        return result
-
-
-def _choose_links(result: TrainResult, folder: Path, held: Corpus) -> None:
-    if result.model is None or (folder / ALIGNMENT).exists():
-        return
-    run = open_translation_run(folder)
-    # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
-    if run.config.model.type != "rnn" and (choice := choose_attention(run, held.pairs)) is not None:
-        write_choice(folder, choice)
-
-
-def _validation(config: TranslationConfig, folder: Path, vocabularies: Vocabularies) -> Corpus:
-    return encode_corpus(validation_pairs(config, folder), vocabularies, max_length=config.data.max_length, name="validation data")
+    return train_task(TranslationTraining, config, folder, on_event=on_event)
 
 
 def check_translation_settings(config: TranslationConfig) -> None:
@@ -162,47 +98,100 @@ def resolve_recipe(config: TranslationConfig, folder: Path, pairs: int) -> Trans
     return with_recipe(config, pairs)
 
 
-def _job(config: TranslationConfig, folder: Path, corpus: Corpus, held: Corpus, vocabularies: Vocabularies) -> TrainingJob:
-    training = config.training
+class TranslationTraining(TaskTraining[TranslationConfig]):
+    """The training of a translation model."""
 
-    def loss(model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
-        return model(*batch[:5], label_smoothing=training.label_smoothing)
+    watched = "validation sentence"
+    check = staticmethod(check_translation_settings)
+    folders = (TOKENS,)
+    corpus: Corpus
 
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        assert isinstance(model, EncoderDecoder)
-        figures = translation_likelihood(model, held, poll=job.stop.poll)
-        if scores := {name: score for name, score in _OF_TRANSLATIONS.items() if name in training.measured}:
-            translator = Translator(TranslationRun(folder, config, vocabularies, model, folder), poll=job.stop.poll)
-            greedy = config.decoding.model_copy(update={"beam_size": 1})
-            outputs = [item.text for item in translator.translate([pair[0] for pair in held.pairs], decoding=greedy)]
-            references = [pair[1] for pair in held.pairs]
+    def read(self) -> None:
+        """Count the training text, which decides the recipe."""
+        self._text: list[TrainingText] = []  # in the first process
+
+        def read() -> int:
+            self._text.append(TrainingText(self.config, self.folder))
+            return self._text[0].size
+
+        self.config = resolve_recipe(self.config, self.folder, on_first_process(self.world, read))
+        check_translation_settings(self.config)
+        self.digests = self._text[0].digests if self.world.main else {}
+        self.files = run_files(self.config)
+
+    def make(self) -> dict[str, bytes]:
+        """Train the vocabularies."""
+        return make_vocabularies(self.config, self._text[0].sample)
+
+    def encode(self) -> None:
+        """Encode the text; held-out files first: they may be of no use, and the rest may take an hour."""
+        config, folder = self.config, self.folder
+        self.vocabularies = load_vocabularies(folder, config)
+        held = self._validation() if config.data.valid_source is not None else None
+
+        def encode() -> None:
+            for number, (side, vocabulary) in enumerate(zip(("source", "target"), self.vocabularies, strict=True)):
+                report_unknown(config, vocabulary, self._text[0].sample(number, config.vocabulary.sample), name=f"{side} vocabulary")
+            self._text[0].encode(self.vocabularies, [folder / name for name in vocabulary_files(config)])
+
+        on_first_process(self.world, encode)
+        self.corpus = open_corpus(config, folder)
+        self.held = held or self._validation()
+
+    def _validation(self) -> Corpus:
+        pairs, limit = validation_pairs(self.config, self.folder), self.config.data.max_length
+        return encode_corpus(pairs, self.vocabularies, max_length=limit, name="validation data")
+
+    def network(self) -> EncoderDecoder[Any]:
+        """Build the model."""
+        return build(self.config.model, source_size=len(self.vocabularies.source), target_size=len(self.vocabularies.target))
+
+    def report(self, model: nn.Module) -> None:
+        """Tell the recipe, the numbers of pairs, and what the vocabularies do not know."""
+        config = self.config
+        if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
+            progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
+        progress.message(f"{time.strftime('%H:%M:%S')} {self.corpus.size} training pairs, {self.held.size} validation pairs")
+        report_left_out(self.corpus.left_out, "training pairs")
+        report_left_out(self.held.left_out, "validation pairs")
+        counted = config.vocabulary.kind in ("word", "character", IMPORTED)
+        for index, (side, vocabulary) in enumerate(zip(("source", "target"), self.vocabularies, strict=True)):
+            rate = vocabulary.unknown_rate([pair[index] for pair in self.held.pairs]) if counted else 0
+            unknown = f"; unknown in validation text: {rate:.2%}" if counted else ""
+            progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
+
+    def evaluate(self, model: EncoderDecoder[Any]) -> dict[str, float]:
+        """Measure how well the references are predicted and, where asked for, greedy translations."""
+        figures = translation_likelihood(model, self.held, poll=self.stop.poll)
+        if scores := {name: score for name, score in _OF_TRANSLATIONS.items() if name in self.config.training.measured}:
+            translator, greedy = self._translator(model), self.config.decoding.model_copy(update={"beam_size": 1})
+            outputs = [item.text for item in translator.translate([pair[0] for pair in self.held.pairs], decoding=greedy)]
+            references = [pair[1] for pair in self.held.pairs]
             figures |= {name: score(outputs, references).value for name, score in scores.items()}
         return figures
 
-    # `evaluate` polls the job's own stop signal, which is looked up when it runs.
-    job = TrainingJob(
-        plan=lambda epoch: corpus.plan(batch_tokens=training.batch_tokens, seed=training.seed, epoch=epoch),
-        collate=corpus.batch,
-        loss=loss,
-        evaluate=evaluate,
-        split=split_batch,
-        micro_batches=automatic_micro_batches(training.batch_tokens),
-        record_attention=_recorder(config, folder, held, vocabularies),
-    )
-    return job
+    def _translator(self, model: EncoderDecoder[Any]) -> Translator:
+        return Translator(TranslationRun(self.folder, self.config, self.vocabularies, model, self.folder), poll=self.stop.poll)
 
+    def lengths(self) -> list[int]:
+        """Return the tokens of each validation pair's longer side."""
+        return np.maximum(*self.held.lengths(0)).tolist()
 
-def _recorder(config: TranslationConfig, folder: Path, held: Corpus, vocabularies: Vocabularies) -> Recorder | None:
-    def record(model: nn.Module, number: int) -> AttentionRecord | None:
-        assert isinstance(model, EncoderDecoder)
-        # Of the reference, which stays the same: what differs between two updates is what the model has learned.
-        translator = Translator(TranslationRun(folder, config, vocabularies, model, folder))
-        return translator.align_layers(*held.pairs[number][:2], max_weights=MAX_WEIGHTS)
+    def record(self, model: EncoderDecoder[Any], number: int) -> AttentionRecord | None:
+        """Record the attention to the reference, which stays the same: two updates differ by what the model has learned."""
+        return self._translator(model).align_layers(*self.held.pairs[number][:2], max_weights=MAX_WEIGHTS)
 
-    assert isinstance(held.source, FlatTokens)
-    assert isinstance(held.target, FlatTokens)
-    lengths = np.maximum(held.source.lengths, held.target.lengths)
-    return recorder("validation sentence", choose_examples(lengths.tolist(), config.training.watch), record)
+    def finish(self, result: TrainResult) -> None:
+        """Choose the attention that gives word links, in the first process."""
+        on_first_process(self.world, lambda: self._choose_links(result))
+
+    def _choose_links(self, result: TrainResult) -> None:
+        if result.model is None or (self.folder / ALIGNMENT).exists():
+            return
+        run = open_translation_run(self.folder)
+        # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
+        if run.config.model.type != "rnn" and (choice := choose_attention(run, self.held.pairs)) is not None:
+            write_choice(self.folder, choice)
 
 
 def translation_likelihood(
@@ -233,26 +222,3 @@ def translation_likelihood(
     tokens = sum(planned.tokens for planned in plan)
     loss = nll / tokens
     return {"loss": loss, "perplexity": math.exp(loss) if loss < 700 else math.inf, "token_accuracy": correct / tokens}
-
-
-def _report(
-    config: TranslationConfig,
-    corpus: Corpus,
-    held: Corpus,
-    vocabularies: Vocabularies,
-    model: nn.Module,
-) -> None:
-    if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
-        progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
-    started = time.strftime("%H:%M:%S")
-    progress.message(f"{started} {corpus.size} training pairs, {held.size} validation pairs")
-    for left_out, name in ((corpus.left_out, "training"), (held.left_out, "validation")):
-        if left := ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count):
-            progress.message(f"{name} pairs left out: {left}")
-    for side, vocabulary, index in zip(("source", "target"), vocabularies, (0, 1), strict=True):
-        if config.vocabulary.kind in ("word", "character", IMPORTED):
-            rate = vocabulary.unknown_rate([pair[index] for pair in held.pairs])
-            progress.message(f"{side} vocabulary: {len(vocabulary)} entries; unknown in validation text: {rate:.2%}")
-        else:
-            progress.message(f"{side} vocabulary: {len(vocabulary)} entries")
-    progress.message(f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters")
