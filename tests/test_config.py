@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from regard.config import TranslationConfig, describe_changes, dump_config, load_config
 from regard.config.load import read_yaml
+from regard.config.strict_yaml import dump_yaml, parse_yaml
 from regard.errors import ConfigError
 
 
@@ -24,7 +26,13 @@ from regard.errors import ConfigError
         (["model=3"], "model: "),
         (["model.dropout=[a"], "the value is not YAML"),
         (["model={cell: gru, cell: lstm}"], "the value is not YAML: the key 'cell' comes twice"),
-        (["training.seed=2001-99-99"], "the value is not YAML"),
+        (["training.seed=2001-99-99"], "training.seed: Input should be a valid integer"),
+        (["training.epochs=true"], "training.epochs: true is neither a number nor a name"),
+        (["training.epochs=yes"], "training.epochs: Input should be a valid integer"),
+        (["training.epochs=1:30"], "training.epochs: Input should be a valid integer"),
+        (["model.dropout=false"], "model.dropout: false is neither a number nor a name"),
+        (["training.max_updates=true"], "training.max_updates: true is neither a number nor a name"),
+        (["model.cell=true"], "model.cell: true is neither a number nor a name"),
         (["training.seed=" + "[" * 700], "the value is not YAML"),
         (["training.seed=9223372036854775808"], "training.seed: Input should be less than"),
         (["training.learning_rate=.inf"], "finite"),
@@ -107,6 +115,22 @@ def test_a_written_configuration_reads_back(tmp_path: Path) -> None:
     assert load_config(tmp_path / "a.yaml") == config
     assert describe_changes(config, config) == []
     assert {"data.source: a b.txt -> None", "training.ema_decay: 0.5 -> None"} < set(describe_changes(config, TranslationConfig()))
+
+
+def test_numbers_and_words_are_those_of_yaml_1_2() -> None:
+    values = "[010, 0o17, 0x1F, 1_000, 1e-3, 1E3, .5, -.inf, 1:30, 2001-01-01, yes, off, No, true, FALSE, ~, null, 1.2.3, -, 0b1]"
+    assert parse_yaml(values) == [
+        *(10, 15, 31, 1000, 0.001, 1000.0, 0.5, -math.inf, "1:30", "2001-01-01", "yes", "off", "No", True, False, None, None),
+        *("1.2.3", "-", "0b1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "010", "yes", "true", "null", "~", "", "1_0", "<<", "=", ".5", "- a", "a: b", "#", "2001-01-01", "ö"]
+)
+def test_a_written_string_reads_back_as_one(text: str) -> None:
+    assert parse_yaml(dump_yaml({"files": [text], text: text})) == {"files": [text], text: text}
+    assert parse_yaml(dump_yaml([text], flow=True)) == [text]
 
 
 def test_parts_of_a_file_may_be_taken_in_elsewhere_and_changed_there(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.errors import ShapeError
+from regard.errors import RangeError, ShapeError
 from regard.ops.masks import check_mask
 
 SIZES = [(0, 0), (0, 5), (5, 0), (1, 1), (1, 7), (3, 7), (7, 7), (7, 3)]
@@ -45,6 +45,12 @@ def test_masks_combine_with_each_other():
 def test_a_length_mask_marks_what_stands_before_the_length(lengths):
     mask = ops.length_mask(torch.tensor(lengths, dtype=torch.long), 5)
     assert mask.tolist() == [[s < n for s in range(5)] for n in lengths]
+
+
+@pytest.mark.parametrize("lengths", [[0, 6], [-1, 5]])
+def test_a_length_that_no_row_has_is_refused(lengths):
+    with pytest.raises(RangeError, match="length_mask: lengths"):
+        ops.length_mask(torch.tensor(lengths), 5)
 
 
 @pytest.mark.parametrize("shape", [(7,), (1,), (3, 5, 7), (3, 1, 7), (1, 5, 1), (1, 1, 1), ()])

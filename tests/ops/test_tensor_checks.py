@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from regard import ops
-from regard.attention import Areas, MultiHeadAttention
+from regard.attention import Areas, Attention, DotScore, MultiHeadAttention
 from regard.errors import RegardError, ShapeError
 from regard.ops import tensor_checks
 from regard.ops.kernels import native
@@ -123,3 +124,31 @@ def test_shapes_are_computed_without_numbers() -> None:
     heads = MultiHeadAttention(8, 2, areas=Areas(2)).to("meta")
     sequence = torch.ones(1, 3, 8, device="meta")
     assert heads(sequence, sequence, sequence).context.shape == sequence.shape
+
+
+KEYS = torch.randn(1, 1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ops.linear([[1.0]], KEYS), "linear: x must be a tensor, found list"),
+        (lambda: ops.dot_scores(KEYS, [[1.0]]), "dot_scores: key must be a tensor, found list"),
+        (lambda: ops.cosine_scores(1.0, KEYS, 1.0), "cosine_scores: query must be a tensor, found float"),
+        (lambda: ops.additive_scores(KEYS, KEYS, (1.0,)), "additive_scores: vector must be a tensor, found tuple"),
+        (lambda: ops.area_attention(KEYS, KEYS, KEYS.tolist(), max_area=2), "area_attention: value must be a tensor, found list"),
+        (lambda: ops.area_attention(KEYS, KEYS, KEYS, max_area=2, mask=[True]), "area_attention: mask must be a tensor, found list"),
+        (lambda: ops.attention(KEYS.tolist(), KEYS, KEYS), "attention: query must be a tensor, found list"),
+        (
+            lambda: ops.linear_cross_entropy(KEYS[0, 0], KEYS[0, 0], None, [0, 1, 2]),
+            "linear_cross_entropy: target must be a tensor, found list",
+        ),
+        (lambda: ops.length_mask([1, 2], 3), "length_mask: lengths must be a tensor, found list"),
+        (lambda: ops.masked_softmax([1.0, 2.0]), "masked_softmax: scores must be a tensor, found list"),
+        (lambda: Attention(DotScore())(KEYS[0].tolist(), KEYS[0], KEYS[0]), "Attention: query must be a tensor, found list"),
+        (lambda: MultiHeadAttention(5, 1)(KEYS[0], KEYS[0].tolist(), KEYS[0]), "MultiHeadAttention: key must be a tensor, found list"),
+    ],
+)
+def test_what_is_no_tensor_is_named_with_its_type(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        call()

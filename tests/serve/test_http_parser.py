@@ -92,6 +92,8 @@ REFUSED = {
     "a head too large": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 60_000 + b"\r\n\r\n", 431, TOO_LARGE),
     "a head that does not end": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 60_000, 431, TOO_LARGE),
     "a head of many headers": (b"GET /health HTTP/1.1\r\n" + HOST + b"X: 1\r\n" * 5_000 + b"\r\n", 431, TOO_LARGE),
+    "two empty lines before the request": (b"\r\n\r\n" + POST + b"Content-Length: 12\r\n\r\n" + BODY, 400, NOT_HTTP),
+    "an empty line that is a bare LF": (b"\n" + POST + b"Content-Length: 12\r\n\r\n" + BODY, 400, LINE_FEED),
     "a path too long": (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 431, TOO_LARGE),
 }
 READ = {
@@ -102,6 +104,13 @@ READ = {
     "many chunks": CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY) + b"000\r\n\r\n",
     "chunks with extensions": CHUNKED + b'C;name="a value";x\r\n' + BODY + b"\r\n0;x\r\n\r\n",
     "line ends within a chunk": CHUNKED + b"e\r\n\n" + BODY + b"\r\r\n0\r\n\r\n",
+    "an empty line before the request": b"\r\n" + POST + b"Content-Length: 12\r\n\r\n" + BODY,
+    "the absolute form of the target": POST.replace(b"/translate", b"HTTP://127.0.0.1/translate") + b"Content-Length: 12\r\n\r\n" + BODY,
+    "the host of the target, not of the header": POST.replace(b"/translate", b"http://localhost/translate").replace(
+        b"Host: 127", b"Host: 1"
+    )
+    + b"Content-Length: 12\r\n\r\n"
+    + BODY,
     "a head of the largest size": POST + b"X: ".ljust(MAX_HEAD - len(POST) - 26, b"x") + b"\r\nContent-Length: 12\r\n\r\n" + BODY,
 }
 
@@ -189,6 +198,7 @@ EARLY = {
     "another type": (POST.replace(b"json", b"xml") + b"Content-Length: 1000000\r\n\r\n", 415),
     "no such path": (POST.replace(b"translate", b"nothing") + b"Content-Length: 1000000\r\n\r\n", 404),
     "another host": (POST.replace(b"127.0.0.1", b"evil.com") + b"Content-Length: 1000000\r\n\r\n", 421),
+    "another host in the target": (POST.replace(b"/translate", b"http://evil.com/translate") + b"Content-Length: 1000000\r\n\r\n", 421),
     "another method": (POST.replace(b"translate", b"health") + b"Content-Length: 1000000\r\n\r\n", 405),
 }
 

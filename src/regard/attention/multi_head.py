@@ -21,6 +21,7 @@ from regard.constructor_checks import Share, Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
+from regard.ops.tensor_checks import refuse_others
 
 
 class HeadMemory(NamedTuple):
@@ -316,6 +317,7 @@ class MultiHeadAttention(nn.Module):
         return self._join(context, weights, None if tainted is None else tainted.any(1))
 
     def _check(self, query: Tensor | None, key: Tensor, value: Tensor) -> None:
+        refuse_others("MultiHeadAttention", query=query, key=key, value=value)
         for name, part, layer in (("query", query, self.query), ("key", key, self.key), ("value", value, self.value)):
             if part is not None and (part.dim() != 3 or part.shape[-1] != layer.in_features):
                 raise ShapeError(f"MultiHeadAttention: {name} must be (B, length, {layer.in_features}), found {tuple(part.shape)}")

@@ -16,6 +16,7 @@ from regard.constructor_checks import Share, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
+from regard.ops.tensor_checks import refuse_others
 
 
 class Attention(nn.Module):
@@ -219,6 +220,7 @@ class Attention(nn.Module):
 def _check_axes(**tensors: tuple[Tensor, str]) -> None:
     # Without this a query (B, Dq) would be taken for B queries to each of B examples.
     for name, (tensor, axes) in tensors.items():
+        refuse_others("Attention", **{name: tensor})
         if tensor.dim() != 3:
             hint = f"; {name}.unsqueeze(1) makes one of each example" if tensor.dim() == 2 and name == "query" else ""
             raise ShapeError(f"Attention: {name} {tuple(tensor.shape)}, expected (B, {axes}){hint}")

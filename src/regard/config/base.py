@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "cider"]
 
@@ -35,6 +37,38 @@ class Frozen(BaseModel):
     """Base of every configuration: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, values: Any) -> Any:
+        # pydantic takes true for 1 wherever it takes a number.
+        for key, value in values.items() if isinstance(values, Mapping) else ():
+            if isinstance(value, bool) and key in cls.model_fields and bool not in _types(cls, key):
+                raise WrongValue(key, f"{str(value).lower()} is neither a number nor a name")
+        return values
+
+
+class WrongValue(ValueError):
+    """Raised where the whole of some settings is looked at, for one of them.
+
+    Attributes:
+        key: of the setting.
+
+    Example:
+        >>> WrongValue("epochs", "true is neither a number nor a name").key
+        'epochs'
+    """
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+@cache
+def _types(model: type[BaseModel], field: str) -> tuple[Any, ...]:
+    """Return the types a field takes: those of a union, and itself."""
+    annotation = model.model_fields[field].annotation
+    return (annotation, *get_args(annotation))
 
 
 class VocabularyConfig(Frozen):

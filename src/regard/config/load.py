@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import yaml
 from pydantic import ValidationError
 
-from regard.config.base import Frozen, RunConfig
+from regard.config.base import Frozen, RunConfig, WrongValue
 from regard.config.captioning import CaptioningConfig
 from regard.config.classification import ClassificationConfig, EntailmentConfig
 from regard.config.language import LanguageConfig
-from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, parse_yaml
+from regard.config.strict_yaml import MAX_BYTES, MAX_ENTRIES, NOT_YAML, dump_yaml, parse_yaml
 from regard.config.suggestions import exists, submodels, suggested_mechanism, suggested_path
 from regard.config.translation import TranslationConfig
 from regard.errors import LONGEST_SHOWN, ConfigError, listed, shown
@@ -168,7 +167,7 @@ def dump_config(config: RunConfig) -> str:
         >>> "cell: gru" in dump_config(TranslationConfig())
         True
     """
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def describe_changes(old: Frozen, new: Frozen) -> list[str]:
@@ -296,7 +295,9 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
         model = _submodel(model, part)
     path = ".".join(names)
     if item["type"] == "value_error":  # from a check of ours, which says what it found
-        return f"{path}: {item['ctx']['error']}" if path else str(item["ctx"]["error"])
+        error = item["ctx"]["error"]
+        path = ".".join([path, error.key] if path else [error.key]) if isinstance(error, WrongValue) else path
+        return f"{path}: {error}" if path else str(error)
     if item["type"] != "extra_forbidden":
         given = item["input"]
         if isinstance(given, Mapping):  # one of several families, whose name is wrong

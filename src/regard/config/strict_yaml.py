@@ -1,7 +1,8 @@
-"""YAML that nobody vouches for: no key twice, nothing that runs code, and little that refers to much."""
+"""YAML that nobody vouches for: YAML 1.2, no key twice, nothing that runs code, and little that refers to much."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
@@ -18,6 +19,32 @@ MAX_BYTES, MAX_ENTRIES = 65_536, 10_000
 # References to other parts of a file: settings have a handful.
 MAX_ALIASES = 100
 
+# The core schema of YAML 1.2, and `_` between digits. PyYAML's own is that of YAML 1.1, in which `yes` is a boolean, `010` is 8, `1:30` is
+# 90 and `1e-3` a string.
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+_RESOLVERS = {
+    first: [(_TAG + name, re.compile(rf"(?:{pattern})\Z")) for name, pattern, firsts in _SCALARS if first in firsts]
+    for _, _, every in _SCALARS
+    for first in every
+}
+
+
+class _Dumper(yaml.SafeDumper):
+    """A writer that puts in quotation marks what the reader would take for something else than a string."""
+
+    yaml_implicit_resolvers = _RESOLVERS
+
 
 class _Loader(yaml.SafeLoader):
     """YAML in which no key comes twice, for PyYAML alone would take the last one and say nothing; and in which little refers to much.
@@ -26,7 +53,12 @@ class _Loader(yaml.SafeLoader):
     entries of what is merged.
     """
 
+    yaml_implicit_resolvers = _RESOLVERS
     aliases = 0
+
+    def construct_yaml_int(self, node: Any) -> int:
+        text = self.construct_scalar(node)
+        return int(text, 8) if text.startswith("0o") else int(text, 16) if text.startswith("0x") else int(text)
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -51,6 +83,9 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+_Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
+
+
 def parse_yaml(text: str) -> Any:
     """Parse YAML; what it may raise is `NOT_YAML`.
 
@@ -63,3 +98,17 @@ def parse_yaml(text: str) -> Any:
         return loader.get_single_data()
     finally:
         loader.dispose()
+
+
+def dump_yaml(value: Any, *, flow: bool | None = False) -> str:
+    """Write YAML that `parse_yaml` reads as the same values.
+
+    Args:
+        value: mappings, lists, strings, numbers, booleans and None.
+        flow: True: on one line, `{a: 1}`; False: a line for each entry.
+
+    Example:
+        >>> dump_yaml({"name": "1e3", "rate": 1e-3})
+        "name: '1e3'\\nrate: 0.001\\n"
+    """
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=flow)

@@ -6,11 +6,10 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from regard.config.base import Frozen
-from regard.config.strict_yaml import parse_yaml
+from regard.config.strict_yaml import dump_yaml, parse_yaml
 from regard.mechanisms import MECHANISMS
 
 Setting = tuple[str, Any]
@@ -158,4 +157,4 @@ def _accepted(kind: type[Frozen], settings: list[Setting], needed: list[Setting]
 
 
 def _written(value: Any) -> str:
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n").removesuffix("\n...")
+    return dump_yaml(value, flow=True).removesuffix("\n").removesuffix("\n...")

@@ -23,7 +23,7 @@ from regard.ops.area_windows import AreaSpec, check_areas
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
-from regard.ops.tensor_checks import autocast_together, check_share, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, with_learned_scale
 
 
 def area_attention(
@@ -222,6 +222,7 @@ def _check_weights(key: Tensor, weights: AreaWeights | None) -> None:
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> None:
     wrong = ""
+    refuse_others("area_attention", query=query, key=key, value=value, mask=mask)
     if query.ndim != 4 or key.ndim != 4 or value.ndim != 4:
         wrong = "query, key and value must be (B, H, length, D)"
     elif query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]:

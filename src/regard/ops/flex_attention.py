@@ -22,7 +22,7 @@ from regard.ops.flex_tiles import TiledCall, attend_by_tiles
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
 from regard.ops.mod_calls import Mod, captured_tensors, check_sizes, frozen, index_tensors, over_tiles, over_traced_tiles
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, is_plain, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, is_plain, refuse_others, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -90,6 +90,7 @@ def attention(
         >>> context.shape, slopes.grad.shape
         (torch.Size([1, 2, 5, 4]), torch.Size([2]))
     """
+    refuse_others("attention", query=query, key=key, value=value)
     if not torch.compiler.is_compiling() and has_torch_function((query, key, value)):
         # A mode that listens, as that of `regard.watch`, is told of the call and not of its tiles.
         more = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}

@@ -346,7 +346,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         >>> linear(torch.ones(2, 3), torch.ones(5, 3)).shape
         torch.Size([2, 5])
     """
-    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1] or (bias is not None and bias.shape != weight.shape[:1]):
+    fits = isinstance(x, Tensor) and isinstance(weight, Tensor) and x.dim() >= 1 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
+    if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         _ARGUMENTS.check(x, weight, bias)
     if weight.is_meta != x.is_meta or (bias is not None and bias.is_meta != x.is_meta):  # torch computes with numbers that are not there
         places = f"weight on {weight.device}" + ("" if bias is None else f", bias on {bias.device}")

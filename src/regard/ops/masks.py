@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.tensor_checks import check_range
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
@@ -20,10 +21,14 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
     Returns:
         (B, S) bool; a length of 0 gives a row without True.
 
+    Raises:
+        RangeError: on a CPU, a length is not 0 to `size`; names it and where it stands.
+
     Example:
         >>> length_mask(torch.tensor([1, 3]), 3).tolist()
         [[True, False, False], [True, True, True]]
     """
+    check_range("length_mask", "lengths", lengths, 0, size)
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(-1)
 
 

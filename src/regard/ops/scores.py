@@ -14,12 +14,13 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.kernels import additive_cpu
-from regard.ops.tensor_checks import Argument, Signature
+from regard.ops.tensor_checks import Argument, Signature, refuse_others
 
 _ADDITIVE = Signature("additive_scores", Argument("query", "* T A"), Argument("key", "* S A"), Argument("vector", "A"))
 
 
 def _check_last(query: Tensor, key: Tensor, what: str) -> None:
+    refuse_others(what, query=query, key=key)
     if query.shape[-1] != key.shape[-1]:
         raise ShapeError(
             f"{what}: the last axis of query {tuple(query.shape)} and key {tuple(key.shape)} must agree, "

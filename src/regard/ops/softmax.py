@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.masks import check_mask
+from regard.ops.tensor_checks import refuse_others
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -32,6 +33,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> masked_softmax(torch.zeros(1, 2), torch.tensor([False, False])).tolist()
         [[0.0, 0.0]]
     """
+    refuse_others("masked_softmax", scores=scores)
     blocked = torch.isneginf(scores)
     if mask is not None:
         check_mask(mask, scores.shape, "masked_softmax")

@@ -80,12 +80,17 @@ class Signature:
             The size of every named axis.
 
         Raises:
-            ShapeError: one is missing, or has other axes, another dtype or device; the message names it, what was found and expected.
+            ShapeError: one is missing, no tensor, or has other axes, another dtype or device; the message names it, what was found and
+                expected.
         """
         if torch.compiler.is_compiling():
             return self._check(tensors)
         # What was right once is right again: most calls are like one before, and are only looked up.
-        seen = tuple([None if x is None else (x.shape, x.dtype, x.device) for x in tensors])
+        try:
+            seen = tuple([None if x is None else (x.shape, x.dtype, x.device) for x in tensors])
+        except AttributeError:
+            refuse_others(self.operation, **dict(zip((argument.name for argument in self.arguments), tensors, strict=True)))
+            raise
         try:
             sizes = self._seen.get(seen)
         except TypeError:  # sizes that are symbols
@@ -172,6 +177,24 @@ def _wrong_dtype(arguments: tuple[Argument, ...], tensors: tuple[Tensor | None, 
     return ""
 
 
+def refuse_others(operation: str, **arguments: object) -> None:
+    """Refuse an argument that is no tensor, where the attributes of one have just been missed; None is none of those.
+
+    Args:
+        operation: what the message begins with.
+        **arguments: by name.
+
+    Raises:
+        ShapeError: names the first that is no tensor, and its type.
+
+    Example:
+        >>> refuse_others("dot_scores", query=torch.ones(2, 3), key=None)
+    """
+    for name, value in arguments.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise ShapeError(f"{operation}: {name} must be a tensor, found {type(value).__name__}")
+
+
 def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int) -> None:
     """Refuse whole numbers that name nothing: each is `low` to `high`.
 
@@ -191,6 +214,7 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
     Example:
         >>> check_range("pick", "places", torch.tensor([0, 2]), 0, 2)
     """
+    refuse_others(operation, **{name: numbers})
     if not numbers.is_cpu or not numbers.numel() or not is_plain(numbers):
         return
     least, most = torch.aminmax(numbers)

@@ -15,6 +15,7 @@ FOLDED_LINE = re.compile(rb"\n[ \t]")
 BETWEEN = re.compile(rb"(?:\r\n)?(?:[0-9A-Fa-f]+(?:;[^\r\n]*)?\r\n(?:\r\n)?)?")
 LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
 CODINGS = re.compile(rb"\r\ntransfer-encoding:([^\r]*)", re.IGNORECASE)
+ABSOLUTE = re.compile(rb"https?://([^/?#]*)([^#]*)", re.IGNORECASE)
 NOT_HTTP = "this is not HTTP/1.1 as this server reads it"
 
 
@@ -53,6 +54,7 @@ class StrictConnection(h11.Connection):
         self._chunked = False
         self._between = b""
         self._searched = 0
+        self._skipped_line = False
 
     def next_event(self) -> Any:
         """Return the next event, as h11 does.
@@ -72,6 +74,13 @@ class StrictConnection(h11.Connection):
 
     def _read_head(self) -> Any:
         data = self.trailing_data[0]
+        # One empty line before a request line: some clients end a body so (RFC 9112, section 2.2); h11 has no public way to drop it.
+        if data.startswith(b"\r\n") and not self._skipped_line:
+            self._receive_buffer.maybe_extract_at_most(2)
+            self._skipped_line = True
+            data = data[2:]
+        elif data == b"\r" and not self._skipped_line:
+            return h11.NEED_DATA
         new = max(0, self._searched - 3)  # a head that comes letter by letter is not searched from its beginning each time
         end = data.find(b"\r\n\r\n", new)
         size = len(data) if end < 0 else end + 4
@@ -91,6 +100,9 @@ class StrictConnection(h11.Connection):
             self._chunked = any(name == b"transfer-encoding" for name, _ in event.headers)
             if self._chunked and event.http_version == b"1.0":
                 raise _Refused("Transfer-Encoding: HTTP/1.0 has none")
+            self._skipped_line = False
+            absolute = ABSOLUTE.fullmatch(event.target)
+            return event if absolute is None else _origin_form(event, *absolute.groups())
         return event
 
     def _read_chunk(self) -> Any:
@@ -107,6 +119,13 @@ class StrictConnection(h11.Connection):
                 raise _Refused("the body has a chunk that is not a size in hexadecimal, CR LF, the data and CR LF")
             self._between = b""
         return event
+
+
+def _origin_form(request: h11.Request, host: bytes, rest: bytes) -> h11.Request:
+    # RFC 9112, section 3.2.2: the host of the target counts, the header Host does not.
+    headers = [("host", host), *((name, value) for name, value in request.headers if name != b"host")]
+    target = rest if rest.startswith(b"/") else b"/" + rest
+    return h11.Request(method=request.method, target=target, headers=headers, http_version=request.http_version)
 
 
 class _Refused(h11.RemoteProtocolError):
