@@ -110,30 +110,28 @@ class SentenceModelSettings(Frozen):
         default="none", description="balanced: rare labels count for more; or a number for each label"
     )
 
+    @field_validator("encoder", mode="before", check_fields=False)
+    @classmethod
+    def _recurrent_unless_said(cls, encoder: Any) -> Any:
+        return {"type": RecurrentEncoderConfig().type, **encoder} if isinstance(encoder, Mapping) else encoder
 
-def _with_type(encoder: Any) -> Any:
-    return {"type": RecurrentEncoderConfig().type, **encoder} if isinstance(encoder, Mapping) else encoder
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        encoder = getattr(self, "encoder", None)  # which the models of each task declare
+        if isinstance(encoder, TransformerEncoderSettings) and self.embed_dim % encoder.num_heads:
+            raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of encoder.num_heads ({encoder.num_heads})")
+        return self
 
-
-def _check_heads(embed_dim: int, encoder: Frozen) -> None:
-    if isinstance(encoder, TransformerEncoderSettings) and embed_dim % encoder.num_heads:
-        raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of encoder.num_heads ({encoder.num_heads})")
+    @property
+    def attends(self) -> bool:
+        """Whether there is an attention to look at: what it pools by, or its layers."""
+        return self.pooling != "last" or not isinstance(getattr(self, "encoder", None), RecurrentEncoderConfig)
 
 
 class ClassifierConfig(SentenceModelSettings):
     """A reader, a pooling, and a multi-layer perceptron."""
 
     encoder: RecurrentEncoderConfig | TransformerEncoderConfig = Field(default=RecurrentEncoderConfig(), discriminator="type")
-
-    @field_validator("encoder", mode="before")
-    @classmethod
-    def _recurrent_unless_said(cls, encoder: Any) -> Any:
-        return _with_type(encoder)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_heads(self.embed_dim, self.encoder)
-        return self
 
 
 class EntailmentModelConfig(SentenceModelSettings):
@@ -146,16 +144,6 @@ class EntailmentModelConfig(SentenceModelSettings):
         default="gated", description="gated: (M_p W_p) * (M_h W_h), Lin et al. 2017; features: [p; h; |p - h|; p * h]"
     )
     fusion_dim: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="width of a gated hop; null: that of the states")
-
-    @field_validator("encoder", mode="before")
-    @classmethod
-    def _recurrent_unless_said(cls, encoder: Any) -> Any:
-        return _with_type(encoder)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_heads(self.embed_dim, self.encoder)
-        return self
 
 
 class ClassificationConfig(RunConfig):

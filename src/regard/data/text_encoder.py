@@ -30,6 +30,15 @@ class EncodedLines(NamedTuple):
     blank: np.ndarray
 
 
+def usable_lines(sides: Sequence[EncodedLines], max_length: int) -> tuple[np.ndarray, dict[str, int]]:
+    """Say which examples of one text or two can be trained on, (N,) bool, and how many are left out, by reason."""
+    lengths = np.stack([side.tokens.lengths for side in sides])
+    # A blank line is never worked on either.
+    empty = np.any([side.blank for side in sides], 0) | (lengths == 0).any(0)
+    long = ~empty & (lengths.max(0) > max_length)
+    return ~(empty | long), {"empty": int(empty.sum()), "too long": int(long.sum())}
+
+
 class TextEncoder:
     """Encode lines as `Vocabulary.encode_ids` does, to the same tokens, many times as fast where words repeat.
 

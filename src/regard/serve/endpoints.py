@@ -161,10 +161,7 @@ def body_schema(models: Sequence[ServedModel[Any]], fields: dict[str, Schema], l
 
 def has_attention(model: ServedModel[Any]) -> bool:
     """Whether there is anything to look at in this run."""
-    settings = model.worker.run.config.model
-    if hasattr(settings, "pooling"):  # one that labels: what it pools, or its layers
-        return settings.pooling != "last" or settings.encoder.type != "rnn"
-    return settings.attends
+    return model.worker.run.config.model.attends
 
 
 def to_json(value: Any) -> str:

@@ -6,10 +6,10 @@ Threads that share an operator wait for the last of them at its end; one that an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -49,6 +49,7 @@ def map_batches(
     device: torch.device,
     poll: Callable[[], None] | None = None,
     stage: progress.Stage | None = None,
+    size: Callable[[Any], int] = lambda item: 1,
 ) -> list[Result]:
     """Return `function` of each item, in order, several at a time on a CPU.
 
@@ -60,7 +61,8 @@ def map_batches(
         items: what to call it with.
         device: where the work is done; elsewhere than on a CPU it is one item after another.
         poll: called by this thread before an item is begun; may raise to leave.
-        stage: open while it lasts; each item counts as many units as it has parts, one that is no sequence as one.
+        stage: open while it lasts.
+        size: how many of its units an item counts.
 
     Example:
         >>> map_batches(lambda item: item + 1, [1, 2, 3], device=torch.device("cpu"))
@@ -68,7 +70,7 @@ def map_batches(
     """
     if stage is not None:
         with stage:
-            return map_batches(_counted(function, stage), items, device=device, poll=poll)
+            return map_batches(_counted(function, stage, size), items, device=device, poll=poll)
     threads = torch.get_num_threads()
     # Under torchrun `poll` and the hooks of a sharded model talk to the other processes, in one order.
     alone = not (dist.is_available() and dist.is_initialized())
@@ -102,10 +104,10 @@ def map_batches(
     return results
 
 
-def _counted(function: Callable[[Item], Result], stage: progress.Stage) -> Callable[[Item], Result]:
+def _counted(function: Callable[[Item], Result], stage: progress.Stage, size: Callable[[Any], int]) -> Callable[[Item], Result]:
     def count(item: Item) -> Result:
         result = function(item)
-        stage.advance(len(item) if isinstance(item, Sized) else 1)
+        stage.advance(size(item))
         return result
 
     return count

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.data.vocabulary import Vocabulary
 from regard.models.captioning import CaptionModel, build_captioner
-from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
+from regard.tasks.run_folder import CONFIG, DATA, VOCABULARY, Run, load_model, read_config
 
-VOCABULARY, IMAGES = "vocabulary.json", "images"
+IMAGES = "images"
 RUN_FILES = (CONFIG, DATA, VOCABULARY)
 
 
-class CaptionRun(NamedTuple):
-    """A trained captioner, opened for use.
-
-    Attributes:
-        folder: where it is.
-        config: how it was made.
-        vocabulary: of the captions.
-        model: with the trained weights, in evaluation mode.
-        weights: the file these came from.
-    """
-
-    folder: Path
-    config: CaptioningConfig
-    vocabulary: Vocabulary
-    model: CaptionModel[Any]
-    weights: Path
+CaptionRun = Run[CaptioningConfig, CaptionModel[Any]]
 
 
 def open_caption_run(folder: str | Path) -> CaptionRun:

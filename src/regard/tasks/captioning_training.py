@@ -31,9 +31,9 @@ from regard.tasks.captioning_data import (
     resolve_config,
 )
 from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.captioning_run import IMAGES, RUN_FILES, VOCABULARY, CaptionRun, open_caption_run
+from regard.tasks.captioning_run import IMAGES, RUN_FILES, CaptionRun, open_caption_run
 from regard.tasks.fine_tuning import report_unknown
-from regard.tasks.run_folder import check_metric
+from regard.tasks.run_folder import VOCABULARY, check_metric
 from regard.tasks.train import TaskTraining, make_vocabulary, report_left_out, train_task
 from regard.tasks.translation_training import translation_likelihood
 from regard.training import TrainResult

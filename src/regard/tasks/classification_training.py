@@ -31,7 +31,7 @@ from regard.data.labelled import (
 from regard.data.labelled_examples import ExampleList
 from regard.data.parallel import file_digest
 from regard.data.subsample import sampled
-from regard.data.text_encoder import BLOCK, TextEncoder
+from regard.data.text_encoder import BLOCK, EncodedLines, TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.data.word_vectors import WordVectors, read_vectors
@@ -45,6 +45,7 @@ from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import (
     CONFIG,
     DATA,
+    VOCABULARY,
     check_metric,
     device_of,
     load_model,
@@ -56,7 +57,7 @@ from regard.tasks.watched_examples import check_watch
 from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
-VOCABULARY, LABELS = "vocabulary.json", "labels.json"
+LABELS = "labels.json"
 # The names of a hundred thousand labels have room; a file that is larger is something else.
 MAX_LABEL_BYTES = 2**22
 RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
@@ -171,22 +172,16 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
     weights = np.array(_class_weights(config, labels, Counter(dict(zip(labels, counts, strict=True)))))
     encoder = TextEncoder(vocabulary)
     sides = [_encode_side(examples, number, config, encoder, file.path) for number in range(_sides(config))]
-    encoded = [tokens for tokens, _ in sides]
-    lengths = np.stack([side.lengths for side in encoded])
-    empty = np.any([blank for _, blank in sides], 0) | (lengths == 0).any(0)
-    long = ~empty & (lengths.max(0) > config.data.max_length)
-    kept, left_out = ~(empty | long), {"empty": int(empty.sum()), "too long": int(long.sum())}
+    kept, left_out = usable_lines(sides, config.data.max_length)
     if not kept.any():
         reasons = (
             f"{left_out['empty']} with an empty text, {left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
         )
         raise DataError(f"{file.path}: no example can be used: {reasons}")
-    return LabelledCorpus(examples.lines[kept], tuple(side.chosen(kept) for side in encoded), classes[kept], weights, left_out)
+    return LabelledCorpus(examples.lines[kept], tuple(side.tokens.chosen(kept) for side in sides), classes[kept], weights, left_out)
 
 
-def _encode_side(
-    examples: ExampleList, number: int, config: SentenceConfig, encoder: TextEncoder, name: str
-) -> tuple[FlatTokens, np.ndarray]:
+def _encode_side(examples: ExampleList, number: int, config: SentenceConfig, encoder: TextEncoder, name: str) -> EncodedLines:
     """Encode one of the texts of all examples, block by block; return its tokens, and which are blank."""
     blocks = []
     with progress.stage(f"Encoding {name}", total=len(examples), unit="lines") as encoding:
@@ -196,7 +191,7 @@ def _encode_side(
                 texts = [lowercase_text(text.decode()).encode() for text in texts]
             blocks.append(encoder.encode_bytes(texts))
             encoding.advance(len(texts))
-    return FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks])
+    return EncodedLines(FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks]))
 
 
 def measure_labels(
@@ -213,9 +208,8 @@ def measure_labels(
         return F.cross_entropy(logits, batch.labels, reduction="sum").item(), logits.argmax(-1).cpu().numpy()
 
     plan = corpus.plan(batch_tokens=4096, seed=0, epoch=0)
-    # The batches in lists of one: what is counted is batches, as the examples of each are not.
     stage = progress.stage("Predicting the labels", total=len(plan), unit="batches")
-    found = map_batches(lambda batches: measure(batches[0]), [[planned] for planned in plan], device=device, poll=poll, stage=stage)
+    found = map_batches(measure, plan, device=device, poll=poll, stage=stage)
     for planned, (own, numbers) in zip(plan, found, strict=True):
         nll += own
         predicted[list(planned.indices)] = numbers
@@ -234,8 +228,7 @@ def check_sentence_settings(config: SentenceConfig) -> None:
         >>> check_sentence_settings(ClassificationConfig())
     """
     check_metric(config, METRICS)
-    attends = config.model.pooling != "last" or config.model.encoder.type != "rnn"
-    check_watch(config.training, attends, "model.pooling last of a recurrent encoder")
+    check_watch(config.training, config.model.attends, "model.pooling last of a recurrent encoder")
     if config.data.vectors is not None and config.vocabulary.kind != "word":
         raise ConfigError(f"data.vectors: word vectors need vocabulary.kind word, found {config.vocabulary.kind}")
     if not config.vocabulary.shared:

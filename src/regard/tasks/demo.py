@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard import progress
-from regard.config import TranslationConfig, validate
+from regard.config import TranslationConfig, load_config
 from regard.data.lines import write_files
 from regard.data.parallel import read_pairs
 from regard.errors import TrainingError
@@ -24,31 +24,12 @@ SHOWN = 12
 
 def demo_config(folder: Path) -> TranslationConfig:
     """Return the configuration of the demonstration: additive attention over the characters of a written date."""
-    return validate(
-        {
-            "data": {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "valid_size": 500},
-            "vocabulary": {"kind": "character", "size": 1000, "shared": False},
-            "model": {
-                "embed_dim": 48,
-                "encoder_dim": 64,
-                "decoder_dim": 128,
-                "attention": {"score": "additive", "attention_dim": 64},
-                "readout_dim": 96,
-                "dropout": 0.1,
-            },
-            "training": {
-                "epochs": 5,
-                "batch_tokens": 7000,
-                "learning_rate": 4e-3,
-                "schedule": "cosine",
-                "warmup_updates": 100,
-                "metric": "exact_match",
-                "log_every": 100,
-            },
-            "decoding": {"beam_size": 1, "batch_size": 200},
-        },
-        "demo",
-    )
+    settings = ["vocabulary.kind=character", "vocabulary.size=1000", "vocabulary.shared=false", "data.valid_size=500"]
+    settings += ["model.embed_dim=48", "model.encoder_dim=64", "model.decoder_dim=128", "model.readout_dim=96", "model.dropout=0.1"]
+    settings += ["model.attention.score=additive", "model.attention.attention_dim=64", "decoding.beam_size=1", "decoding.batch_size=200"]
+    settings += ["training.epochs=5", "training.batch_tokens=7000", "training.metric=exact_match", "training.log_every=100"]
+    settings += ["training.learning_rate=0.004", "training.schedule=cosine", "training.warmup_updates=100"]
+    return load_config(None, settings, base={"data": {side: str(folder / f"train.{side}") for side in ("source", "target")}})
 
 
 def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: bool = False, width: int = 100) -> dict[str, Any]:

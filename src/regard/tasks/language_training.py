@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from regard.tasks.language_data import TOKENS, TrainingLines, open_texts
 from regard.tasks.run_folder import (
     CONFIG,
     DATA,
+    VOCABULARY,
+    Run,
     check_metric,
     device_of,
     load_model,
@@ -39,7 +41,6 @@ from regard.training import TrainResult
 from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
-VOCABULARY = "vocabulary.json"
 RUN_FILES = (CONFIG, DATA, VOCABULARY)
 METRICS = ("loss", "perplexity", "token_accuracy")
 
@@ -49,22 +50,7 @@ CHUNK = 64
 SIDES = 2
 
 
-class LanguageRun(NamedTuple):
-    """A trained run of the language model, opened for use.
-
-    Attributes:
-        folder: where it is.
-        config: how it was made.
-        vocabulary: of the text.
-        model: with the trained weights, in evaluation mode.
-        weights: the file these came from.
-    """
-
-    folder: Path
-    config: LanguageConfig
-    vocabulary: Vocabulary
-    model: RecurrentLanguageModel
-    weights: Path
+LanguageRun = Run[LanguageConfig, RecurrentLanguageModel]
 
 
 def open_language_run(folder: str | Path) -> LanguageRun:

@@ -52,7 +52,7 @@ def predict(
     device = device_of(model)
     batches = cut_batches(rows, batch_size, device=device)
     with ops.packed_weights(getattr(torch, precision)):
-        results = map_batches(function, batches, device=device, poll=poll, stage=stage)
+        results = map_batches(function, batches, device=device, poll=poll, stage=stage, size=len)
     return {row: own for numbers, found in zip(batches, results, strict=True) for row, own in zip(numbers, found, strict=True)}
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from torch import nn
 from regard import progress
 from regard.config import RunConfig, describe_changes, dump_config, load_config, task_of
 from regard.data.lines import write_files
+from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.strict_json import parse_json
 from regard.training import ProcessGroup
@@ -37,11 +38,29 @@ from regard.training.lock import LOCK
 from regard.training.precision import fastest_precision, is_emulated
 from regard.training.weights import check_fit, read_weights
 
-CONFIG, DATA = "config.yaml", "data.json"
+CONFIG, DATA, VOCABULARY = "config.yaml", "data.json", "vocabulary.json"
 STAGING, MOVED = ".new", "moved.json"
 """Folder of a run that is being created, and the list in it of what is moved from there into the run."""
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
+
+
+class Run(NamedTuple, Generic[AnyConfig, AnyModel]):
+    """A trained run of one vocabulary, opened for use.
+
+    Attributes:
+        folder: where it is.
+        config: how it was made.
+        vocabulary: of its text.
+        model: with the trained weights, in evaluation mode.
+        weights: the file these came from.
+    """
+
+    folder: Path
+    config: AnyConfig
+    vocabulary: Vocabulary
+    model: AnyModel
+    weights: Path
 
 
 def run_task(folder: Path) -> str:

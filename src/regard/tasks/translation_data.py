@@ -21,7 +21,7 @@ from regard.data.lines import whole_characters
 from regard.data.parallel import SentencePair, file_digest, held_out_indices, read_pairs
 from regard.data.shards import ParallelText
 from regard.data.subsample import in_sample
-from regard.data.text_encoder import TextEncoder
+from regard.data.text_encoder import TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
 from regard.data.token_cache import new_cache, open_cache, read_cache
 from regard.errors import DataError
@@ -330,13 +330,10 @@ def _usable(
 ) -> tuple[np.ndarray, list[FlatTokens]]:
     """Encode pairs, given as their sources and their targets; say which can be trained on, and add to `left_out` how many cannot."""
     sides = [encoder.encode_bytes(lines) for encoder, lines in zip(encoders, texts, strict=True)]
-    lengths = np.stack([side.tokens.lengths for side in sides])
-    # A blank line is never translated either.
-    empty = sides[0].blank | sides[1].blank | (lengths == 0).any(0)
-    long = ~empty & (lengths.max(0) > max_length)
-    left_out["empty"] += int(empty.sum())
-    left_out["too long"] += int(long.sum())
-    return ~(empty | long), [side.tokens for side in sides]
+    kept, reasons = usable_lines(sides, max_length)
+    for reason, count in reasons.items():
+        left_out[reason] += count
+    return kept, [side.tokens for side in sides]
 
 
 def _nothing_left(name: str, left_out: dict[str, int], max_length: int) -> DataError:

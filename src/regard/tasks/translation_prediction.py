@@ -147,10 +147,7 @@ class Translator:
 
         Both are cut to `data.max_length` tokens, as for translation.
         """
-        limit = self.run.config.data.max_length
-        source, forced = (
-            vocabulary.encode(text).first(limit) for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
-        )
+        source, forced = self._encode_pair(line, target)
         if not source.ids or not forced.ids:
             return None
         batch = collate([source.ids], [forced.ids], (0,)).to(device_of(self.run.model))
@@ -165,11 +162,8 @@ class Translator:
         record = self.align(line, target)
         if record is None:
             return None
-        limit = self.run.config.data.max_length
-        source, forced = (
-            vocabulary.encode(text).first(limit).ids for vocabulary, text in zip(self.run.vocabularies, (line, target), strict=True)
-        )
-        return add_layers(self.run, record, source, forced, max_weights=max_weights)
+        source, forced = self._encode_pair(line, target)
+        return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
         """Return what was attended to for one hypothesis, to look at; None without attention or hypotheses.
@@ -193,6 +187,10 @@ class Translator:
         found = add_layers(self.run, found, translation.source.ids, ids)
         vocabulary, columns = self.run.vocabularies.target, len(found.items["source"])
         return replace(found, hypotheses=hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns))
+
+    def _encode_pair(self, line: str, target: str) -> list[TokenizedText]:
+        texts, limit = zip(self.run.vocabularies, (line, target), strict=True), self.run.config.data.max_length
+        return [vocabulary.encode(text).first(limit) for vocabulary, text in texts]
 
     def _encode(self, lines: Sequence[str]) -> tuple[list[TokenizedText], list[int]]:
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the

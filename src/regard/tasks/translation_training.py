@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,13 +211,13 @@ def translation_likelihood(
     device = device_of(model)
 
     @torch.no_grad()
-    def measure(batches: Sequence[PlannedBatch]) -> tuple[float, float]:
-        sums = model(*corpus.batch(batches[0]).to(device)[:5])
+    def measure(planned: PlannedBatch) -> tuple[float, float]:
+        sums = model(*corpus.batch(planned).to(device)[:5])
         return sums.nll.item(), sums.correct.item()
 
     plan = corpus.plan(batch_tokens=batch_tokens, seed=0, epoch=0)
     stage = progress.stage("Predicting the references", total=len(plan), unit="batches")
-    found = map_batches(measure, [[planned] for planned in plan], device=device, poll=poll, stage=stage)
+    found = map_batches(measure, plan, device=device, poll=poll, stage=stage)
     nll, correct = map(sum, zip(*found, strict=True))
     tokens = sum(planned.tokens for planned in plan)
     loss = nll / tokens

@@ -113,16 +113,7 @@ def find_links(
 
     stage = progress.stage("Aligning", total=len(pairs), unit="sentences")
     with ops.packed_weights():
-        return map_batches(_Sized.of(find), [_Sized(pair) for pair in pairs], device=device_of(run.model), poll=poll, stage=stage)
-
-
-class _Sized(NamedTuple):
-    # One sentence, though a pair has a length of two.
-    pair: SentencePair
-
-    @staticmethod
-    def of(find: Callable[[SentencePair], Links]) -> Callable[[_Sized], Links]:
-        return lambda item: find(item.pair)
+        return map_batches(find, pairs, device=device_of(run.model), poll=poll, stage=stage)
 
 
 def format_links(links: Links) -> str:
