@@ -1,0 +1,36 @@
+"""Why did it say that: what explains an output of a model, by methods of the literature, and how faithful each is."""
+
+from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
+from regard.explanations.flow import attention_flow
+from regard.explanations.gradients import input_gradients, input_times_gradient, integrated_gradients
+from regard.explanations.methods import METHODS, explain
+from regard.explanations.occlusion import AreaEffects, greedy_order, leave_one_area_out, leave_one_out
+from regard.explanations.rollout import alti, attention_rollout
+from regard.explanations.shown import attention_weights, gradient_times_attention, value_norms
+
+__all__ = [
+    "METHODS",
+    "AreaEffects",
+    "CaptionBatch",
+    "LabelBatch",
+    "LanguageBatch",
+    "ModelBatch",
+    "TranslationBatch",
+    "alti",
+    "attention_flow",
+    "attention_rollout",
+    "attention_weights",
+    "explain",
+    "gradient_times_attention",
+    "greedy_order",
+    "input_gradients",
+    "input_times_gradient",
+    "integrated_gradients",
+    "leave_one_area_out",
+    "leave_one_out",
+    "value_norms",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

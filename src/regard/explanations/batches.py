@@ -1,0 +1,431 @@
+"""What every method asks of a model: examples as it reads them, and the outputs whose probability is explained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.errors import ConfigError
+from regard.models import CaptionModel, DecoderOutput, EncoderDecoder, Ensemble, RecurrentLanguageModel, SentenceClassifier
+
+# Rows of logits alive at a time.
+BATCH_ROWS = 512
+
+
+class ModelBatch(ABC):
+    """B examples of one model: S inputs that it reads, and T outputs whose log-probability is explained.
+
+    A method is a function of such a batch, and reaches the model through it alone: through its own forward pass, in evaluation mode.
+
+    Attributes:
+        model: in evaluation mode.
+
+    Example:
+        >>> from regard.config import ClassifierConfig
+        >>> from regard.models import build_classifier
+        >>> model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
+        >>> batch: ModelBatch = LabelBatch(model, [torch.tensor([[4, 5, 6]])], [torch.tensor([3])], torch.tensor([1]))
+        >>> batch.keep(torch.tensor([[True, False, True]])).inputs.tolist()
+        [[True, True, False]]
+    """
+
+    model: nn.Module
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Tensor:
+        """(B, S) bool: inputs that an explanation ranks. Padding and the end of a sentence are none."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> Tensor:
+        """(B, T) bool: outputs that are there."""
+
+    @abstractmethod
+    def select(self, rows: Tensor) -> Self:
+        """Return the examples `rows` (B',); one may come several times."""
+
+    @abstractmethod
+    def keep(self, kept: Tensor) -> Self:
+        """Take inputs away: those where `kept` (B, S) bool is False. The outputs stay."""
+
+    @abstractmethod
+    def embed(self) -> Tensor:
+        """Return the vectors that the model reads in place of its inputs: (B, S, E)."""
+
+    @abstractmethod
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each output, in nats: (B, T), 0 at padding.
+
+        Args:
+            embedded: (B, S, E) vectors that the model reads instead of its own.
+        """
+
+    @property
+    def attends_to_itself(self) -> bool:
+        """Whether an output has no more inputs than those up to it, as in a language model."""
+        return False
+
+
+@contextmanager
+def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tensor]) -> Iterator[None]:
+    """Let a module return these vectors for these very tensors; what it is called with besides goes its usual way."""
+    original = module.forward
+
+    def forward(read: Tensor) -> Tensor:
+        for one, found in zip(given, vectors, strict=True):
+            if read is one:
+                return found
+        return original(read)
+
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del module.__dict__["forward"]
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse a model whose forward pass is none of its own, or is random.
+
+    Raises:
+        ConfigError: an ensemble, or a model in training mode.
+
+    Example:
+        >>> check_model(nn.Linear(3, 2))
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: explanations: Linear is in training mode, in which dropout is drawn anew; call model.eval()
+    """
+    if isinstance(model, Ensemble):
+        raise ConfigError("explanations: several models that decode together have no forward pass of their own; explain each of them")
+    if model.training:
+        raise ConfigError(f"explanations: {type(model).__name__} is in training mode, in which dropout is drawn anew; call model.eval()")
+
+
+def _take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Remove tokens (B, S) where `kept` is False; what is behind moves to the front: tokens (B, S) and lengths (B,)."""
+    there = kept & ops.length_mask(lengths, tokens.shape[1])
+    order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
+    left = there.sum(1)
+    return tokens.gather(1, order).masked_fill(~ops.length_mask(left, tokens.shape[1]), 0), left
+
+
+@dataclass(frozen=True)
+class TranslationBatch(ModelBatch):
+    """Sentence pairs: the source tokens are the inputs, the target tokens with their end the outputs, each given those before it.
+
+    Args:
+        model: any `EncoderDecoder` but an ensemble.
+        source: (B, S) tokens, EOS included.
+        source_lengths: (B,).
+        target_input: (B, T), BOS first.
+        target_output: (B, T), EOS last.
+        target_lengths: (B,), EOS included.
+
+    Raises:
+        ConfigError: see `check_model`.
+
+    Example:
+        >>> from regard.config import RNNConfig
+        >>> from regard.models import build
+        >>> model = build(RNNConfig(), source_size=11, target_size=11).eval()
+        >>> pair = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]]), torch.tensor([[6, 3]]), torch.tensor([2])
+        >>> batch = TranslationBatch(model, *pair)
+        >>> batch.inputs.tolist(), batch.log_probs().shape
+        ([[True, True, False]], torch.Size([1, 2]))
+    """
+
+    model: EncoderDecoder[Any]
+    source: Tensor
+    source_lengths: Tensor
+    target_input: Tensor
+    target_output: Tensor
+    target_lengths: Tensor
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, S) bool: the source tokens without their end."""
+        return ops.length_mask(self.source_lengths - 1, self.source.shape[1])
+
+    @property
+    def outputs(self) -> Tensor:
+        """(B, T) bool: the target tokens with their end."""
+        return ops.length_mask(self.target_lengths, self.target_output.shape[1])
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the pairs `rows` (B',)."""
+        names = ("source", "source_lengths", "target_input", "target_output", "target_lengths")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def keep(self, kept: Tensor) -> Self:
+        """Take source tokens away; what is behind moves to the front."""
+        source, lengths = _take_away(self.source, self.source_lengths, kept | ~self.inputs)
+        return replace(self, source=source, source_lengths=lengths)
+
+    def embed(self) -> Tensor:
+        """Return the embedded source (B, S, E), without positions."""
+        return self._embedding(self.source)
+
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each target token (B, T)."""
+        if embedded is None:
+            return self._log_probs()
+        with _reading(self._embedding, [self.source], [embedded]):
+            return self._log_probs()
+
+    @property
+    def _embedding(self) -> nn.Module:
+        found = getattr(self.model, "source_embedding", None)
+        if not isinstance(found, nn.Module):
+            raise ConfigError(f"explanations: {type(self.model).__name__} has no source_embedding to read vectors with")
+        return found
+
+    def _log_probs(self) -> Tensor:
+        readout = self.model.decode(self.source, self.source_lengths, self.target_input, need_weights=False).readout
+        return goal_log_probs(self.model, readout, self.target_output, self.outputs)
+
+
+@dataclass(frozen=True)
+class CaptionBatch(ModelBatch):
+    """Images with captions: the cells of the grid are the inputs, the words with the end the outputs.
+
+    A cell is taken away by putting the mean of the image's cells in its place.
+
+    Args:
+        model: the captioner.
+        images: (B, 3, H, W), or features (B, L, D) where it reads these.
+        target_input: (B, T), BOS first.
+        target_output: (B, T), EOS last.
+        target_lengths: (B,), EOS included.
+        features: (B, L, D) the cells; None: those of the images.
+
+    Raises:
+        ConfigError: see `check_model`.
+
+    Example:
+        >>> from regard.config.captioning import ShowConfig
+        >>> from regard.models import build_captioner
+        >>> model = build_captioner(ShowConfig(), image_size=16, vocab_size=11).eval()
+        >>> batch = CaptionBatch(model, torch.zeros(1, 3, 16, 16), torch.tensor([[2, 6]]), torch.tensor([[6, 3]]), torch.tensor([2]))
+        >>> batch.inputs.shape, batch.log_probs().shape
+        (torch.Size([1, 4]), torch.Size([1, 2]))
+    """
+
+    model: CaptionModel[Any]
+    images: Tensor
+    target_input: Tensor
+    target_output: Tensor
+    target_lengths: Tensor
+    features: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, L) bool: every cell."""
+        return torch.ones(len(self.images), self._count, dtype=torch.bool, device=self.images.device)
+
+    @property
+    def outputs(self) -> Tensor:
+        """(B, T) bool: the words with the end."""
+        return ops.length_mask(self.target_lengths, self.target_output.shape[1])
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the images `rows` (B',)."""
+        names = ("images", "target_input", "target_output", "target_lengths")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names}, features=self.embed()[rows])
+
+    def keep(self, kept: Tensor) -> Self:
+        """Put the mean cell in the place of cells."""
+        cells = self.embed()
+        return replace(self, features=torch.where(kept.unsqueeze(-1), cells, cells.mean(1, keepdim=True)))
+
+    def embed(self) -> Tensor:
+        """Return the features of the cells (B, L, D)."""
+        return self._cells
+
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each word (B, T)."""
+        return goal_log_probs(self.model, self.decode(embedded).readout, self.target_output, self.outputs)
+
+    def decode(self, embedded: Tensor | None = None, *, need_weights: bool = False) -> DecoderOutput:
+        """Run the decoder over the captions, with these cells (B, L, D) or its own."""
+        count = torch.full((len(self.images),), self._count, device=self.images.device)
+        with _reading(self.model.image_encoder, [self.images], [self._cells if embedded is None else embedded]):
+            return self.model.decode(self.images, count, self.target_input, need_weights=need_weights)
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        return self.model.image_encoder(self.images).detach() if self.features is None else self.features
+
+    @property
+    def _count(self) -> int:
+        rows, columns = self.model.grid
+        return rows * columns
+
+
+@dataclass(frozen=True)
+class LabelBatch(ModelBatch):
+    """Texts, or pairs of them, with labels: the tokens are the inputs, those of a second text behind those of the first; T is 1.
+
+    Args:
+        model: of classification or entailment.
+        tokens: for each text (B, S_i).
+        lengths: for each text (B,).
+        labels: (B,) class numbers.
+
+    Raises:
+        ConfigError: see `check_model`.
+
+    Example:
+        >>> from regard.config import ClassifierConfig
+        >>> from regard.models import build_classifier
+        >>> model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
+        >>> LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1])).log_probs().shape
+        torch.Size([1, 1])
+    """
+
+    model: SentenceClassifier
+    tokens: Sequence[Tensor]
+    lengths: Sequence[Tensor]
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, S) bool: all tokens."""
+        return torch.cat([ops.length_mask(count, part.shape[1]) for part, count in zip(self.tokens, self.lengths, strict=True)], 1)
+
+    @property
+    def outputs(self) -> Tensor:
+        """(B, 1) bool: the label."""
+        return torch.ones(len(self.labels), 1, dtype=torch.bool, device=self.labels.device)
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the examples `rows` (B',)."""
+        return replace(
+            self, tokens=[part[rows] for part in self.tokens], lengths=[part[rows] for part in self.lengths], labels=self.labels[rows]
+        )
+
+    def keep(self, kept: Tensor) -> Self:
+        """Take tokens away; what is behind moves to the front. A text may lose all of them."""
+        sizes = [part.shape[1] for part in self.tokens]
+        left = [_take_away(*part) for part in zip(self.tokens, self.lengths, kept.split(sizes, 1), strict=True)]
+        return replace(self, tokens=[part[0] for part in left], lengths=[part[1] for part in left])
+
+    def embed(self) -> Tensor:
+        """Return the embedded tokens (B, S, E), without positions."""
+        return torch.cat([self.model.embedding(part) for part in self.tokens], 1)
+
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of the label (B, 1)."""
+        if embedded is None:
+            return self._log_probs()
+        with _reading(self.model.embedding, self.tokens, embedded.split([part.shape[1] for part in self.tokens], 1)):
+            return self._log_probs()
+
+    def _log_probs(self) -> Tensor:
+        logits = self.model.classify(self.tokens, self.lengths, need_weights=False).logits
+        return logits.log_softmax(-1).gather(1, self.labels.unsqueeze(1))
+
+
+@dataclass(frozen=True)
+class LanguageBatch(ModelBatch):
+    """Lines of text: the tokens read before each one are its inputs; S = T, and what stands first is not ranked.
+
+    Args:
+        model: the language model.
+        read: (B, T) the token before each one to predict; BOS where a line begins.
+        goals: (B, T) the tokens to predict.
+        lengths: (B,).
+        places: (B, T) the column of the state that predicts each token, counted from 0; None: each its own.
+
+    Raises:
+        ConfigError: see `check_model`.
+
+    Example:
+        >>> from regard.config import LanguageModelConfig
+        >>> from regard.models import build_language_model
+        >>> model = build_language_model(LanguageModelConfig(embed_dim=8, hidden_size=6, window=3), vocab_size=11).eval()
+        >>> batch = LanguageBatch(model, torch.tensor([[2, 6, 7]]), torch.tensor([[6, 7, 3]]), torch.tensor([3]))
+        >>> batch.inputs.tolist(), batch.log_probs().shape
+        ([[False, True, True]], torch.Size([1, 3]))
+    """
+
+    model: RecurrentLanguageModel
+    read: Tensor
+    goals: Tensor
+    lengths: Tensor
+    places: Tensor | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        check_model(self.model)
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, T) bool: the tokens read, but for the first."""
+        found = self.outputs.clone()
+        found[:, :1] = False
+        return found
+
+    @property
+    def outputs(self) -> Tensor:
+        """(B, T) bool: the tokens to predict."""
+        return ops.length_mask(self.lengths, self.goals.shape[1])
+
+    @property
+    def attends_to_itself(self) -> bool:
+        """Whether an output has no more inputs than those up to it."""
+        return True
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the lines `rows` (B',)."""
+        places = None if self.places is None else self.places[rows]
+        return replace(self, read=self.read[rows], goals=self.goals[rows], lengths=self.lengths[rows], places=places)
+
+    def keep(self, kept: Tensor) -> Self:
+        """Take tokens away that were read; each token is predicted by the state behind the last one left before it."""
+        kept = kept | ~self.inputs
+        read, _ = _take_away(self.read, self.lengths, kept)
+        return replace(self, read=read, places=(kept & self.outputs).cumsum(1) - 1)
+
+    def embed(self) -> Tensor:
+        """Return the embedded tokens (B, T, E)."""
+        return self.model.embedding(self.read)
+
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each token (B, T)."""
+        if embedded is None:
+            readout = self.model.decode(self.read).readout
+        else:
+            with _reading(self.model.embedding, [self.read], [embedded]):
+                readout = self.model.decode(self.read).readout
+        if self.places is not None:
+            readout = readout.gather(1, self.places.clamp(min=0).unsqueeze(-1).expand(-1, -1, readout.shape[-1]))
+        return goal_log_probs(self.model, readout, self.goals, self.outputs)
+
+
+def goal_log_probs(model: EncoderDecoder[Any] | RecurrentLanguageModel, readout: Tensor, goals: Tensor, real: Tensor) -> Tensor:
+    """Return the log-probability of goals (B, T) from readouts (B, T, R), 0 where `real` is False; a part of the logits at a time."""
+    rows, wanted = readout[real], goals[real]
+    found = [
+        model.logits(some).log_softmax(-1).gather(-1, goal.unsqueeze(-1)).squeeze(-1)
+        for some, goal in zip(rows.split(BATCH_ROWS), wanted.split(BATCH_ROWS), strict=True)
+    ]
+    log_probs = torch.cat(found)
+    return log_probs.new_zeros(real.shape).masked_scatter(real, log_probs)

@@ -1,0 +1,153 @@
+"""The attention of every layer of a Transformer, with the residual connection around it, recorded during its own forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.attention import HeadMemory, MultiHeadAttention
+from regard.errors import ConfigError
+from regard.explanations.batches import ModelBatch
+from regard.models import CrossedEncoderLayer, DecoderLayer, EncoderLayer, ResidualNorm, SourceAttention, cross_attend
+
+SOURCE, SECOND, TARGET = "source", "second", "target"
+"""The states that a layer changes: those of the source (or of the first text), of its second branch (or text), of the target."""
+
+
+class Branch(NamedTuple):
+    """What an attention reads.
+
+    Attributes:
+        stream: whose states.
+        attention: the module.
+        weights: (B, H, T, S) of items; without areas each row sums to 1.
+        values: (B, H, S, D).
+    """
+
+    stream: str
+    attention: MultiHeadAttention
+    weights: Tensor
+    values: Tensor
+
+
+class Sublayer(NamedTuple):
+    """An attention of a layer, the residual connection around it, and its norm.
+
+    Attributes:
+        into: the stream that is changed.
+        branches: what is read; two where a decoder reads two encoder branches.
+        norm: around it.
+        states: (B, T, E) of the stream before.
+        change: (B, T, E) what is added to them.
+        mapped: whether more than a linear map follows the attention before the residual connection.
+    """
+
+    into: str
+    branches: tuple[Branch, ...]
+    norm: ResidualNorm
+    states: Tensor
+    change: Tensor
+    mapped: bool = False
+
+
+def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
+    """Run a model, and return the attention of its layers in the order in which they change what is read.
+
+    Args:
+        batch: B examples.
+        method: named in messages.
+
+    Returns:
+        Those that change their streams at the same time together: both branches of a crossed encoder, else one.
+
+    Raises:
+        ConfigError: the model is no Transformer.
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.explanations import TranslationBatch
+        >>> from regard.models import build
+        >>> model = build(TransformerConfig(encoder_layers=1, decoder_layers=1), source_size=11, target_size=11).eval()
+        >>> pair = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]]), torch.tensor([[6, 3]]), torch.tensor([2])
+        >>> [(one.into, one.branches[0].stream) for (one,) in record_layers(TranslationBatch(model, *pair), "rollout")]
+        [('source', 'source'), ('target', 'target'), ('target', 'source')]
+    """
+    calls: list[tuple[nn.Module, tuple[Any, ...]]] = []
+    with ExitStack() as stack, torch.no_grad():
+        for module in batch.model.modules():
+            if isinstance(module, EncoderLayer | CrossedEncoderLayer | DecoderLayer):
+                stack.callback(module.register_forward_pre_hook(lambda called, args: calls.append((called, args))).remove)
+        batch.log_probs()
+    if not calls:
+        raise ConfigError(
+            f"{method}: {type(batch.model).__name__} is no Transformer: one attention without layers and residual connections around it; "
+            "take weights, value norms, the gradient methods or leave-one-out"
+        )
+    found: list[tuple[Sublayer, ...]] = []
+    times: dict[int, int] = {}
+    with torch.no_grad():
+        for module, args in calls:
+            times[id(module)] = times.get(id(module), 0) + 1
+            match module:
+                case EncoderLayer():
+                    # Two texts go through the same layers, one after the other.
+                    found.append((_encoder(module, *args, stream=SOURCE if times[id(module)] == 1 else SECOND),))
+                case CrossedEncoderLayer():
+                    found.append(_crossed(module, *args))
+                case DecoderLayer():
+                    found += [(each,) for each in _decoder(module, args[0], args[1])]
+    return found
+
+
+def _encoder(layer: EncoderLayer, states: Tensor, key_mask: Tensor | None, *, stream: str) -> Sublayer:
+    given = layer.attention_norm.before(states)
+    found = layer.attention(given, given, given, key_mask=key_mask, finite=True, need_weights=True)
+    assert found.weights is not None
+    branch = Branch(stream, layer.attention, found.weights, _values(layer.attention, given))
+    return Sublayer(stream, (branch,), layer.attention_norm, states, found.context)
+
+
+def _crossed(
+    layer: CrossedEncoderLayer, first: Tensor, second: Tensor, first_mask: Tensor | None, second_mask: Tensor | None
+) -> tuple[Sublayer, ...]:
+    own = layer.residual == "own"
+    # As in the layer: the left norm belongs to the stream that the left answers are added to.
+    norms = (layer.left_norm, layer.right_norm) if own else (layer.right_norm, layer.left_norm)
+    given = [norm.before(states) for norm, states in zip(norms, (first, second), strict=True)]
+    found = []
+    for side, (mask, name) in enumerate(((first_mask, SOURCE), (second_mask, SECOND))):
+        attention = cast(MultiHeadAttention, layer.attention.left if side == 0 else layer.attention.right)
+        keys, query = given[side], given[1 - side]
+        answer = attention(query, keys, keys, key_mask=mask, need_weights=True)
+        assert answer.weights is not None
+        into = side if own else 1 - side
+        branch = Branch(name, attention, answer.weights, _values(attention, keys))
+        found.append(Sublayer((SOURCE, SECOND)[into], (branch,), norms[into], (first, second)[into], answer.context))
+    return tuple(found)
+
+
+def _decoder(layer: DecoderLayer, states: Tensor, memories: Sequence[HeadMemory]) -> list[Sublayer]:
+    given = layer.attention_norm.before(states)
+    own = layer.attention(given, given, given, causal=True, finite=True, need_weights=True)
+    assert own.weights is not None
+    branch = Branch(TARGET, layer.attention, own.weights, _values(layer.attention, given))
+    first = Sublayer(TARGET, (branch,), layer.attention_norm, states, own.context)
+    states = layer.attention_norm.after(states, own.context)
+    query, cross = layer.cross_attention_norm.before(states), layer.cross_attention
+    attentions = [cross.attention] if isinstance(cross, SourceAttention) else [cross.left, cross.right]  # pyright: ignore
+    branches = []
+    for attention, memory, name in zip(attentions, memories, (SOURCE, SECOND), strict=False):
+        weights = cross_attend(attention, query, memory, need_weights=True).weights
+        assert weights is not None
+        branches.append(Branch(name, attention, weights, memory.value))
+    change = cross(query, memories, need_weights=False).context
+    mapped = not isinstance(cross, SourceAttention)
+    return [first, Sublayer(TARGET, tuple(branches), layer.cross_attention_norm, states, change, mapped)]
+
+
+def _values(attention: MultiHeadAttention, states: Tensor) -> Tensor:
+    return attention.value(states).unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)

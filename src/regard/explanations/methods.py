@@ -1,0 +1,93 @@
+"""The methods by name, as the command line and the tables have them."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from regard.errors import ConfigError, listed, shown
+from regard.explanations.batches import CaptionBatch, ModelBatch, TranslationBatch
+from regard.explanations.flow import attention_flow
+from regard.explanations.gradients import input_times_gradient, integrated_gradients
+from regard.explanations.occlusion import leave_one_area_out, leave_one_out
+from regard.explanations.rollout import alti, attention_rollout
+from regard.explanations.shown import attention_weights, gradient_times_attention, shown_attentions, value_norms
+
+Method = Literal[
+    "weights",
+    "rollout",
+    "flow",
+    "value-norms",
+    "alti",
+    "input-gradient",
+    "integrated-gradients",
+    "gradient-attention",
+    "leave-one-out",
+    "leave-one-area-out",
+]
+METHODS: tuple[Method, ...] = get_args(Method)
+"""Names of the methods."""
+
+
+def explain(batch: ModelBatch, method: Method) -> Tensor:
+    """Explain each output of a batch by its inputs.
+
+    Args:
+        batch: B examples of a model.
+        method: one of `METHODS`.
+
+    Returns:
+        (B, T, S) float: how much each input counts for each output. What a number means is the method's; 0 for inputs that are none.
+
+    Raises:
+        ConfigError: no such method, or it is not defined for this model; says why.
+
+    Example:
+        >>> import torch
+        >>> from regard.config import ClassifierConfig
+        >>> from regard.models import build_classifier
+        >>> from regard.explanations import LabelBatch
+        >>> model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
+        >>> batch = LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1]))
+        >>> explain(batch, "weights").shape
+        torch.Size([1, 1, 2])
+        >>> explain(batch, "rollout")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: rollout: SentenceClassifier is no Transformer: one attention without layers and residual connections ...
+    """
+    size = batch.inputs.shape[1]
+    match method:
+        case "weights":
+            found = attention_weights(batch)
+        case "rollout":
+            found = attention_rollout(batch)[..., :size]
+        case "flow":
+            found = attention_flow(batch)
+        case "value-norms":
+            found = value_norms(batch)
+        case "alti":
+            found = alti(batch)[..., :size]
+        case "input-gradient":
+            found = input_times_gradient(batch)
+        case "integrated-gradients":
+            found = integrated_gradients(batch)
+        case "gradient-attention":
+            found = gradient_times_attention(batch)
+        case "leave-one-out":
+            found = leave_one_out(batch)
+        case "leave-one-area-out":
+            found = _areas_left_out(batch)
+        case _:
+            raise ConfigError(f"method {shown(method)}: expected one of {listed(METHODS)}")
+    return found * batch.inputs.unsqueeze(1)
+
+
+def _areas_left_out(batch: ModelBatch) -> Tensor:
+    areas = None
+    if isinstance(batch, TranslationBatch | CaptionBatch):
+        areas = getattr(shown_attentions(batch, "leave-one-area-out")[0], "areas", None)
+    if areas is None:
+        raise ConfigError(f"leave-one-area-out: {type(batch.model).__name__} attends to single items, not to areas; take leave-one-out")
+    return leave_one_area_out(batch, areas.max_area, grid=areas.grid).inputs

@@ -1,0 +1,207 @@
+"""How far each output reaches back to the inputs through all layers of a Transformer: rollout, ALTI, and the graph that both multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.attention.areas import Areas
+from regard.errors import ConfigError
+from regard.explanations.batches import LabelBatch, ModelBatch
+from regard.explanations.layers import SECOND, SOURCE, TARGET, Sublayer, record_layers
+from regard.explanations.shown import attention_weights, mapped_values
+from regard.models.rnn_decoder import mean_head_weights
+
+LABEL = "label"
+Shares = dict[str, dict[str, Tensor]]
+"""For each stream that a step changes, of which streams' positions the new states are made: (B, N, M), rows that sum to 1."""
+
+
+class LayerGraph(NamedTuple):
+    """The layers of a model as steps from inputs to outputs.
+
+    Attributes:
+        start: for each stream, which of the I inputs each position holds at first: (B, N, I). I counts the inputs of the batch, and
+            behind them, where there is a decoder, the target tokens that it reads.
+        steps: from the bottom up.
+        end: the stream of the outputs.
+    """
+
+    start: Mapping[str, Tensor]
+    steps: Sequence[Shares]
+    end: str
+
+
+def attention_rollout(batch: ModelBatch) -> Tensor:
+    """Multiply the attention of all layers, residual connections included.
+
+        R_l = (A_l / 2 + I / 2) R_(l-1)
+
+    Abnar and Zuidema 2020 (arXiv:2005.00928), section 3; A_l is the mean over heads. They have encoders only. In a decoder, self-attention
+    is a step like theirs on the target, and attention to the source one that halves what the target holds and adds half of A times the
+    encoder's R (Ferrando et al. 2022, arXiv:2205.11631, compose theirs so). Two encoder branches have a quarter each. Weights of areas go
+    to their items, and each row is divided by its sum. A labeller's pooling is a last step without residual connection.
+
+    Args:
+        batch: B examples of a Transformer.
+
+    Returns:
+        (B, T, I): S inputs, then with a decoder the T target tokens that it reads; rows sum to 1.
+
+    Raises:
+        ConfigError: no Transformer.
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.explanations import TranslationBatch
+        >>> from regard.models import build
+        >>> model = build(TransformerConfig(encoder_layers=1, decoder_layers=1), source_size=11, target_size=11).eval()
+        >>> pair = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]]), torch.tensor([[6, 3]]), torch.tensor([2])
+        >>> attention_rollout(TranslationBatch(model, *pair)).shape  # three inputs, two target tokens
+        torch.Size([1, 2, 5])
+    """
+    return compose(attention_graph(batch, "rollout")) * batch.outputs.unsqueeze(2)
+
+
+def alti(batch: ModelBatch) -> Tensor:
+    """Follow how much of each layer's output each of its inputs explains, in all layers (ALTI, and of encoder-decoders ALTI+).
+
+        y_i = L(x_i + sum over j of F_i(x_j) + b),  T_i(x_j) = L_i(F_i(x_j) + [i = j] x_i),  F_i(x_j) = sum over h of a_h[i, j] f_h(x_j)
+        c[i, j] = max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), divided by its sum over j;  R_l = C_l R_(l-1)
+
+    Ferrando et al. 2022 (arXiv:2203.04212), Eq. 6 to 10; of a decoder's attention to the source the residual connection is one more
+    column (Ferrando et al. 2022, arXiv:2205.11631, section 3). L_i is the linear part of the LayerNorm, with the variance it found, or
+    nothing with pre-norm, whose first norm is part of f. The feed-forward of a layer works on each position alone and is left out, as in
+    the papers. Areas of summed values are sums over items and exact.
+
+    Differs from the papers: where no input is nearer to y than nothing at all, all that may be attended to share equally.
+
+    Args:
+        batch: B examples of a Transformer.
+
+    Returns:
+        (B, T, I): S inputs, then with a decoder the T target tokens that it reads; rows sum to 1.
+
+    Raises:
+        ConfigError: no Transformer, or one whose attention is not followed by a linear map: a crossed decoder, areas of largest values.
+
+    Example:
+        >>> from regard.config import TransformerConfig
+        >>> from regard.explanations import TranslationBatch
+        >>> from regard.models import build
+        >>> model = build(TransformerConfig(encoder_layers=1, decoder_layers=1), source_size=11, target_size=11).eval()
+        >>> pair = torch.tensor([[4, 5, 3]]), torch.tensor([3]), torch.tensor([[2, 6]]), torch.tensor([[6, 3]]), torch.tensor([2])
+        >>> alti(TranslationBatch(model, *pair)).shape  # three inputs, two target tokens
+        torch.Size([1, 2, 5])
+    """
+    with torch.no_grad():
+        graph = _graph(batch, "ALTI", contributions)
+    return compose(graph) * batch.outputs.unsqueeze(2)
+
+
+def attention_graph(batch: ModelBatch, method: str) -> LayerGraph:
+    """Return the layers with half of each step for the attention, and half for the residual connection.
+
+    Raises:
+        ConfigError: no Transformer; names the method.
+    """
+    return _graph(batch, method, halves)
+
+
+def compose(graph: LayerGraph) -> Tensor:
+    """Multiply the steps: which share of each output comes from each input, (B, T, I).
+
+    Example:
+        >>> half = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]])
+        >>> compose(LayerGraph({"source": torch.eye(2)[None]}, [{"source": {"source": half}}] * 2, "source"))[0].tolist()
+        [[0.25, 0.75], [0.0, 1.0]]
+    """
+    streams = dict(graph.start)
+    for step in graph.steps:
+        streams |= {
+            into: torch.stack([part @ streams[name].to(part) for name, part in parts.items()]).sum(0) for into, parts in step.items()
+        }
+    return streams[graph.end]
+
+
+def halves(sublayer: Sublayer) -> dict[str, Tensor]:
+    """Return the shares of rollout and flow: half for the residual connection, half for the attention's mean over heads."""
+    same = torch.eye(sublayer.states.shape[1]).to(sublayer.states).expand(len(sublayer.states), -1, -1)
+    parts = {sublayer.into: same / 2}
+    for branch in sublayer.branches:
+        found = mean_head_weights(branch.weights) / (2 * len(sublayer.branches))
+        parts[branch.stream] = parts[branch.stream] + found if branch.stream in parts else found
+    return parts
+
+
+def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
+    """Return the shares of ALTI; see `alti`.
+
+    Raises:
+        ConfigError: the attention's sum goes through more than a linear map.
+    """
+    if sublayer.mapped:
+        raise ConfigError(
+            "ALTI: a crossed decoder sends what each attention found through a feed-forward before they are joined; it is no sum of inputs"
+        )
+    (branch,) = sublayer.branches
+    areas = branch.attention.areas
+    if isinstance(areas, Areas) and areas.value_mode == "max":
+        raise ConfigError("ALTI: the value of an area is the largest of its items (value_mode max), not a sum that they share")
+    mapped = mapped_values(branch.attention, branch.values)
+    own = branch.stream == sublayer.into
+    # An example at a time: there is a vector for each pair of positions.
+    rows = [_example_contributions(sublayer, branch.weights[number], mapped[number], number, own) for number in range(len(mapped))]
+    found = torch.stack(rows)  # (B, N, M), with attention to another stream (B, N, M + 1)
+    return {branch.stream: found} if own else {branch.stream: found[..., :-1], sublayer.into: found[..., -1].diag_embed()}
+
+
+def _example_contributions(sublayer: Sublayer, weights: Tensor, mapped: Tensor, number: int, own: bool) -> Tensor:
+    states, change, norm = sublayer.states[number], sublayer.change[number], sublayer.norm
+    vectors = torch.einsum("hts,hse->tse", weights, mapped)  # (N, M, E)
+    allowed = weights.sum(0) > 0
+    if own:
+        same = torch.eye(len(states), device=states.device)
+        vectors = vectors + same.to(states).unsqueeze(-1) * states.unsqueeze(1)
+        allowed = allowed | same.bool()
+    else:
+        vectors = torch.cat([vectors, states.unsqueeze(1)], 1)
+        allowed = F.pad(allowed, (0, 1), value=True)
+    result = norm.after(states, change)
+    if not norm.pre:
+        scale = ((states + change).var(-1, unbiased=False) + norm.eps).sqrt()[:, None, None]
+        vectors = (vectors - vectors.mean(-1, keepdim=True)) / scale * norm.weight
+    near = (result.abs().sum(-1, keepdim=True) - (result.unsqueeze(1) - vectors).abs().sum(-1)).clamp(min=0)
+    near = near.masked_fill(~allowed, 0.0)
+    total = near.sum(-1, keepdim=True)
+    return torch.where(total > 0, near / total.clamp(min=torch.finfo(near.dtype).tiny), allowed / allowed.sum(-1, keepdim=True))
+
+
+def _graph(batch: ModelBatch, method: str, shares: Callable[[Sublayer], dict[str, Tensor]]) -> LayerGraph:
+    layers = record_layers(batch, method)
+    sizes = {sublayer.into: sublayer.states.shape[1] for together in layers for sublayer in together}
+    steps: list[Shares] = [{sublayer.into: shares(sublayer) for sublayer in together} for together in layers]
+    inputs = batch.inputs
+    if isinstance(batch, LabelBatch):
+        widths = [part.shape[1] for part in batch.tokens]
+        weights = attention_weights(batch).split(widths, 2)
+        # Texts may be longer in the encoder, by padding.
+        names = (SOURCE, SECOND)[: len(widths)]
+        pooled = {name: F.pad(part, (0, sizes[name] - part.shape[2])) for name, part in zip(names, weights, strict=True)}
+        start = {name: _places(inputs, sizes[name], sum(widths[:i]), widths[i]) for i, name in enumerate(names)}
+        return LayerGraph(start, [*steps, {LABEL: pooled}], LABEL)
+    count, target = inputs.shape[1], sizes[TARGET]
+    start = {name: F.pad(_places(inputs, count, 0, count), (0, target)) for name in (SOURCE, SECOND)}
+    start[TARGET] = F.pad(torch.eye(target, device=inputs.device), (count, 0)).expand(len(inputs), -1, -1)
+    return LayerGraph(start, steps, TARGET)
+
+
+def _places(inputs: Tensor, size: int, first: int, width: int) -> Tensor:
+    # Position i of a stream of `size` holds input first + i; positions from `width` on hold none.
+    found = torch.zeros(size, inputs.shape[1], device=inputs.device)
+    found[:width, first : first + width] = torch.eye(width, device=inputs.device)
+    return found.expand(len(inputs), -1, -1)

@@ -1,0 +1,95 @@
+"""Batches: each family's own forward pass, and what is left of it when inputs are taken away."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+
+from regard.data.batching import collate
+from regard.errors import ConfigError
+from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, TranslationBatch
+from regard.models import Ensemble
+from regard.tasks.pair_scores import target_log_probs
+from tests.explanations.models import BOS, EOS, NAMES, SOURCES, TARGETS, batch_of, padded, pairs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_of_its_own_change_nothing(name: str) -> None:
+    batch = batch_of(name)
+    torch.testing.assert_close(batch.log_probs(batch.embed()), batch.log_probs())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_alone_is_what_it_is_among_others(name: str) -> None:
+    batch = batch_of(name)
+    alone = batch.select(torch.tensor([1]))
+    torch.testing.assert_close(alone.log_probs(), batch.log_probs()[1:2])
+    assert alone.inputs.tolist() == batch.inputs[1:2].tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_vectors_are_read_and_the_model_is_as_before(name: str) -> None:
+    batch = batch_of(name)
+    before = batch.log_probs()
+    assert (batch.log_probs(torch.zeros_like(batch.embed())) - before).abs().max() > 1e-4
+    assert torch.equal(batch.log_probs(), before)
+
+
+def test_log_probabilities_of_pairs_are_those_of_scoring() -> None:
+    batch = cast(TranslationBatch, batch_of("transformer"))
+    torch.testing.assert_close(batch.log_probs(), target_log_probs(batch.model, collate(SOURCES, TARGETS, range(3))))
+
+
+@pytest.mark.parametrize("name", ["gru", "transformer", "crossed"])
+def test_tokens_taken_away_are_as_if_never_written(name: str) -> None:
+    batch = cast(TranslationBatch, batch_of(name))
+    kept = torch.ones_like(batch.inputs)
+    kept[0, 1] = kept[0, 3] = kept[2, 0] = False
+    kept[1, 5] = False  # padding: nothing to take
+    shorter = pairs(batch.model, [[4, 6, 8], [9, 10, 4], [12, 13, 14, 15, 16, 17]])
+    torch.testing.assert_close(batch.keep(kept).log_probs(), shorter.log_probs())
+
+
+def test_the_end_of_a_source_stays() -> None:
+    batch = cast(TranslationBatch, batch_of("gru"))
+    assert batch.keep(torch.zeros_like(batch.inputs)).source[:, 0].tolist() == [EOS] * 3
+
+
+def test_a_cell_taken_away_becomes_the_mean_cell() -> None:
+    batch = cast(CaptionBatch, batch_of("show soft"))
+    kept = torch.ones_like(batch.inputs)
+    kept[1, 4] = False
+    cells = batch.embed().clone()
+    cells[1, 4] = cells[1].mean(0)
+    torch.testing.assert_close(batch.keep(kept).log_probs(), batch.log_probs(cells))
+
+
+def test_words_of_a_second_text_are_taken_from_it() -> None:
+    batch = cast(LabelBatch, batch_of("entailment crossed"))
+    first, second = (part.shape[1] for part in batch.tokens)
+    kept = torch.ones(3, first + second, dtype=torch.bool)
+    kept[0, first + 1] = False
+    tokens, lengths = padded([[6, 7], *TARGETS[1:]])
+    expected = LabelBatch(batch.model, [batch.tokens[0], tokens], [batch.lengths[0], lengths], batch.labels)
+    torch.testing.assert_close(batch.keep(kept).log_probs(), expected.log_probs())
+
+
+def test_a_token_of_a_line_is_predicted_by_what_is_left_before_it() -> None:
+    batch = cast(LanguageBatch, batch_of("language"))
+    kept = torch.ones_like(batch.inputs)
+    kept[0, 2] = False
+    found = batch.keep(kept).log_probs()[0]  # the line is 4 5 6 7 8, read as BOS 4 5 6 7 8; the 5 is taken away
+    logits = batch.model.logits(batch.model.decode(torch.tensor([[BOS, 4, 6, 7, 8]])).readout)[0].log_softmax(-1)
+    expected = torch.stack([logits[0, 4], logits[1, 5], logits[1, 6], logits[2, 7], logits[3, 8], logits[4, EOS]])
+    torch.testing.assert_close(found[:6], expected)
+
+
+def test_a_model_in_training_and_an_ensemble_are_refused() -> None:
+    batch = cast(TranslationBatch, batch_of("gru"))
+    rest: list[Any] = [batch.source, batch.source_lengths, batch.target_input, batch.target_output, batch.target_lengths]
+    with pytest.raises(ConfigError, match="several models that decode together"):
+        TranslationBatch(Ensemble([batch.model, batch.model]).eval(), *rest)
+    with pytest.raises(ConfigError, match=r"training mode.*call model.eval\(\)"):
+        TranslationBatch(batch.model.train(), *rest)

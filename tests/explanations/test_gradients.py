@@ -1,0 +1,59 @@
+"""Gradients of inputs: completeness, captum, and plain loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError
+from regard.explanations import input_gradients, input_times_gradient, integrated_gradients
+from tests.explanations.models import CAPTIONERS, NAMES, batch_of
+
+# A choice, a window's edge and a norm of very little make sharp bends, for which an integral needs more points.
+BENT = ("show hard", "luong", "caption transformer", "area features", "crossed")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_integrated_gradients_sum_to_what_the_inputs_bring(name: str) -> None:
+    batch = batch_of(name)
+    # Between cells and nothing a hard choice jumps; the mean cell is nearer.
+    start = batch.embed().mean(1, keepdim=True) if name in CAPTIONERS else torch.zeros_like(batch.embed())
+    found = integrated_gradients(batch, steps=128, baseline=start).sum(2)
+    expected = batch.log_probs() - batch.log_probs(start.expand_as(batch.embed()))
+    tolerance = 0.05 if name in BENT else 2e-3
+    torch.testing.assert_close(found, expected.detach(), atol=tolerance, rtol=tolerance)  # an integral of so many points
+
+
+@pytest.mark.parametrize("name", ["gru", "luong", "transformer", "area", "crossed", "label lstm", "entailment crossed", "language"])
+def test_integrated_gradients_and_input_times_gradient_are_those_of_captum(name: str) -> None:
+    captum = pytest.importorskip("captum.attr", reason="captum, an oracle of the development extra")
+    batch = batch_of(name)
+    vectors, start = batch.embed().detach(), 0.1 * torch.ones_like(batch.embed())
+    size = len(vectors)
+
+    def forward(read: Tensor, output: int) -> Tensor:
+        return batch.select(torch.arange(size).repeat(len(read) // size)).log_probs(read)[:, output]
+
+    found, product = integrated_gradients(batch, steps=11, baseline=start), input_times_gradient(batch)
+    for output in range(found.shape[1]):
+        theirs = captum.IntegratedGradients(lambda read, at=output: forward(read, at)).attribute(vectors, start, n_steps=11)
+        torch.testing.assert_close(found[:, output], theirs.sum(-1), atol=1e-5, rtol=1e-5)
+        theirs = captum.InputXGradient(lambda read, at=output: forward(read, at)).attribute(vectors.clone().requires_grad_())
+        torch.testing.assert_close(product[:, output], theirs.sum(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_gradient_is_the_difference_that_a_small_step_makes() -> None:
+    batch, step = batch_of("transformer"), 1e-6
+    vectors = batch.embed().detach()
+    found = input_gradients(batch, vectors)
+    for place in ((0, 1, 3), (2, 5, 7)):
+        moved = vectors.clone()
+        moved[place] += step
+        change = (batch.log_probs(moved) - batch.log_probs(vectors))[place[0]] / step
+        torch.testing.assert_close(found[(place[0], slice(None), *place[1:])], change.detach(), atol=1e-5, rtol=1e-4)  # a finite step
+
+
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="steps 0: expected 1 or more"):
+        integrated_gradients(batch_of("gru"), steps=0)
