@@ -11,7 +11,7 @@ import pytest
 
 from regard import progress
 from regard.errors import TrainingError
-from regard.training.log import RunLog, drop_later_events
+from regard.training.log import RunLog
 from regard.training.training_job import Progress
 from tests.training import tiny
 
@@ -27,7 +27,8 @@ def test_lines_after_the_checkpoint_are_dropped(tmp_path: Path, evaluated: int, 
     evaluation = [entry("evaluate", 7)]
     later = [entry("done", 7), entry("train", 8), "[]\n", '{"event": "tra']
     path.write_text("".join(first + evaluation + later))
-    drop_later_events(path, Progress(step=7, evaluated_step=evaluated))
+    with RunLog(tmp_path, Progress(step=7, evaluated_step=evaluated), total=11):
+        pass
     assert path.read_text() == "".join(first + (evaluation if kept else []))
 
 

@@ -106,7 +106,11 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             label_smoothing: eps of the smoothed cross-entropy.
         """
         readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
-        return unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        return self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+
+    def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
+        """Return the summed loss of goals (B, T) of these lengths after readouts (B, T, R)."""
+        return unpadded_loss(self.output, readout, goals, lengths, label_smoothing=label_smoothing)
 
 
 def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:

@@ -94,19 +94,9 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         """Return the log-probabilities (..., V) as they are."""
         return readout
 
-    def forward(
-        self,
-        source: Tensor,
-        source_lengths: Tensor,
-        target_input: Tensor,
-        target_output: Tensor,
-        target_lengths: Tensor,
-        *,
-        label_smoothing: float = 0.0,
-    ) -> ops.SequenceLoss:
-        """Return the summed loss of the targets; arguments are those of `EncoderDecoder.forward`."""
-        log_probs = self.decode(source, source_lengths, target_input, need_weights=False).readout
-        rows, goal = log_probs[(real := ops.length_mask(target_lengths, target_output.shape[1]))], target_output[real]
+    def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
+        """Return the summed loss of goals (B, T) after log-probabilities (B, T, V)."""
+        rows, goal = readout[(real := ops.length_mask(lengths, goals.shape[1]))], goals[real]
         nll = -rows.gather(1, goal.unsqueeze(1)).sum()
         loss = (1 - label_smoothing) * nll - label_smoothing * rows.mean(1).sum()
         correct = (rows.argmax(1) == goal).sum().to(nll.dtype)

@@ -6,7 +6,7 @@ import csv
 import html
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from regard.data.lines import write_files
@@ -16,7 +16,6 @@ from regard.study.report import Report
 
 # What a test set with known alignments or regions tells of the attention.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
-SPEEDS = {"tokens/s": "tokens_per_second", "MiB": "megabytes", "lines/s": "lines_per_second"}
 # Decimals of the main score: those of captions are about 1, all others up to 100.
 DECIMALS = {"captioning": 3}
 LINES = ("-", "--", ":", "-.")  # of curves: there are ten colours
@@ -35,50 +34,53 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Return the columns and the rows of the report as text; columns in which nothing stands are left out."""
-    study, decimals = report.study, DECIMALS.get(report.study.task, 2)
-    rows = []
-    for row in report.rows:
-        spread, figures = "" if row.deviation is None else f" ± {row.deviation:.{decimals}f}", row.figures
-        rows.append(
-            {
-                **_titles(report, row.data, row.variant),
-                "runs": str(row.runs),
-                report.metric: f"{row.score:.{decimals}f}{spread}",
-                f"against {study.compared_with}": _number(row.difference, f"+.{decimals}f"),
-                **_tested(row.interval, row.p_value, row.corrected, row.over, decimals),
-                "published": "" if row.published is None else str(row.published),
-                **{name: _number(figures[name], ",.0f") for name in ("parameters", "updates")},
-                "s an update": _number(figures["seconds_per_update"], ".3f"),
-                **{name: _number(figures[key], ",.0f") for name, key in SPEEDS.items()},
-                **{name: _number(row.scores.get(name), ".2f") for name in ATTENTION_SCORES},
-                "entropy, bits": _number(figures["entropy"], ".2f"),
-                "mass on areas by size": ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items()),
-                "chosen by validation": ", ".join(f"{rank} of {of}" for rank, of in row.ranks),
-            }
-        )
-    return _columns(rows, always=lambda number, name: number < 4)
-
-
-def _columns(rows: Sequence[dict[str, str]], always: Callable[[int, str], bool]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows; of the columns in which nothing stands only those that are always there."""
-    kept = [name for number, name in enumerate(rows[0]) if always(number, name) or any(row[name] for row in rows)]
-    return kept, [[row[name] for name in kept] for row in rows]
-
-
-def _titles(report: Report, data: str, variant: str) -> dict[str, str]:
     study = report.study
-    return {"data": study.data[data].title or data, "variant": study.variants[variant].title or variant}
-
-
-def _tested(
-    interval: tuple[float, float] | None, p_value: float | None, corrected: float | None, over: str | None, decimals: int
-) -> dict[str, str]:
-    text = "" if interval is None else f"{interval[0]:+.{decimals}f} to {interval[1]:+.{decimals}f}"
-    return {"95 % interval": text, "p": _p_value(p_value, over), "p, corrected": _p_value(corrected, over)}
+    head = [
+        "data",
+        "variant",
+        "runs",
+        report.metric,
+        f"against {study.compared_with}",
+        "95 % interval",
+        "p",
+        "p, corrected",
+        "published",
+        "parameters",
+        "updates",
+    ]
+    head += [
+        "s an update",
+        "tokens/s",
+        "MiB",
+        "lines/s",
+        *ATTENTION_SCORES,
+        "entropy, bits",
+        "mass on areas by size",
+        "chosen by validation",
+    ]
+    rows, decimals = [], DECIMALS.get(study.task, 2)
+    for row in report.rows:
+        spread = "" if row.deviation is None else f" ± {row.deviation:.{decimals}f}"
+        areas = ", ".join(f"{size}: {share:.0%}" for size, share in row.areas.items())
+        cells_ = [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant, str(row.runs)]
+        cells_ += [f"{row.score:.{decimals}f}{spread}", _number(row.difference, f"+.{decimals}f"), _interval(row.interval, decimals)]
+        cells_ += [_p_value(value, row.over) for value in (row.p_value, row.corrected)]
+        cells_ += ["" if row.published is None else str(row.published), _number(row.figures["parameters"], ",.0f")]
+        cells_ += [_number(row.figures["updates"], ",.0f"), _number(row.figures["seconds_per_update"], ".3f")]
+        cells_ += [_number(row.figures[name], ",.0f") for name in ("tokens_per_second", "megabytes", "lines_per_second")]
+        cells_ += [_number(row.scores.get(name), ".2f") for name in ATTENTION_SCORES]
+        ranks = ", ".join(f"{rank} of {of}" for rank, of in row.ranks)
+        rows.append([*cells_, _number(row.figures["entropy"], ".2f"), areas, ranks])
+    kept = [number for number in range(len(head)) if number < 4 or any(row[number] for row in rows)]
+    return [head[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
+
+
+def _interval(interval: tuple[float, float] | None, decimals: int) -> str:
+    return "" if interval is None else f"{interval[0]:+.{decimals}f} to {interval[1]:+.{decimals}f}"
 
 
 def _p_value(value: float | None, over: str | None) -> str:
@@ -91,8 +93,10 @@ def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
     ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
     if not ranges:
         return None
+    study = report.study
     rows = [
-        [*_titles(report, row.data, row.variant).values(), *(_number(row.by_length.get(words), ".1f") for words in ranges)]
+        [study.data[row.data].title or row.data, study.variants[row.variant].title or row.variant]
+        + [_number(row.by_length.get(words), ".1f") for words in ranges]
         for row in report.rows
     ]
     return ["data", "variant", *ranges], rows
@@ -102,23 +106,17 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
     """Return what became of the study's hypotheses as columns and rows; None where it has none."""
     if not report.findings:
         return None
-    study, decimals = report.study, DECIMALS.get(report.study.task, 2)
-    rows = []
+    study = report.study
+    rows, decimals = [], DECIMALS.get(study.task, 2)
     for row in report.findings:
         needed = "" if row.over != "seeds and items" else f"over {MAX_SEEDS:,}" if row.needed is None else str(row.needed)
-        rows.append(
-            {
-                "hypothesis": row.says,
-                "data": study.data[row.data].title or row.data,
-                "published": row.published or "",
-                f"gain, {report.metric}": _number(row.gain, f"+.{decimals}f"),
-                **_tested(row.interval, row.p_value, row.corrected, row.over, decimals),
-                "seeds": str(row.runs),
-                f"seeds for {POWER:.0%} power": needed,
-                "verdict": row.verdict,
-            }
-        )
-    return _columns(rows, always=lambda number, name: name != "published")
+        own = [row.says, study.data[row.data].title or row.data, row.published or "", _number(row.gain, f"+.{decimals}f")]
+        own += [_interval(row.interval, decimals), *(_p_value(value, row.over) for value in (row.p_value, row.corrected))]
+        rows.append([*own, str(row.runs), needed, row.verdict])
+    columns = ["hypothesis", "data", "published", f"gain, {report.metric}", "95 % interval", "p", "p, corrected", "seeds"]
+    columns += [f"seeds for {POWER:.0%} power", "verdict"]
+    kept = [number for number, column in enumerate(columns) if column != "published" or any(row[number] for row in rows)]
+    return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
 
 def conclusions(report: Report) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
 from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
-from regard.tasks.predict import Generation, hypotheses_json, predict
+from regard.tasks.predict import Generation, Predictor, hypotheses_json, predict
 from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, hypothesis_records, layer_areas
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
@@ -59,7 +59,7 @@ class Caption(NamedTuple):
         return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
-class Captioner:
+class Captioner(Predictor[CaptionRun]):
     """Caption images with a trained run.
 
     Args:
@@ -72,10 +72,6 @@ class Captioner:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-
-    def __init__(self, run: CaptionRun, *, poll: Callable[[], None] | None = None) -> None:
-        self.run = run
-        self._poll = poll
 
     @classmethod
     def open(cls, folder: str | Path) -> Captioner:

@@ -10,6 +10,7 @@ from regard.config import ClassificationConfig, EntailmentConfig
 from regard.tasks.chunking import in_chunks
 from regard.tasks.classification_prediction import LabelPrediction, label_texts
 from regard.tasks.classification_training import SentenceRun, SentenceTraining, open_sentence_run
+from regard.tasks.predict import Predictor
 from regard.tasks.train import train_task
 from regard.training import TrainResult
 
@@ -54,7 +55,7 @@ def train_entailment(config: EntailmentConfig, folder: str | Path, *, on_event: 
     return train_task(SentenceTraining, config, folder, on_event=on_event)
 
 
-class Labeller:
+class Labeller(Predictor[SentenceRun]):
     """What `Classifier` and `Entailer` share.
 
     Args:
@@ -63,10 +64,6 @@ class Labeller:
     """
 
     kind: ClassVar[type[ClassificationConfig] | type[EntailmentConfig]]
-
-    def __init__(self, run: SentenceRun, *, poll: Callable[[], None] | None = None) -> None:
-        self.run = run
-        self._poll = poll
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:

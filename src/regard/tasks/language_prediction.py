@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
-from regard.tasks.predict import Generation, hypotheses_json, longest_first, predict
+from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
@@ -84,7 +84,7 @@ class Continuation(NamedTuple):
         return {"prompt": self.prompt, "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
-class LanguageModel:
+class LanguageModel(Predictor[LanguageRun]):
     """Score lines and continue prompts with a trained run; each line is read from the beginning, nothing is remembered from others.
 
     Args:
@@ -97,10 +97,6 @@ class LanguageModel:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-
-    def __init__(self, run: LanguageRun, *, poll: Callable[[], None] | None = None) -> None:
-        self.run = run
-        self._poll = poll
 
     @classmethod
     def open(cls, folder: str | Path) -> LanguageModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import device_of
 
 Result = TypeVar("Result")
+AnyRun = TypeVar("AnyRun")
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
@@ -54,6 +55,19 @@ def predict(
     with ops.packed_weights(getattr(torch, precision)):
         results = map_batches(function, batches, device=device, poll=poll, stage=stage, size=len)
     return {row: own for numbers, found in zip(batches, results, strict=True) for row, own in zip(numbers, found, strict=True)}
+
+
+class Predictor(Generic[AnyRun]):
+    """A trained run at work.
+
+    Args:
+        run: an opened run.
+        poll: called before each batch; may raise to leave.
+    """
+
+    def __init__(self, run: AnyRun, *, poll: Callable[[], None] | None = None) -> None:
+        self.run = run
+        self._poll = poll
 
 
 class Generation(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError
 from regard.tasks.chunking import in_chunks
-from regard.tasks.predict import Generation, hypotheses_json, longest_first, predict
+from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.record_layers import add_layers, hypothesis_records
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
@@ -47,7 +47,7 @@ class Translation(NamedTuple):
         return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
-class Translator:
+class Translator(Predictor[TranslationRun]):
     """Translate with a trained run, or with several at once.
 
     Args:
@@ -60,10 +60,6 @@ class Translator:
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
-
-    def __init__(self, run: TranslationRun, *, poll: Callable[[], None] | None = None) -> None:
-        self.run = run
-        self._poll = poll
 
     @classmethod
     def open(cls, folder: str | Path, *others: str | Path) -> Translator:

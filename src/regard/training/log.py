@@ -6,11 +6,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, BinaryIO, Self
 
 from regard import progress as reporting
 from regard.errors import TrainingError, missing_extra
@@ -22,7 +22,56 @@ TIMED = (3, 13)
 """The updates between which the time of one is measured: before the first of them memory and caches are filled."""
 
 
-class RunLog:
+class EventFile:
+    """A file of lines that grows with a run; of None nothing is written.
+
+    Args:
+        path: the file, or None.
+        holds: which of its lines belong to the run where it resumes; on entering the others are dropped.
+
+    Raises:
+        TrainingError: the file cannot be written; names it and the cause.
+    """
+
+    def __init__(self, path: Path | None, holds: Callable[[bytes], bool]) -> None:
+        self.path, self._holds = path, holds
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        if self.path is not None:
+            with self._writing():
+                keep_lines(self.path, self._holds)
+                self._file = self.path.open("ab")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._file is not None:
+            with suppress(OSError):  # what could not be written has been told; closing would try once more
+                self._file.close()
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Append lines."""
+        if self._file is not None:
+            with self._writing():
+                for line in lines:
+                    self._file.write(line.encode() + b"\n")
+                self._file.flush()
+
+    def to_disk(self) -> None:
+        """Bring what was written to disk, so that the file never knows less than a checkpoint."""
+        if self._file is not None:
+            with self._writing():
+                os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(f"{self.path}: cannot be written ({error.strerror})") from error
+
+
+class RunLog(EventFile):
     """Write the events of a run; on a process other than the first, write nothing.
 
     Args:
@@ -37,22 +86,16 @@ class RunLog:
     """
 
     def __init__(self, folder: Path | None, progress: training_job.Progress, *, total: int, tensorboard: bool = False) -> None:
-        self._folder, self._start, self._total = folder, progress, total
-        self._file: TextIO | None = None
+        super().__init__(None if folder is None else folder / FILE, lambda line: _holds(line, progress))
+        self._total = total
         self._stage = reporting.stage("Training", total=total, unit="updates", done=progress.step)
         self._first_step, self._timed_from = progress.step, 0.0  # the loop goes on with the same object
         self._board = _summary_writer(folder / "tensorboard", progress.step) if tensorboard and folder is not None else None
 
-    def __enter__(self) -> RunLog:
-        if self._folder is None:
-            return self
-        path = self._folder / FILE
-        try:
-            drop_later_events(path, self._start)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise TrainingError(f"{path}: cannot be written ({error.strerror})") from error
-        self._stage.__enter__()
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._file is not None:
+            self._stage.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -60,9 +103,7 @@ class RunLog:
             self._stage.__exit__(kind, error, trace)
         if self._board is not None:
             self._board.close()
-        if self._file is not None:
-            with suppress(OSError):  # what could not be written has been told; closing would try once more
-                self._file.close()
+        super().__exit__(kind, error, trace)
 
     def write(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
         """Append one event; figures that are not finite are written as null, which JSON has no other word for.
@@ -73,25 +114,12 @@ class RunLog:
         if self._file is None:
             return
         line = {"event": event, "step": step, **{key: _finite(value) for key, value in figures.items()}}
-        try:
-            self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise TrainingError(f"{self._file.name}: cannot be written ({error.strerror})") from error
+        self.append([json.dumps(line, ensure_ascii=False, allow_nan=False)])
         self._tell(event, step, figures)
         if self._board is not None and event in ("train", "evaluate"):
             for key, value in figures.items():
                 if isinstance(value, int | float):
                     self._board.add_scalar(f"{event}/{key}", value, step)
-
-    def to_disk(self) -> None:
-        """Bring what was written to disk, so that the log never knows less than a checkpoint."""
-        if self._file is None:
-            return
-        try:
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise TrainingError(f"{self._file.name}: cannot be written ({error.strerror})") from error
 
     def advance(self, step: int) -> None:
         """Say that an update is done; after a few of them, how long all will take."""
@@ -112,14 +140,6 @@ class RunLog:
             self._stage.update(figures=f"epoch {figures['epoch']}, loss {figures['loss']:.4f}, {rates}")
         else:
             reporting.message(f"step {step}  {event}" + "".join(f"  {key} {_short(value)}" for key, value in figures.items()))
-
-
-def drop_later_events(path: Path, progress: training_job.Progress) -> None:
-    """Rewrite a log without the lines that the run, resumed at `progress`, will write again (or that never came to be).
-
-    Lines that are not JSON (the last one of a killed process) are dropped too.
-    """
-    keep_lines(path, lambda line: _holds(line, progress))
 
 
 def keep_lines(path: Path, holds: Callable[[bytes], bool]) -> None:
