@@ -183,6 +183,37 @@ def test_a_decoder_has_both_sides_and_its_cache_checked(name: str) -> None:
         assert found[one] == "ok"
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("given", ["tokens", "columns", "row"])
+def test_positions_in_a_batch_raise_no_alarm(name: str, side: str, given: str) -> None:
+    count = torch.arange(9)
+    mask = (count < LENGTHS) if side == "right" else (count >= 9 - LENGTHS)
+    positions = {"tokens": (mask.cumsum(-1) - 1).clamp(min=0), "columns": count.expand(4, 9), "row": count[None]}[given]
+    batch = {"input_ids": torch.randint(3, 40, (4, 9)) * mask, "attention_mask": mask.long(), "position_ids": positions}
+    report = check(THEIRS[name](), batch)
+    if (name, side) == ("GPT-2", "left") and given != "tokens":  # no alarm, but the fault that it is
+        assert {result.name for result in report.leaks} == {"padding amount"}
+        assert "count real tokens" in report["padding amount"].cause
+        return
+    assert report.ok, str(report)
+    assert report["cache"].verdict == "ok"
+    assert (report["left padding"].verdict == "ok") == (given == "tokens")
+
+
+LENGTHS = torch.tensor([[9], [7], [5], [4]])
+
+
+def test_a_batch_that_is_padded_on_the_left_is_run_as_it_is() -> None:
+    mask = torch.arange(9) >= 9 - LENGTHS
+    batch = {"input_ids": torch.randint(3, 40, (4, 9)) * mask, "attention_mask": mask.long()}
+    report = check(THEIRS["GPT-2"](), batch)
+    assert {(result.name, result.module) for result in report.leaks} == {("padding amount", "transformer"), ("left padding", "transformer")}
+    assert len({result.cause for result in report.leaks}) == 1
+    assert "count real tokens" in report["padding amount"].cause
+    assert_no_leaks(THEIRS["OPT"](), batch)  # it counts them itself
+
+
 def test_labels_of_a_translation_model_are_shifted_inside() -> None:
     model = THEIRS["Marian"]()
     batch = {"input_ids": torch.randint(3, 40, (4, 9)), "attention_mask": torch.ones(4, 9, dtype=torch.long)}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import regard
 from regard.errors import ConfigError, DataError
 from regard.mask_check import CHECKS, Adapter, Sequence, assert_no_leaks, check, load_folder
-from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Encoder, RecurrentLM, Translator, V, masked, padded, tokens
+from tests.mask_check.zoo import FAULTS, GPT, RIGHT, Encoder, RecurrentLM, Translator, V, VisionModel, images, masked, padded, tokens
 
 
 def test_the_model_the_batch_and_the_generator_stay_as_they_were() -> None:
@@ -122,6 +122,48 @@ def test_a_model_that_is_not_one_module_call_is_placed_by_its_parts() -> None:
     assert report["future tokens: tgt"].module == "transformer.decoder.layers.0.self_attn"
 
 
+class OtherName(nn.Module):
+    """Attention whose mask is called `m`; hidden, or added as 0 and 1."""
+
+    def __init__(self, *, added: bool) -> None:
+        super().__init__()
+        self.embedding, self.attn = nn.Embedding(V, 12), Plain(added)
+
+    def forward(self, idx: Tensor, m: Tensor) -> Tensor:
+        return self.attn(self.embedding(idx), m)
+
+
+class Plain(nn.Module):
+    def __init__(self, added: bool) -> None:
+        super().__init__()
+        self.proj, self.added = nn.Linear(12, 12), added
+
+    def forward(self, x: Tensor, m: Tensor) -> Tensor:
+        scores = x @ x.mT
+        scores = scores + m[:, None] if self.added else scores.masked_fill(m[:, None] == 0, -torch.inf)
+        return self.proj(scores.softmax(-1) @ x)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.float32])
+def test_a_mask_is_known_by_its_values_where_its_name_says_nothing(kind: torch.dtype) -> None:
+    text, mask = masked().values()
+    batch = {"idx": text, "m": mask.to(kind)}
+    assert assert_no_leaks(OtherName(added=False), batch, causal=False)["padding content"].verdict == "ok"
+    found = check(OtherName(added=True), batch, causal=False)["padding content"]
+    assert (found.verdict, found.module) == ("leak", "attn")
+    assert "mask" in found.cause
+    assert "(m, " in found.cause
+
+
+def test_tokens_of_two_values_are_no_mask_and_positions_no_tokens() -> None:
+    from regard.mask_check.automatic import is_mask, plain_adapter
+
+    assert not is_mask("idx", torch.tensor([[1, 0, 1, 1], [1, 1, 0, 0]]))
+    batch = {"idx": tokens(), "pos": torch.arange(11)[None], "segments": torch.ones(5, 11)}
+    adapter = plain_adapter(GPT(), batch, keywords=True, causal=True, pad=None, call=None)
+    assert [(sequence.name, sequence.mask) for sequence in adapter.sequences] == [("idx", ())]
+
+
 def test_features_are_taken_and_a_mask_that_is_added() -> None:
     class Model(nn.Module):
         def __init__(self, *, masks: bool) -> None:
@@ -177,6 +219,19 @@ def test_an_adapter_that_means_nothing_is_refused(settings: dict[str, Any], mess
         (GPT(), None, {"adapter": Adapter((Sequence("idx"),))}, "an adapter needs a batch"),
         (nn.Linear(3, 3), {"x": torch.ones(4, 3)}, {"causal": False}, "found no tokens"),
         (GPT(), {"idx": tokens(), "mask": tokens()}, {"causal": True}, "a padding mask has two values, found"),
+        (
+            GPT(),
+            {"idx": tokens(5, 11), "mask": torch.ones(5, 11, 11).tril() > 0},
+            {"causal": True},
+            r"'mask' of shape \(5, 11, 11\) says of each",
+        ),
+        (GPT(), {"idx": tokens(5, 11), "mask": torch.ones(5, 1, 11, 11)}, {"causal": True}, r"give the padding mask \(5, 11\) instead"),
+        (
+            Translator(),
+            {"src": tokens(5, 11), "tgt": tokens(6, 9)},
+            {},
+            r"different numbers of examples, src \(5, 11\), tgt \(6, 9\); where time comes first",
+        ),
         (GPT(), {"idx": tokens(5, 11), "extra": torch.ones(3, 3)}, {"causal": True}, r"cannot tell what 'extra' of shape \(3, 3\) is"),
     ],
 )
@@ -215,6 +270,11 @@ def test_an_output_that_reads_nothing_is_no_success() -> None:
 
     with pytest.raises(ConfigError, match="causal: Constant cannot be checked for it: no output depends on idx at all"):
         check(Constant(), tokens(), causal=True)
+
+
+def test_a_class_token_that_sees_class_tokens_alone_is_no_success() -> None:
+    with pytest.raises(ConfigError, match=r"VisionModel: no output depends on the batch at all, .*look for a wrong axis"):
+        check(VisionModel(batch_first=False, pool="token"), images())
 
 
 def test_nan_at_a_real_position_is_found_where_it_arises() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,13 +50,15 @@ class SelfAttention(nn.Module):
         keep = torch.ones(length, length, dtype=torch.bool, device=x.device).tril(diagonal)
         if self.fault == "blind to itself, sdpa":
             return self.proj(F.scaled_dot_product_attention(q, k, v, keep).nan_to_num().transpose(1, 2).reshape(rows, length, E))
-        if self.causal and self.fault not in ("not causal", "causal mask multiplied"):
+        if self.causal and self.fault not in ("not causal", "causal mask multiplied", "causal mask after the softmax"):
             scores = scores.masked_fill(keep if self.fault == "inverted" else ~keep, -1e9)
         if self.fault == "causal mask multiplied":
             scores = scores * keep
         if mask is not None:
             scores = self._padded(scores, mask)
         weights = scores.softmax({"softmax over queries": -2, "softmax over rows": 0}.get(self.fault, -1))
+        if self.fault == "causal mask after the softmax":
+            weights = weights * keep
         if mask is not None and self.fault == "masked after the softmax":
             weights = weights * mask[:, None, None]
         out = weights @ v
@@ -120,6 +123,16 @@ class CountingGPT(GPT):
     def forward(self, idx: Tensor, mask: Tensor | None = None) -> Tensor:
         assert mask is not None
         x = self.tok(idx) + self.pos((mask.cumsum(-1) - 1).clamp(min=0))
+        for block in self.blocks:
+            x = block(x, mask)
+        return self.head(self.norm(x))
+
+
+class PlacedGPT(GPT):
+    """Is given its positions, (B, T) or (1, T)."""
+
+    def forward(self, idx: Tensor, pos: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        x = self.tok(idx) + self.pos(pos)
         for block in self.blocks:
             x = block(x, mask)
         return self.head(self.norm(x))
@@ -234,9 +247,59 @@ class Encoder(nn.Module):
 
     def forward(self, idx: Tensor, mask: Tensor) -> Tensor:
         x = self.embedding(idx)
+        mask = mask.flatten(1)
         for block in self.blocks:
             x = block(x, mask)
         return self.head(self.pool(x, mask))
+
+
+class AddedMask(nn.Module):
+    """A classifier in the way of BERT, whose attention is given a mask that it adds; made wrong if told so."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(V, E), Adding(), nn.Linear(E, 3)
+        self.fault = fault
+
+    def forward(self, idx: Tensor, mask: Tensor) -> Tensor:
+        hidden = 1 - mask.to(self.head.weight)
+        match self.fault:
+            case "along the queries":
+                added = hidden[:, None, :, None] * -1e4
+            case "of the first row":
+                added = hidden[:1, None, None] * -1e4
+            case "of -1":
+                added = hidden[:, None, None] * -1
+            case _:
+                added = hidden[:, None, None] * -1e4
+        x = self.embedding(idx)
+        return self.head((x + self.layer(x, added))[:, 0])
+
+
+class Adding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(E, 3 * E)
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (H, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        return ((q @ k.mT / math.sqrt(E // H) + attention_mask).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+class VisionModel(nn.Module):
+    """Patches of an image, a class token, attention over both; classifies their mean, or the token's state."""
+
+    def __init__(self, *, batch_first: bool, pool: str = "mean") -> None:
+        super().__init__()
+        self.pool = pool
+        self.patches, self.token = nn.Conv2d(3, E, 2, 2), nn.Parameter(torch.randn(1, 1, E))
+        self.attn, self.head = nn.MultiheadAttention(E, H, batch_first=batch_first), nn.Linear(E, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        x = x + self.attn(x, x, x)[0]
+        return self.head(x.mean(1) if self.pool == "mean" else x[:, 0])
 
 
 class Pool(nn.Module):
@@ -261,6 +324,10 @@ class Pool(nn.Module):
                 return x.amax(1)
             case "last of all":
                 return x[:, -1]
+            case "max of zeroed":
+                return (x * keep).amax(1)
+            case "mean over the width":
+                return (x * keep).mean(1)
         raise ValueError(self.kind)
 
 
@@ -366,6 +433,24 @@ class Translator(nn.Module):
         return self.head(states)
 
 
+class TimeFirstTranslator(nn.Module):
+    """nn.Transformer over tokens (S, B) and (T, B), as tutorials of torch had it."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(V, E), nn.Embedding(V, E)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a fast path that is not taken
+            self.transformer = nn.Transformer(E, H, 1, 1, 2 * E)
+        self.head = nn.Linear(E, V)
+        self.fault = fault
+
+    def forward(self, src: Tensor, tgt: Tensor, src_padding_mask: Tensor, tgt_mask: Tensor) -> Tensor:
+        memory_mask = None if self.fault == "cross-attention" else src_padding_mask
+        masks = {"src_key_padding_mask": src_padding_mask, "memory_key_padding_mask": memory_mask}
+        return self.head(self.transformer(self.source(src), self.target(tgt), tgt_mask=tgt_mask, **masks))
+
+
 class LabelTranslator(Translator):
     """Makes the decoder's input of the labels, shifted by one; or forgets to shift them."""
 
@@ -466,6 +551,44 @@ def masked() -> dict[str, Tensor]:
     return {"idx": text, "mask": torch.arange(text.shape[1]) < lengths[:, None]}
 
 
+def masked_on_the_left() -> dict[str, Tensor]:
+    given = masked()
+    return {key: value.flip(1) for key, value in given.items()}
+
+
+def mask_of_axes(*axes: int) -> Callable[[], dict[str, Tensor]]:
+    """Padded tokens and a mask with axes of one between."""
+
+    def batch() -> dict[str, Tensor]:
+        text, mask = masked().values()
+        return {"idx": text, "mask": mask.reshape(len(text), *axes, text.shape[1])}
+
+    return batch
+
+
+def placed() -> dict[str, Tensor]:
+    """Padded on the left, with positions that count real tokens."""
+    text, mask = masked_on_the_left().values()
+    return {"idx": text, "pos": (mask.cumsum(-1) - 1).clamp(min=0), "mask": mask}
+
+
+def placed_by_column() -> dict[str, Tensor]:
+    return masked() | {"pos": torch.arange(11).expand(5, 11)}
+
+
+def placed_once() -> dict[str, Tensor]:
+    return ids() | {"pos": torch.arange(11)[None]}
+
+
+def images() -> Tensor:
+    return torch.randn(5, 3, 6, 10, generator=torch.Generator().manual_seed(0))
+
+
+def time_first() -> dict[str, Tensor]:
+    src, tgt = pairs().values()
+    return {"src": src.T, "tgt": tgt.T, "src_padding_mask": src == 0, "tgt_mask": torch.ones(9, 9, dtype=torch.bool).triu(1)}
+
+
 def square() -> dict[str, Tensor]:
     text, lengths = padded(rows=8, width=8)
     return {"idx": text, "mask": torch.arange(8) < lengths[:, None]}
@@ -497,6 +620,7 @@ CAUSAL = {"causal": True}
 OPEN = {"causal": False}
 BOTH = {"adapter": Adapter((Sequence("idx", mask=("mask",), causal=True),), sides=("right", "left"))}
 CACHE = {"adapter": cached_adapter()}
+PLACED = {"adapter": Adapter((Sequence("idx", mask=("mask",), causal=True, companions=("pos",)),), sides=("right", "left"))}
 ATTN = "blocks.0.attn"
 FUTURE, CONTENT = "future tokens", "padding content"
 
@@ -512,7 +636,10 @@ FAULTS = {
     ),
     "inverted causal mask": Case(lambda: GPT("inverted"), ids, CAUSAL, FUTURE, ATTN, "inverted"),
     "causal mask multiplied": Case(lambda: GPT("causal mask multiplied"), ids, CAUSAL, FUTURE, ATTN, "there is no causal mask"),
-    "softmax over queries": Case(lambda: GPT("softmax over queries"), ids, CAUSAL, FUTURE, ATTN, "softmax"),
+    "causal mask after the softmax": Case(
+        lambda: GPT("causal mask after the softmax"), ids, CAUSAL, FUTURE, ATTN, "applied after the softmax; it must"
+    ),
+    "softmax over queries": Case(lambda: GPT("softmax over queries"), ids, CAUSAL, FUTURE, ATTN, "over the queries, not"),
     "softmax over rows": Case(lambda: GPT("softmax over rows"), ids, CAUSAL, "other rows", ATTN, "rows of the batch"),
     "view instead of transpose": Case(lambda: GPT("view"), ids, CAUSAL, FUTURE, ATTN, "transpose"),
     "dropout in evaluation": Case(lambda: GPT("dropout in evaluation"), ids, CAUSAL, "repeated run", "blocks.0", "F.dropout"),
@@ -535,6 +662,8 @@ FAULTS = {
         lambda: LabelTranslator(shifts=False), labelled_pairs, {"causal": "strict", "pad": 0}, "future tokens: labels", "", "not shifted"
     ),
     "padding forgotten": Case(lambda: Encoder("padding forgotten"), masked, OPEN, CONTENT, ATTN, "not used"),
+    "padding forgotten, mask (B, 1, S)": Case(lambda: Encoder("padding forgotten"), mask_of_axes(1), OPEN, CONTENT, ATTN, "not used"),
+    "padding forgotten, mask (B, 1, 1, S)": Case(lambda: Encoder("padding forgotten"), mask_of_axes(1, 1), OPEN, CONTENT, ATTN, "not used"),
     "padding mask inverted": Case(lambda: Encoder("padding inverted"), masked, OPEN, CONTENT, ATTN, "inverted"),
     "mask of 0 and 1 added": Case(lambda: Encoder("mask of 0 and 1 added"), masked, OPEN, CONTENT, ATTN, "does not exclude"),
     "boolean mask added": Case(lambda: Encoder("boolean added"), masked, OPEN, CONTENT, ATTN, "does not exclude"),
@@ -548,6 +677,16 @@ FAULTS = {
     ),
     "mean pooling over padding": Case(lambda: Encoder(pool="mean of all"), masked, OPEN, CONTENT, "pool", "the mean takes in"),
     "max pooling over padding": Case(lambda: Encoder(pool="max of all"), masked, OPEN, CONTENT, "pool", "the maximum takes in"),
+    "maximum of zeroed padding": Case(
+        lambda: Encoder(pool="max of zeroed"), masked, OPEN, "no padding", "pool", "the zeros that padding was set to"
+    ),
+    "mean over the width": Case(
+        lambda: Encoder(pool="mean over the width"), masked, OPEN, "padding amount", "pool", "divides by all columns"
+    ),
+    "mask along the queries": Case(lambda: AddedMask("along the queries"), masked, OPEN, CONTENT, "layer", "lies along the queries"),
+    "mask of the first row": Case(lambda: AddedMask("of the first row"), masked, OPEN, CONTENT, "layer", "holds 0 everywhere"),
+    "mask of -1": Case(lambda: AddedMask("of -1"), masked, OPEN, CONTENT, "layer", "adds -1"),
+    "batch_first forgotten, images": Case(lambda: VisionModel(batch_first=False), images, {}, "other rows", "attn", "batch_first"),
     "last token is padding": Case(lambda: Encoder(pool="last of all"), masked, OPEN, CONTENT, "pool", "the last column takes in"),
     "recurrent network not packed": Case(
         lambda: RecurrentClassifier(packed=False), with_lengths, OPEN, CONTENT, "rnn", "pack_padded_sequence"
@@ -578,6 +717,18 @@ FAULTS = {
         lambda: Translator("not causal"), pairs, {"pad": 0}, "future tokens: tgt", "transformer.decoder.layers.0.self_attn", "no mask"
     ),
     "left padding with absolute positions": Case(GPT, masked, BOTH, "left padding", "", "count real tokens"),
+    "padded on the left with absolute positions": Case(GPT, masked_on_the_left, CAUSAL, "padding amount", "", "count real tokens"),
+    "padding on the left not hidden": Case(
+        lambda: CountingGPT("padding forgotten"), masked_on_the_left, CAUSAL, "padding content", ATTN, "not used"
+    ),
+    "padding forgotten in cross-attention, time first": Case(
+        lambda: TimeFirstTranslator("cross-attention"),
+        time_first,
+        {},
+        "padding amount: src",
+        "transformer.decoder.layers.0.multihead_attn",
+        "no mask",
+    ),
     "cache one step off": Case(lambda: CachedGPT("one step off"), ids, CACHE, "cache", "layers.0", "one step off"),
     "cache shared between rows": Case(lambda: CachedGPT("rows share"), ids, CACHE, "cache", "layers.0", "rows share"),
     "positions not advanced": Case(lambda: CachedGPT("positions"), ids, CACHE, "cache", "", "positions do not go on"),
@@ -593,6 +744,10 @@ FAULTS = {
 RIGHT = {
     "language model": Case(GPT, ids, CAUSAL),
     "language model with a mask, padded on both sides": Case(CountingGPT, masked, BOTH),
+    "language model, padded on the left": Case(CountingGPT, masked_on_the_left, CAUSAL),
+    "language model given positions": Case(PlacedGPT, placed, PLACED),
+    "language model given positions of columns": Case(PlacedGPT, placed_by_column, CAUSAL),
+    "language model given one row of positions": Case(PlacedGPT, placed_once, CAUSAL),
     "language model with a loss": Case(GPTWithLoss, shifted_targets, CAUSAL),
     "language model that shifts its labels": Case(lambda: GPTWithLoss(shifts=True), same_targets, CAUSAL),
     "language model with a cache": Case(CachedGPT, ids, CACHE),
@@ -601,6 +756,11 @@ RIGHT = {
     "language model that loops over a cell": Case(CellLM, ids, CAUSAL),
     "nn.MultiheadAttention": Case(lambda: BatchAxis(batch_first=True), ids, OPEN),
     "encoder, mean": Case(Encoder, masked, OPEN),
+    "encoder, mask (B, 1, S)": Case(Encoder, mask_of_axes(1), OPEN),
+    "encoder, mask (B, 1, 1, S)": Case(Encoder, mask_of_axes(1, 1), OPEN),
+    "encoder that adds its mask": Case(AddedMask, masked, OPEN),
+    "images, mean": Case(lambda: VisionModel(batch_first=True), images),
+    "images, class token": Case(lambda: VisionModel(batch_first=True, pool="token"), images),
     "encoder, max": Case(lambda: Encoder(pool="max"), masked, OPEN),
     "encoder, last": Case(lambda: Encoder(pool="last"), masked, OPEN),
     "nn.TransformerEncoder, fast path": Case(TorchEncoder, masked, OPEN),
@@ -609,5 +769,6 @@ RIGHT = {
     "convolutional tagger": Case(lambda: ConvTagger(clears=True), masked, OPEN),
     "layer norm": Case(lambda: NormTagger(nn.Identity()), masked, OPEN),
     "nn.Transformer on tokens": Case(Translator, pairs, {"pad": 0}),
+    "nn.Transformer on tokens, time first": Case(TimeFirstTranslator, time_first),
     "labels shifted inside": Case(LabelTranslator, labelled_pairs, {"causal": "strict", "pad": 0}),
 }

@@ -90,23 +90,29 @@ def vit(implementation: str) -> Family:
 
 
 class VisionAttention(nn.Module):
-    """The attention of timm's VisionTransformer, in its words: one product for three, fused or written out."""
+    """What the attention of timm 1.0's VisionTransformer calls, call by call: one product for three, idle norms, fused or not."""
 
     def __init__(self, dim: int, num_heads: int, *, fused: bool) -> None:
         super().__init__()
         self.num_heads, self.head_dim, self.fused_attn = num_heads, dim // num_heads, fused
         self.qkv = nn.Linear(dim, 3 * dim)
+        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
         self.attn_drop = nn.Dropout(DROPOUT)
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, count, dim = x.shape
         q, k, v = self.qkv(x).reshape(batch, count, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = self.q_norm(q), self.k_norm(k)
         if self.fused_attn:
-            x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.attn_drop.p if self.training else 0.0)
+            dropout = self.attn_drop.p if self.training else 0.0
+            x = F.scaled_dot_product_attention(q, k, v, attn_mask=None, dropout_p=dropout, is_causal=False)
         else:
-            attn = (q * self.head_dim**-0.5) @ k.transpose(-2, -1)
-            x = self.attn_drop(attn.softmax(dim=-1)) @ v
+            q = q * self.head_dim**-0.5
+            attn = q @ k.transpose(-2, -1)
+            attn = attn.softmax(dim=-1)
+            attn = self.attn_drop(attn)
+            x = attn @ v
         return self.proj(x.transpose(1, 2).reshape(batch, count, dim))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import regard
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, DataError, ShapeError
 from regard.observe import AttentionCall, Recording, stitched
 from tests.integrations import tiny
 
@@ -122,6 +122,47 @@ def test_the_outputs_of_a_beam_search_get_the_rows_that_they_came_from() -> None
         ShapeError, match=r"beams: expected \(outputs, steps\) with 5 steps for model.decoder.layers.0.self_attn, found \(4, 2\)"
     ):
         seen.of_beams(beams[:, :2])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "marian"])
+def test_a_generation_without_a_cache_has_the_map_of_its_last_step(name: str) -> None:
+    model, prompt = getattr(tiny, name)(), tiny.tokens(2, 5)
+    options: dict[str, Any] = {"max_new_tokens": 4, "min_new_tokens": 4, "do_sample": False, "num_beams": 1}
+    with regard.watch(model) as seen:
+        output = model.generate(prompt, **options, use_cache=False)
+    with regard.watch(model) as cached:
+        assert torch.equal(output, model.generate(prompt, **options))
+    assert [found.layer for found in seen.maps()] == [found.layer for found in cached.maps()]
+    for found, expected in zip(seen.maps(), cached.maps(), strict=True):
+        close(found.weights, expected.weights)
+    words = [[str(token) for token in row] for row in output[:, :-1].tolist()]
+    source = [[str(token) for token in row] for row in prompt.tolist()]
+    tokens = (source, words) if name == "marian" else (words, None)
+    for one, other in zip(seen.records(*tokens), cached.records(*tokens), strict=True):
+        assert [(found.name, found.layer) for found in one.maps] == [(found.name, found.layer) for found in other.maps]
+    assert "</html>" in regard.view(seen, *tokens).html
+
+
+def test_passes_over_texts_that_differ_stay_two_maps_and_a_view_of_one_says_so() -> None:
+    model = tiny.gpt2()
+    with regard.watch(model) as seen, torch.no_grad():
+        model(tiny.tokens(1, 5))
+        model(tiny.tokens(1, 6).flip(1))
+    assert [tuple(found.weights.shape[2:]) for found in seen.maps()] == [(5, 5), (5, 5), (6, 6), (6, 6)]
+    with pytest.raises(
+        DataError, match=r"attn #1: 6 key_tokens, but the model attended with 5; the layer ran 2 times, with 5, 6 keys: .*use_cache=True"
+    ):
+        regard.view(seen, list("abcdef"))
+
+
+def test_a_beam_search_without_a_cache_is_named() -> None:
+    model = tiny.marian()
+    with regard.watch(model) as seen:
+        found = model.generate(
+            tiny.tokens(2, 7), max_new_tokens=3, num_beams=2, use_cache=False, return_dict_in_generate=True, output_scores=True
+        )
+    with pytest.raises(ConfigError, match=r"beams: model\.decoder\.layers\.0\.self_attn ran without a cache, .*use_cache=True"):
+        seen.of_beams(found.beam_indices)
 
 
 def call(kind: str, *shape: int, layer: str = "0", value: float = 1.0) -> AttentionCall:

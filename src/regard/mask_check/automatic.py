@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, listed
 from regard.mask_check.adapter import Adapter, Inputs, Sequence
+from regard.mask_check.examples import counts_columns, is_padding_mask
 
 MASKS = ("mask",)
 LENGTHS = ("len",)
@@ -56,13 +57,17 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
     """Make the adapter of a model that is neither of Hugging Face nor of Regard.
 
     Sequences are integer tensors (B, T) and floating ones (B, T, F); the last of two is the target and causal. Boolean tensors (B, T), and
-    those with "mask" in their name, are masks of the sequence of their shape; integer tensors (B,) with "len" in their name are lengths.
+    those with "mask" in their name, are masks of the sequence of their shape, axes of one between or not; so are numbers that are one up to
+    the end of each row and another behind it. Integer tensors (B,) with "len" in their name are lengths. Time comes first, (T, B), where
+    the shapes say so. A batch of nothing but images (B, C, ...) has rows alone.
 
     Raises:
         ConfigError: what cannot be told is asked for.
     """
-    time_first = not _batch_first(model)
+    images = [name for name, value in batch.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 3]
     names = _sequence_names(batch)
+    if not names and images:
+        names, causal = images, False  # one whose first axis after the examples is not looked at in parts
     if not names:
         raise ConfigError(f"batch: found no tokens (B, T) and no features (B, T, F) among {listed(batch)}; give adapter=Adapter(...)")
     if len(names) > 2:
@@ -71,7 +76,7 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
         names = sorted(names, key=lambda name: name == "tgt")  # `forward` takes the target first
     if causal is None and len(names) == 1:
         raise ConfigError(f"causal: may an output see later tokens of {names[0]!r}? Say causal=True, causal=False, or causal='strict'")
-    first = {name: time_first and batch[name].ndim == 3 for name in names}
+    first = _time_first(model, batch, names)
     sequences = []
     for number, name in enumerate(names):
         last = number == len(names) - 1
@@ -82,10 +87,10 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
                 name,
                 mask=_masks(batch, names, name, (rows, width)),
                 lengths=_lengths(batch, names, name, rows),
-                pad=_pad(model, batch[name]) if pad is None else pad,
+                pad=_pad(model, batch[name].transpose(0, 1) if first[name] else batch[name]) if pad is None else pad,
                 causal=seen,
                 labels=next((key for key in LABELS if key in batch and key != name and batch[key].shape == batch[name].shape), None),
-                companions=tuple(key for key in COMPANIONS if key in batch and batch[key].shape == batch[name].shape),
+                companions=companions_of(batch, name, time_first=first[name]),
                 time_first=first[name],
             )
         )
@@ -105,27 +110,109 @@ def _batch_first(model: nn.Module) -> bool:
     return bool(getattr(model, "batch_first", True))
 
 
-def _is_mask(name: str, tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bool or any(word in name.lower() for word in MASKS)
+def _time_first(model: nn.Module, batch: Inputs, names: list[str]) -> dict[str, bool]:
+    """Tell which sequences are (T, B, ...): as the module says, or by what only fits so."""
+    if isinstance(model, TRANSFORMERS) or not hasattr(model, "batch_first"):
+        told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names)
+        if told is not None:
+            return dict.fromkeys(names, told)
+    return {name: not _batch_first(model) and batch[name].ndim == 3 for name in names}
+
+
+def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
+    """Tell whether sequences, masks and lengths have as many examples as each other only if time comes first; None: unclear."""
+    shapes = [tuple(batch[name].shape[:2]) for name in names]
+    if len({rows for rows, _ in shapes}) > 1:
+        return True if len({second for _, second in shapes}) == 1 else None
+    rows, width = shapes[0]
+    if rows == width:
+        return None
+    for key, value in batch.items():
+        if not isinstance(value, Tensor) or key in names:
+            continue
+        if is_mask(key, value) and value.ndim > 1:
+            either = is_padding_mask(tuple(value.shape), rows, width), is_padding_mask(tuple(value.shape), width, rows)
+            if either[0] != either[1]:
+                return either[1]
+        if (
+            value.ndim == 1
+            and not value.is_floating_point()
+            and any(word in key.lower() for word in LENGTHS)
+            and len(value) in (rows, width)
+        ):
+            return len(value) == width
+    return None
+
+
+def companions_of(batch: Inputs, name: str, *, time_first: bool = False) -> tuple[str, ...]:
+    """Return the keys of tensors with a value for each token, which go where it goes; positions that count columns do not.
+
+    Example:
+        >>> tokens = torch.tensor([[5, 6, 7], [8, 9, 0]])
+        >>> companions_of({"idx": tokens, "token_type_ids": 0 * tokens, "position_ids": torch.arange(3).expand(2, 3)}, "idx")
+        ('token_type_ids',)
+    """
+    found = [key for key in COMPANIONS if isinstance(batch.get(key), Tensor) and batch[key].shape == batch[name].shape[:2]]
+    return tuple(key for key in found if not counts_columns(batch[key], batch[name], time_first=time_first))
+
+
+def is_mask(name: str, tensor: Tensor) -> bool:
+    """Tell whether a tensor of a batch is a mask, by its type, its name or its values.
+
+    Example:
+        >>> is_mask("m", torch.tensor([[1, 1, 1], [1, 0, 0]])), is_mask("idx", torch.tensor([[4, 7, 1], [4, 0, 0]]))
+        (True, False)
+    """
+    return tensor.dtype == torch.bool or any(word in name.lower() for word in MASKS) or _marks_ends(name, tensor)
+
+
+def _marks_ends(name: str, tensor: Tensor) -> bool:
+    # One value up to the end of each row, another behind it or before its beginning: no text looks like that.
+    if name in (*LABELS, *COMPANIONS) or tensor.ndim < 2 or tensor.is_complex() or sum(size != 1 for size in tensor.shape[1:]) > 1:
+        return False
+    rows = tensor.flatten(1)
+    if rows.shape[1] < 2 or len(rows.unique()) != 2:
+        return False
+    changes = rows[:, 1:] != rows[:, :-1]
+    return bool((changes.sum(1) <= 1).all()) and any(len(rows[:, column].unique()) == 1 for column in (0, -1))
 
 
 def _sequence_names(batch: Inputs) -> list[str]:
     found = []
     for name, value in batch.items():
-        if not isinstance(value, Tensor) or _is_mask(name, value):
+        if not isinstance(value, Tensor) or is_mask(name, value):
             continue
         tokens = value.ndim == 2 and not value.is_floating_point() and not value.is_complex()
         if tokens or (value.ndim == 3 and value.is_floating_point()):
             found.append(name)
-    partners = [name for name in found if name not in (*LABELS, *COMPANIONS)]
+    counting = [
+        name for name in found if _counts(batch[name]) and any(_goes_along(batch[name], batch[key]) for key in found if key != name)
+    ]
+    partners = [name for name in found if name not in (*LABELS, *COMPANIONS, *counting)]
     shapes = [batch[name].shape for name in partners]
-    return partners + [name for name in found if name not in partners and batch[name].shape not in shapes]
+    return partners + [name for name in found if name not in (*partners, *counting) and batch[name].shape not in shapes]
+
+
+def _counts(value: Tensor) -> bool:
+    return any(counts_columns(value, value, time_first=time_first) for time_first in (False, True))
+
+
+def _goes_along(value: Tensor, sequence: Tensor) -> bool:
+    rows, width = sequence.shape[:2]
+    return tuple(value.shape) in ((rows, width), (1, width), (rows, 1))
 
 
 def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int]) -> tuple[str, ...]:
     found = []
     for key, value in batch.items():
-        if not isinstance(value, Tensor) or not _is_mask(key, value) or tuple(value.shape) != shape:
+        if not isinstance(value, Tensor) or key in names or not is_mask(key, value):
+            continue
+        if not is_padding_mask(tuple(value.shape), *shape):
+            if value.ndim > 2 and (value.shape[0], value.shape[-1]) == shape:
+                raise ConfigError(
+                    f"batch: {key!r} of shape {tuple(value.shape)} says of each pair who sees whom, and no padding can be read from it; "
+                    f"give the padding mask {shape} instead, and make this one from it in call="
+                )
             continue
         # (T, T) is as likely a mask of who sees whom, unless its name says that it is of padding.
         lower = key.lower()

@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from regard.mask_check.adapter import BATCH
+from regard.mask_check.automatic import is_mask
 from regard.mask_check.dependence import Dependence, Module, dependence, module_of
 from regard.mask_check.layout import PLAIN
 from regard.mask_check.locate import Origin
@@ -21,6 +22,8 @@ from regard.mask_check.survey import Place, Survey
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, _InstanceNorm, nn.RMSNorm)
 MASK_WORDS = ("mask", "length")
+WEAK = -50.0
+"""What is added to a score must be lower to hide it: scores differ by some tens."""
 
 
 def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
@@ -40,8 +43,6 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
     found = None if module is None else _dependence(module, probe.sequence, row, origin.tensor)
     if probe.name.endswith(f"future tokens{_suffix(probe)}"):
         return _future(survey, probe, module, found)
-    if probe.check == "left padding":
-        return _left(origin, _mask_state(module, probe.sequence, None))
     return _padding(survey, probe, origin, module, found)
 
 
@@ -103,12 +104,15 @@ def _by_kind(probe: Probe, module: nn.Module) -> str:
 
 def _recurrent(module: nn.RNNBase) -> str:
     first = "(B, T, E)" if module.batch_first else "(T, B, E)"
-    return f"it takes another axis for time: with batch_first={module.batch_first} it expects {first}"
+    return f"it takes another axis for time: with batch_first={module.batch_first} it expects {first}{TIME_FIRST}"
+
+
+TIME_FIRST = "; if the batch is meant to be (T, B), say so with Sequence(..., time_first=True)"
 
 
 def _across_rows(origin: Origin) -> str:
     if origin.kind == "MultiheadAttention":
-        return "rows attend to each other: it takes the batch axis for time; set batch_first=True or give it (T, B, E)"
+        return f"rows attend to each other: it takes the batch axis for time; set batch_first=True or give it (T, B, E){TIME_FIRST}"
     return "the rows of the batch are mixed: a softmax, a mean or a reshape over the wrong axis, or a mask of another row"
 
 
@@ -116,11 +120,11 @@ def _future(survey: Survey, probe: Probe, module: Module | None, found: Dependen
     sequence = next(s for s in survey.template.sequences if s.name == probe.sequence)
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
-        pattern = _pattern(found.matrix[: found.length, : found.length], strict=sequence.causal == "strict")
+        pattern = _pattern(found.among, strict=sequence.causal == "strict")
     if pattern and pattern != ALL:
         return pattern
-    if pattern == ALL and module is not None and not _adds_up(module, sequence.name):
-        return "the weights of a position do not add up to 1: the softmax runs over the queries, not over what is attended to"
+    if pattern == ALL and module is not None and (wrong := _sums(module, sequence.name)):
+        return f"the weights of a position do not add up to 1: {wrong}"
     mask = _mask_state(module, probe.sequence, found)
     absent = f" ({mask})" if mask.startswith("no mask") else ""
     return f"{ALL}: there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
@@ -154,10 +158,29 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
 INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
 
 
-def _adds_up(module: Module, sequence: str) -> bool:
-    """Tell whether a module that attends keeps a sequence as it is when all positions hold the same, as weights that add up to 1 do."""
+AFTER = "the mask is applied after the softmax; it must set scores to -inf before"
+OVER_QUERIES = "the softmax runs over the queries, not over what is attended to"
+
+
+def _sums(module: Module, sequence: str) -> str:
+    """Say why the weights of a module that attends do not add up to 1, as it shows where all positions hold the same; "" if they do."""
+    values, limit = _of_equal_positions(module, sequence)
+    if values is None or (values - values[-1]).abs().max() <= limit:
+        return ""
+    count = len(values)
+    places = torch.arange(1, count + 1, dtype=values.dtype, device=values.device)
+    # The sum of the weights of each position: 1/T for each key it may see, or 1 over how many queries see the key.
+    for why, sums in ((AFTER, places / count), (OVER_QUERIES, (1 / places.flip(0)).cumsum(0))):
+        share = ((sums - sums[0]) / (sums[-1] - sums[0])).unsqueeze(1)
+        if (values - values[0] - share * (values[-1] - values[0])).abs().max() <= 4 * limit:
+            return why
+    return f"{OVER_QUERIES}, or a mask is applied after it"
+
+
+def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, float]:
+    """Return what a module gives for each position of the first example where all hold the same, (T, N), and how much of it is rounding."""
     if module.call is None:
-        return True
+        return None, 0.0
     changed = [False]
 
     def level(path: str, tensor: Tensor) -> Tensor:
@@ -169,35 +192,38 @@ def _adds_up(module: Module, sequence: str) -> bool:
 
     try:
         output = module.again(level)
-    except Exception:
-        return True
+    except Exception:  # a module that cannot be called with other values only tells less
+        return None, 0.0
     for name, layout in module.output_layouts().items():
-        axis = next((at for at, one in enumerate(layout) if one.label == sequence), None)
-        if axis is not None and changed[0]:
-            values = output[name]
-            gap = (values - values.select(axis, values.shape[axis] - 1).unsqueeze(axis)).abs().max()
-            return bool(gap <= module.limit(name))
-    return True
+        labels = [axis.label for axis in layout]
+        if changed[0] and sequence in labels and BATCH in labels:
+            values = output[name].movedim((labels.index(BATCH), labels.index(sequence)), (0, 1))[0]
+            return values.reshape(len(values), -1), module.limit(name)
+    return None, 0.0
 
 
-def _left(origin: Origin, mask: str) -> str:
-    kind = origin.kind.lower()
-    if "attention" in kind or "attn" in kind:
-        return (
-            f"real positions see padding: {mask}" if mask.startswith("no mask") else "its mask or its positions do not follow the padding"
-        )
-    return "positions are counted from the first column, padding included; count real tokens: (mask.cumsum(-1) - 1).clamp(min=0)"
+FROM_FIRST = "positions are counted from the first column, padding included; count real tokens: (mask.cumsum(-1) - 1).clamp(min=0)"
 
 
 def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None, found: Dependence | None) -> str:
     pooled = _pooled(survey, probe, origin)
     if pooled:
         return pooled
-    if found is not None and found.positional:
-        real, padding = found.matrix[: found.length, : found.length], found.matrix[: found.length, found.length :]
-        if padding.all() and not (real & ~torch.eye(len(real), dtype=torch.bool)).any():
-            return "the padding mask is inverted: real positions attend to padding, and to nothing else"
     mask = _mask_state(module, probe.sequence, found)
+    blind = found is not None and found.positional and bool(found.of_padding.numel()) and not found.of_padding.any()
+    # Where the columns of real tokens have changed, as they do when padding comes before them, so do positions that count columns.
+    moved = probe.check == "left padding" or (probe.check != "padding content" and survey.template.side == "left")
+    if moved and (blind or (found is None and not _attends(origin))):
+        return "its positions do not follow the padding" if _attends(origin) else FROM_FIRST
+    if blind and "padding content" not in probe.name:
+        return (
+            "real positions do not see what stands in the padding, but how many columns there are: something is divided by, or counted "
+            "from, the width of the batch"
+        )
+    if found is not None and found.positional:
+        itself = torch.eye(len(found.real), dtype=torch.bool)
+        if found.of_padding.numel() and found.of_padding.all() and not (found.among & ~itself).any():
+            return "the padding mask is inverted: real positions attend to padding, and to nothing else"
     if mask:
         return f"real positions see padding: {mask}"
     if origin.kind.lower().find("conv") >= 0:
@@ -205,27 +231,49 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
     return "real positions see padding: no padding mask is applied here"
 
 
+def _attends(origin: Origin) -> bool:
+    return any(word in origin.kind.lower() for word in ("attention", "attn"))
+
+
 def _mask_state(module: Module | None, sequence: str | None, found: Dependence | None) -> str:
     """Say what becomes of the masks that reach a module; "" where nothing is known of any."""
     if module is None or not module.named:
         return ""
-    named = {name: value for name, value in module.named.items() if any(word in name.lower() for word in MASK_WORDS)}
+    named = {name: value for name, value in module.named.items() if _masks(name, value)}
     masks = {name: tensor for key, value in named.items() for name, tensor in tensors_of(value, key)}
     absent = [name for name, value in named.items() if value is None]
     if not masks:
         return f"no mask arrives, {', '.join(f'{name}=None' for name in absent)}" if absent and module.call is not None else ""
     name, mask = next(iter(masks.items()))
-    if module.call is None:
-        return ""
+    if module.call is None and _has_effect(module, name):
+        return ""  # somewhere in the model, not necessarily here
     kind = f"{name}, {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
-    if mask.is_floating_point() and set(mask.unique().tolist()) <= {0.0, 1.0}:
-        return f"its mask holds 0 and 1 ({kind}) and is added to the scores; one that is added holds 0 and -inf"
+    if mask.is_floating_point() and (added := _added(mask, kind)):
+        return added
+    if mask.ndim > 1 and mask.shape[-1] == 1 < mask.shape[-2]:
+        return f"the mask lies along the queries ({kind}); it must lie along the keys, as (B, 1, 1, S) does"
     if not _has_effect(module, name):
         return f"a mask arrives ({kind}) and is not used"
     if found is not None and not mask.is_floating_point():
-        why = "it is added where it must be filled in, inverted, or of the wrong axis"
+        why = "it is added where it must be filled in, applied after the softmax, inverted, or of the wrong axis"
         return f"a mask arrives ({kind}) but does not exclude what it should: {why}"
     return f"a mask arrives ({kind}) but does not exclude what it should"
+
+
+def _added(mask: Tensor, kind: str) -> str:
+    """Say what is wrong with the numbers of a mask that is added to scores; "" where they may be right."""
+    values = set(mask.unique().tolist())
+    if values <= {0.0, 1.0} and 1.0 in values:
+        return f"its mask holds 0 and 1 ({kind}) and is added to the scores; one that is added holds 0 and -inf"
+    if values == {0.0}:
+        return f"a mask arrives ({kind}) but hides nothing: it holds 0 everywhere, as that of another row"
+    if WEAK < min(values) < 0:
+        return f"its mask adds {min(values):g} ({kind}), which makes padding less likely and hides none of it; add -inf"
+    return ""
+
+
+def _masks(name: str, value: Any) -> bool:
+    return any(word in name.lower() for word in MASK_WORDS) or (isinstance(value, Tensor) and is_mask(name, value))
 
 
 def _has_effect(module: Module, name: str) -> bool:
@@ -258,9 +306,9 @@ def _pooled(survey: Survey, probe: Probe, origin: Origin) -> str:
         at = next(i for i, axis in enumerate(axes) if axis.label == sequence)
         if axes[1 - at].label != BATCH or at > 1 or tensor.shape[-1] != vector.shape[-1]:
             continue
-        for word, value in _ways(tensor, at):
+        for cause, value in _ways(tensor, at, _real(survey, sequence, tensor, at)):
             if torch.allclose(value, vector, rtol=1e-4, atol=survey.limit_at(place)):
-                result = f"{word} takes in the padding; pool over real positions alone"
+                result = cause
     return result or "positions become one vector here, padding included; pool over real positions alone"
 
 
@@ -271,10 +319,23 @@ def _before(survey: Survey, key: Key) -> list[tuple[Place, Tensor]]:
     return [(place, tensor) for place, tensor in places[:end] if tensor.is_floating_point()]
 
 
-def _ways(tensor: Tensor, at: int) -> list[tuple[str, Any]]:
+def _real(survey: Survey, sequence: str | None, tensor: Tensor, at: int) -> Tensor:
+    """Mark the real positions of a tensor (B, T, E) or, with `at` 0, (T, B, E)."""
+    real = torch.zeros(tensor.shape[1 - at], tensor.shape[at], 1, dtype=torch.bool, device=tensor.device)
+    for row, columns in enumerate(survey.base.positions[sequence or ""]):
+        real[row, columns.to(tensor.device)] = True
+    return real if at == 1 else real.transpose(0, 1)
+
+
+def _ways(tensor: Tensor, at: int, real: Tensor) -> list[tuple[str, Any]]:
+    """Return the ways in which padding can get into a vector: in words, and what they give."""
+    alone = "pool over real positions alone"
+    zeroed = tensor * real
     return [
-        ("the mean", tensor.mean(at)),
-        ("the sum", tensor.sum(at)),
-        ("the maximum", tensor.amax(at)),
-        ("the last column", tensor.select(at, tensor.shape[at] - 1)),
+        ("the maximum takes in the zeros that padding was set to; set it to -inf before", zeroed.amax(at)),
+        ("the mean divides by all columns, padding included; divide by the number of real positions", zeroed.mean(at)),
+        (f"the mean takes in the padding; {alone}", tensor.mean(at)),
+        (f"the sum takes in the padding; {alone}", tensor.sum(at)),
+        (f"the maximum takes in the padding; {alone}", tensor.amax(at)),
+        (f"the last column takes in the padding; {alone}", tensor.select(at, tensor.shape[at] - 1)),
     ]

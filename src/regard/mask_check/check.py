@@ -88,6 +88,10 @@ def check(
     unseen = [result for result in results if result.check == "future tokens" and result.verdict == "not checked"]
     if causal and unseen and not any(result.bad for result in results):
         raise ConfigError(f"causal: {type(model).__name__} cannot be checked for it: {unseen[0].cause}; call= may return another output")
+    if any(result.check == "other rows" and result.verdict == "not checked" and "depends" in result.cause for result in results):
+        raise ConfigError(
+            f"{type(model).__name__}: no output depends on the batch at all, so nothing can be seen in it; look for a wrong axis"
+        )
     runs = runs if survey is None else survey.runs
     passes = runs.passes + (0 if second is None else second.passes)
     sizes = {} if survey is None else {"batch": survey.sizes.rows, **survey.widths}

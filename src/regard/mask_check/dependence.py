@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.mask_check.adapter import BATCH
+from regard.mask_check.automatic import is_mask
 from regard.mask_check.examples import Batch
 from regard.mask_check.layout import Layout, spread
 from regard.mask_check.locate import Origin
@@ -24,13 +25,25 @@ class Dependence(NamedTuple):
 
     Attributes:
         matrix: (Q, K) bool: output position q changes when input position k does; one row for an output without positions.
-        length: real positions of the example that it is taken from.
+        real: the columns of the example that it is taken from that are real, (L,).
         positional: whether the rows are positions of the sequence.
     """
 
     matrix: Tensor
-    length: int
+    real: Tensor
     positional: bool
+
+    @property
+    def among(self) -> Tensor:
+        """(L, L) bool: which real positions depend on which."""
+        return self.matrix[self.real][:, self.real]
+
+    @property
+    def of_padding(self) -> Tensor:
+        """(L, K - L) bool: which real positions depend on what stands in the padding."""
+        padding = torch.ones(self.matrix.shape[1], dtype=torch.bool)
+        padding[self.real] = False
+        return self.matrix[self.real][:, padding]
 
 
 class Module:
@@ -89,7 +102,7 @@ class Module:
         return change
 
     def _axis(self, path: str, tensor: Tensor, name: str) -> int | None:
-        if self.call is None or not tensor.is_floating_point() or "mask" in path:
+        if self.call is None or not tensor.is_floating_point() or is_mask(path, tensor):
             return None
         layout = self.survey.layout(Place(Key(self.call, "in"), path))
         if layout is None or not any(axis.label == BATCH and not axis.joined for axis in layout):
@@ -171,4 +184,4 @@ def dependence(module: Module, sequence: str, row: int, tensor: str | None = Non
             columns.append(gap.reshape(len(gap), -1).amax(1))
     matrix = torch.stack(columns, 1) > module.limit(name)
     own = position is not None and layout[position].label == sequence
-    return Dependence(matrix, len(module.batch.positions[sequence][row]), own)
+    return Dependence(matrix, module.batch.positions[sequence][row], own)

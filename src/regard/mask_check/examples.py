@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, DataError
-from regard.mask_check.adapter import Adapter, Inputs, Sequence, Side
+from regard.mask_check.adapter import BATCH, Adapter, Inputs, Sequence, Side
 
 ROWS = 3
 """Examples of a checked batch: one that is as long as the batch is wide, and shorter ones beside it."""
@@ -38,10 +38,17 @@ class Example:
 
 
 class MaskValues(NamedTuple):
-    """What a mask holds at a real position and at padding, as tensors without axes."""
+    """How a padding mask is written.
+
+    Attributes:
+        real: what it holds at a real position, without axes.
+        padding: what it holds at padding, likewise.
+        between: axes of one entry between that of the examples and that of the positions.
+    """
 
     real: Tensor
     padding: Tensor
+    between: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class Template:
         lengths: of each sequence that has them, those of the user's batch.
         fills: what fills the padding of each sequence and of what goes along with it.
         pools: what other tokens of a sequence are drawn from: ids (N,), or the mean and the deviation of features.
-        shared: tensors without a batch axis, with the names of the sequences that their axes belong to.
+        shared: tensors that are alike for all examples, with the names of the sequences that their axes belong to, and "batch" for an axis
+            of examples that is as long as the batch.
         others: what is no tensor.
         side: on which side the user's batch was padded.
     """
@@ -100,7 +108,14 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
         for key in wanted:
             if not isinstance(batch.get(key), Tensor):
                 raise ConfigError(f"the batch has no tensor {key!r}, which the sequence {sequence.name!r} needs; it has {', '.join(batch)}")
-    count = _first(batch[names[0]], adapter.sequences[0]).shape[0]
+    counts = {s.name: _first(batch[s.name], s).shape[0] for s in adapter.sequences}
+    count = counts[names[0]]
+    if len(set(counts.values())) > 1:
+        shapes = ", ".join(f"{name} {tuple(batch[name].shape)}" for name in names)
+        raise ConfigError(
+            f"batch: its sequences have different numbers of examples, {shapes}; where time comes first, (T, B), give "
+            f"adapter=Adapter((Sequence({names[0]!r}, time_first=True), ...))"
+        )
     spans = {sequence.name: _spans(batch, sequence) for sequence in adapter.sequences}
     per_sequence = {key for s in adapter.sequences for key in (s.name, *s.mask, *s.along, *([s.lengths] if s.lengths else []))}
     shared, constants, others = {}, {}, {}
@@ -110,7 +125,8 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
         if not isinstance(value, Tensor):
             others[key] = value
         elif (axes := _shared_axes(key, value, batch, adapter)) is not None:
-            shared[key] = (value, axes)
+            # What is the same for all examples is kept for one.
+            shared[key] = (value[tuple(slice(0, 1) if axis == BATCH else slice(None) for axis in axes)], axes)
         elif value.ndim and value.shape[0] == count:
             constants[key] = value
         else:
@@ -120,7 +136,11 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
     template = Template(
         adapter.sequences,
         tuple(batch),
-        {key: _mask_values(batch[key], spans[s.name], key) for s in adapter.sequences for key in s.mask},
+        {
+            key: _mask_values(batch[key], spans[s.name], key, _first(batch[s.name], s).shape[:2])
+            for s in adapter.sequences
+            for key in s.mask
+        },
         {s.lengths: batch[s.lengths] for s in adapter.sequences if s.lengths},
         {key: fill for s in adapter.sequences for key, fill in _fills(batch, s, spans[s.name]).items()},
         {s.name: _pool(_first(batch[s.name], s), spans[s.name]) for s in adapter.sequences},
@@ -154,7 +174,8 @@ def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]
         return [(0, end) for end in ends]
     by_token = tokens != sequence.pad if sequence.pad is not None and tokens.ndim == 2 else None
     if sequence.mask:
-        real = _real_by_mask(batch[sequence.mask[0]], sequence.mask[0], (rows, width), by_token)
+        key = sequence.mask[0]
+        real = _real_by_mask(_flat(batch[key], key, (rows, width)), key, by_token)
     elif by_token is not None:
         real = by_token
     else:
@@ -168,9 +189,25 @@ def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]
     return spans
 
 
-def _real_by_mask(mask: Tensor, key: str, shape: tuple[int, int], by_token: Tensor | None) -> Tensor:
-    if tuple(mask.shape) != shape:
-        raise ConfigError(f"batch[{key!r}]: a padding mask is (B, T), here {shape}; found {tuple(mask.shape)}: make it in call=")
+def is_padding_mask(shape: tuple[int, ...], rows: int, width: int) -> bool:
+    """Tell whether a mask of a shape can have one value for each position: (B, T), or with axes of one between, such as (B, 1, 1, T).
+
+    Example:
+        >>> is_padding_mask((5, 1, 1, 7), 5, 7), is_padding_mask((5, 1, 7, 7), 5, 7)
+        (True, False)
+    """
+    return len(shape) > 1 and (shape[0], shape[-1]) == (rows, width) and all(size == 1 for size in shape[1:-1])
+
+
+def _flat(mask: Tensor, key: str, shape: tuple[int, int]) -> Tensor:
+    if not is_padding_mask(tuple(mask.shape), *shape):
+        raise ConfigError(
+            f"batch[{key!r}]: a padding mask is (B, T), here {shape}, or has axes of 1 between; found {tuple(mask.shape)}: make it in call="
+        )
+    return mask.reshape(shape)
+
+
+def _real_by_mask(mask: Tensor, key: str, by_token: Tensor | None) -> Tensor:
     values = mask.unique().tolist()
     if len(values) > 2:
         raise ConfigError(f"batch[{key!r}]: a padding mask has two values, found {len(values)}")
@@ -190,7 +227,8 @@ def _usual_real(mask: Tensor, values: list[float]) -> float:
     return values[1] if mask.dtype == torch.bool or values[0] >= 0 else max(values)
 
 
-def _mask_values(mask: Tensor, spans: list[tuple[int, int]], key: str) -> MaskValues:
+def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, shape: tuple[int, int]) -> MaskValues:
+    mask, between = _flat(given, key, shape), given.ndim - 2
     inside = torch.zeros_like(mask, dtype=torch.bool)
     for row, (start, end) in enumerate(spans):
         inside[row, start:end] = True
@@ -200,11 +238,11 @@ def _mask_values(mask: Tensor, spans: list[tuple[int, int]], key: str) -> MaskVa
             f"batch[{key!r}]: it disagrees with the tokens about what is padding: {real.tolist()} at tokens, {padding.tolist()} elsewhere"
         )
     if len(padding):
-        return MaskValues(real[0], padding[0])
+        return MaskValues(real[0], padding[0], between)
     if mask.dtype == torch.bool:
-        return MaskValues(real[0], ~real[0])
+        return MaskValues(real[0], ~real[0], between)
     additive = mask.is_floating_point() and float(real[0]) == 0
-    return MaskValues(real[0], torch.full_like(real[0], -torch.inf) if additive else 1 - real[0])
+    return MaskValues(real[0], torch.full_like(real[0], -torch.inf) if additive else 1 - real[0], between)
 
 
 def _fills(batch: Mapping[str, Any], sequence: Sequence, spans: list[tuple[int, int]]) -> dict[str, Tensor]:
@@ -238,8 +276,28 @@ def _side(spans: dict[str, list[tuple[int, int]]], widths: dict[str, int]) -> Si
     return "left" if left else "right"
 
 
+def counts_columns(value: Tensor, sequence: Tensor, *, time_first: bool = False) -> bool:
+    """Tell whether a tensor of the shape of a sequence holds positions that count its columns, alike for all examples.
+
+    Example:
+        >>> counts_columns(torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([[5, 6, 7], [8, 9, 0]]))
+        True
+    """
+    if value.ndim != 2 or value.shape != sequence.shape[:2] or value.is_floating_point() or value.dtype == torch.bool:
+        return False
+    rows = value.T if time_first else value
+    return bool((rows == rows[0, 0] + torch.arange(rows.shape[1], device=rows.device)).all())
+
+
 def _shared_axes(key: str, value: Tensor, batch: Mapping[str, Any], adapter: Adapter) -> tuple[str | None, ...] | None:
-    """Return which sequences the axes of a tensor without a batch axis belong to; None: it has one."""
+    """Return which sequences the axes of a tensor belong to that is alike for all examples; None: it is not."""
+    for sequence in adapter.sequences:
+        if counts_columns(value, batch[sequence.name], time_first=sequence.time_first):
+            return (sequence.name, BATCH) if sequence.time_first else (BATCH, sequence.name)
+    first = adapter.sequences[0]
+    if value.ndim == 0 or (value.ndim > 1 and value.shape[0] == 1 and _first(batch[first.name], first).shape[0] > 1):
+        inner = _shared_axes(key, value[0], batch, adapter) if value.ndim else ()
+        return None if inner is None else (None, *inner) if value.ndim else ()
     widths = {s.name: _first(batch[s.name], s).shape[1] for s in adapter.sequences}
     if value.ndim == 1 and value.shape[0] != _first(batch[adapter.sequences[0].name], adapter.sequences[0]).shape[0]:
         fitting = [name for name, width in widths.items() if value.shape[0] == width]
@@ -276,7 +334,7 @@ def choose(template: Template, examples: list[Example], *, rows: int, room: int,
         found.append(_made(template, found[0], generator))
     for sequence in template.sequences:
         longest = max(example.length(sequence.name) for example in examples)
-        if longest < 4:
+        if longest < 4 and (sequence.causal or sequence.paddable):
             raise DataError(f"batch[{sequence.name!r}]: its longest row has {longest} positions; a check needs 4 or more")
         width = longest - min(room, longest // 3) if room else longest
         plan = [width if row == 0 or not sequence.paddable else max(2, width - 3 * row) for row in range(rows)]
@@ -370,14 +428,15 @@ def collate(
             mask = values.padding.expand(len(examples), width).clone()
             for row, columns in enumerate(at):
                 mask[row, columns.to(mask.device)] = values.real
-            made[key] = mask
+            made[key] = mask.reshape(len(examples), *(1,) * values.between, width)
         if sequence.lengths is not None:
             like = template.lengths[sequence.lengths]
             made[sequence.lengths] = torch.tensor([len(columns) for columns in at], dtype=like.dtype, device=like.device)
     for key in examples[0].constants:
         made[key] = torch.stack([example.constants[key] for example in examples])
     for key, (value, axes) in template.shared.items():
-        made[key] = value[tuple(slice(0, widths[name]) if name else slice(None) for name in axes)]
+        part = value[tuple(slice(0, widths[name]) if name not in (None, BATCH) else slice(None) for name in axes)]
+        made[key] = part.expand(*(len(examples) if name == BATCH else -1 for name in axes)).clone()
     made |= template.others
     return Batch({key: made[key] for key in template.keys}, positions, dict(widths), examples)
 

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError, missing_extra, shown
-from regard.mask_check.adapter import Adapter, Inputs, Sequence
+from regard.mask_check.adapter import Adapter, Inputs, Sequence, Side
+from regard.mask_check.automatic import companions_of
 
 LENGTH, ROWS = 9, 4
 SPECIAL = 10
@@ -80,8 +81,9 @@ def _no_progress_bar(transformers: Any) -> Iterator[None]:
 def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     """Return the adapter of a Hugging Face model of text.
 
-    Encoders see all, decoders what comes before, both where their mask lets them; a decoder is padded on both sides and, as `generate`
-    does, given positions that do not count padding. Its cache is checked where it has one.
+    Encoders see all, decoders what comes before, both where their mask lets them. A decoder is padded on both sides. On the left it is
+    given positions that do not count padding, as by `generate`, unless the user's own batch is padded there and has none. Its cache is
+    checked where it has one.
 
     Args:
         model: a `PreTrainedModel`.
@@ -95,7 +97,7 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     if name not in parameters or "attention_mask" not in parameters:
         raise ConfigError(f"{type(model).__name__}: it takes no input_ids with an attention_mask; give adapter=Adapter(...)")
     pad = _pad(model)
-    companions = tuple(key for key in ("token_type_ids",) if batch is not None and key in batch)
+    companions = () if batch is None else companions_of(batch, name)
     mask = ("attention_mask",) if batch is None or "attention_mask" in batch else ()
     source = Sequence(name, mask=mask, pad=pad if mask else None, companions=companions)
     if model.config.is_encoder_decoder:
@@ -107,10 +109,14 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     sequence = replace(source, causal=True, labels=labels)
     if "ForSequenceClassification" in type(model).__name__:
         return Adapter((replace(sequence, labels=None),), _call, skip=("padding content",))
-    sides = ("right", "left") if mask else ("right",)
+    own: Side = "left" if _is_padded_left(batch) else "right"
+    # Positions that count columns belong to one side; a batch that is padded on the left and has none is run as it is, and found out.
+    by_column = batch is not None and "position_ids" in batch and "position_ids" not in companions
+    sides: tuple[Side, ...] = (own,) if by_column or not mask else ("right", "left")
+    call = _call if own == "left" else _call_as_generate
     if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
-        return Adapter((sequence,), _call, _start, _step, chunked=True, sides=sides)
-    return Adapter((sequence,), _call, sides=sides)
+        return Adapter((sequence,), call, _start, _step, chunked=True, sides=sides)
+    return Adapter((sequence,), call, sides=sides)
 
 
 def hugging_face_batch(model: Any) -> Inputs:
@@ -166,21 +172,25 @@ def _call(model: Any, inputs: Inputs) -> Any:
     parameters = inspect.signature(model.forward).parameters
     if "use_cache" in parameters:
         extra["use_cache"] = False
-    mask = inputs.get("attention_mask")
-    padded_left = mask is not None and bool((mask[:, 0] == 0).any())
-    if padded_left and "position_ids" in parameters and "position_ids" not in inputs and _is_decoder(model):
-        extra["position_ids"] = _positions(inputs["attention_mask"])
     output = model(**inputs, **extra, return_dict=True)
     # What a model keeps for the next step is not what it says; its loss has no positions.
     return {key: value for key, value in output.items() if key not in ("past_key_values", "loss")}
 
 
-def _positions(mask: Tensor) -> Tensor:
-    return (mask.long().cumsum(-1) - 1).clamp(min=0)
+def _call_as_generate(model: Any, inputs: Inputs) -> Any:
+    # With padding on the left `generate` gives positions that count real tokens.
+    if _is_padded_left(inputs) and "position_ids" in inspect.signature(model.forward).parameters and "position_ids" not in inputs:
+        inputs = inputs | {"position_ids": (inputs["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)}
+    return _call(model, inputs)
+
+
+def _is_padded_left(batch: Inputs | None) -> bool:
+    mask = None if batch is None else batch.get("attention_mask")
+    return mask is not None and mask.ndim == 2 and bool((mask[:, 0] == 0).any())
 
 
 def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
-    state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "read": 0}
+    state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "position_ids": inputs.get("position_ids"), "read": 0}
     if model.config.is_encoder_decoder:
         encoded = {key: value for key, value in inputs.items() if key in ("input_ids", "inputs_embeds", "attention_mask")}
         state["encoder_outputs"] = model.get_encoder()(**encoded, return_dict=True)
@@ -195,6 +205,8 @@ def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[
         given |= {"decoder_input_ids": tokens, "encoder_outputs": state["encoder_outputs"], "attention_mask": mask}
     else:
         given |= {"input_ids": tokens, "attention_mask": None if mask is None else mask[:, :read]}
+        if state["position_ids"] is not None:
+            given["position_ids"] = state["position_ids"][:, state["read"] : read]
     output = model(**given)
     kept = output.get("past_key_values")
     shown_outputs = {key: output[key] for key in ("logits", "last_hidden_state") if key in output}

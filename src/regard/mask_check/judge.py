@@ -37,6 +37,8 @@ def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Re
     except Exception as error:  # what a model raises is what the check finds
         if "sort" in str(error):
             return Result(probe.check, probe.name, "not checked", cause=f"the model wants its rows in an order: {_told(error)}")
+        if probe.may_fail:
+            return Result(probe.check, probe.name, "not checked", cause=f"the model cannot run so few columns: {_told(error)}")
         return failed(survey.runs, probe.check, probe.name, probe.says, error, _failing(survey, probe))
     worst, found = _worst(survey, probe, (first, second))
     if not found.compared:
@@ -61,7 +63,7 @@ def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Re
     if probe.vacuous is not None and seeds is None:
         _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second))
         if moved.compared and moved.size == 0:
-            return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence} at all")
+            return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence or 'the batch'} at all")
     return result
 
 
@@ -71,7 +73,7 @@ def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
         survey.runs.run(probe.between, train=probe.train)
     if probe.seeds is not None:
         return survey.runs.run(batch, train=probe.train, seed=probe.seeds[0 if first else 1])
-    if first:
+    if first and probe.of_base:
         return survey.base_outputs(train=probe.train)
     return survey.runs.run(batch, train=probe.train)
 

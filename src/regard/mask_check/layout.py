@@ -163,6 +163,8 @@ def difference(pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match,
 def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -> Difference:
     named = [axis.label for axis in axes if axis.label not in (None, BATCH)]
     shown = (match.changed if match.changed in named else named[0]) if named else None
+    if (quick := _in_place(first, second, axes, match, shown)) is not None:
+        return quick
     by_position: dict[int, float] = {}
     by_row: list[float] = []
     for number, rows in enumerate(match.rows):
@@ -186,6 +188,43 @@ def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -
         if place is not None:
             for column, size in zip(columns.tolist(), gap.movedim(place, 0).reshape(len(columns), -1).amax(1).tolist(), strict=True):
                 by_position[column] = max(by_position.get(column, 0.0), size)
+    return Difference(max(by_row, default=0.0), bool(by_row), by_position, by_row)
+
+
+def _in_place(first: Tensor, second: Tensor, axes: list[Axis], match: Match, shown: str | None) -> Difference | None:
+    """Compare two tensors of which each entry belongs to the same row and position, all at once; None where that is not so."""
+    labels = [axis.label for axis in axes]
+    named = [name for name in labels if name not in (None, BATCH)]
+    plain = first.shape == second.shape and first.numel() and labels.count(BATCH) == 1 and len(set(named)) == len(named)
+    if not plain or any(axis.offset for axis in axes) or any(a != b for a, b in match.rows):
+        return None
+    batch = labels.index(BATCH)
+    keep = torch.ones((), dtype=torch.bool)
+    for name in named or [None]:
+        at = batch if name is None else labels.index(name)
+        marks = torch.zeros(first.shape[batch], 1 if name is None else first.shape[at], dtype=torch.bool)
+        for number, (row, _) in enumerate(match.rows):
+            if name is None:
+                marks[row] = True
+                continue
+            one, two = match.positions[name][number]
+            if (one is not two and not torch.equal(one, two)) or (len(one) and int(one[-1]) >= marks.shape[1]):
+                return None
+            marks[row, one] = True
+        shape = [1] * first.ndim
+        shape[batch] = first.shape[batch]
+        if name is not None:
+            shape[at] = first.shape[at]
+            marks = marks if batch < at else marks.T
+        keep = keep & marks.reshape(shape)
+    gap = torch.where(keep.to(first.device), _gap(first, second), 0.0)
+    rows = gap.movedim(batch, 0).flatten(1).amax(1) if gap.ndim > 1 else gap
+    by_row = rows[[row for row, _ in match.rows]].tolist()
+    by_position: dict[int, float] = {}
+    if shown is not None:
+        largest = gap.movedim(labels.index(shown), 0).flatten(1).amax(1).tolist()
+        columns = sorted({column for number in range(len(match.rows)) for column in match.positions[shown][number][0].tolist()})
+        by_position = {column: largest[column] for column in columns}
     return Difference(max(by_row, default=0.0), bool(by_row), by_position, by_row)
 
 

@@ -74,11 +74,13 @@ def locate(survey: Survey, probe: Probe, worst: str) -> Origin | None:
 
 def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:
     """Make both runs of a probe, listening: what happened, and the outputs."""
-    second = Recorder()
+    first, second = Recorder(), Recorder()
     if probe.seeds is None:
         changed = survey.runs.run(probe.second, second, train=probe.train)
-        return survey.base_run(train=probe.train), (second.events, changed)
-    first = Recorder()
+        if probe.of_base:
+            return survey.base_run(train=probe.train), (second.events, changed)
+        outputs = survey.runs.run(probe.first, first, train=probe.train)
+        return (first.events, outputs), (second.events, changed)
     outputs = survey.runs.run(probe.first, first, train=probe.train, seed=probe.seeds[0])
     if probe.between is not None:
         survey.runs.run(probe.between, train=probe.train)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from regard.mask_check.adapter import Sequence, Side
-from regard.mask_check.examples import ROOM, Batch, Example, Template, collate, other, with_other
+from regard.mask_check.examples import ROOM, Batch, Example, Template, collate, cut, other, with_other
 from regard.mask_check.layout import Match
 from regard.mask_check.survey import Survey
 
 GENERATOR = 7
+SHORT = 2
+"""Tokens of rows that are run without padding: so few that one of them being padding, or a zero in its place, stands out."""
 
 
 class Probe(NamedTuple):
@@ -31,6 +33,8 @@ class Probe(NamedTuple):
         train: both in training mode.
         seeds: of what is drawn in both, where they differ.
         between: what the model is called on between the two, or None.
+        of_base: whether the first run is that of the base.
+        may_fail: whether a model may refuse the second run, as one that runs at no such length.
     """
 
     check: str
@@ -44,6 +48,8 @@ class Probe(NamedTuple):
     train: bool = False
     seeds: tuple[int, int] | None = None
     between: Batch | None = None
+    of_base: bool = True
+    may_fail: bool = False
 
 
 class Missing(NamedTuple):
@@ -70,6 +76,9 @@ def probes(survey: Survey) -> Iterator[Probe | Missing]:
     for make in (maker.content, maker.amount):
         for sequence in sequences:
             yield make(sequence)
+    for sequence in sequences:
+        if sequence.paddable and sequence.name not in survey.fixed:
+            yield maker.without(sequence)
     yield maker.other_side()
     yield maker.other_rows()
     yield maker.order()
@@ -171,6 +180,16 @@ class _Maker:
         says = f"{ROOM} more columns of padding; outputs at real positions must stay"
         return Probe("padding amount", name, sequence.name, self.base, batch, self.same(batch), says)
 
+    def without(self, sequence: Sequence) -> Probe:
+        length = min(SHORT, *(example.length(sequence.name) for example in self.examples))
+        examples = cut(self.template, self.examples, sequence.name, length)
+        first, second = self.written(examples), self.written(examples, widths=self.widths | {sequence.name: length})
+        positions = {name: list(zip(first.positions[name], second.positions[name], strict=True)) for name in first.positions}
+        match = Match([(row, row) for row in range(len(examples))], positions)
+        says = f"rows of {length} tokens without padding; outputs must be those with {self.widths[sequence.name] - length} columns of it"
+        name = self.name("no padding", sequence)
+        return Probe("padding amount", name, sequence.name, first, second, match, says, of_base=False, may_fail=True)
+
     def other_side(self) -> Probe | Missing:
         side: Side = "left" if self.template.side == "right" else "right"
         check = "left padding"
@@ -198,7 +217,12 @@ class _Maker:
             examples.append(changed)
         batch = self.written(examples)
         says = f"all rows but row {kept} changed; its outputs must stay"
-        return Probe("other rows", "other rows", None, self.base, batch, self.pairs([(kept, kept)], batch), says)
+        changed = [(row, row) for row in range(len(examples)) if row != kept]
+        moved = self.pairs(changed, batch)
+        # Rows may have become shorter: what both have is compared.
+        both = {name: [(a[: len(b)], b[: len(a)]) for a, b in pairs] for name, pairs in moved.positions.items()}
+        match = self.pairs([(kept, kept)], batch)
+        return Probe("other rows", "other rows", None, self.base, batch, match, says, moved._replace(positions=both))
 
     def order(self) -> Probe:
         batch = self.written(self.examples[::-1])

@@ -128,7 +128,10 @@ class Runs:
         before = torch.get_default_dtype()
         with warnings.catch_warnings(), torch.random.fork_rng(devices), _full_precision(), torch.no_grad(), self._mode(train):
             warnings.simplefilter("ignore")  # what a model warns of it has told its user before
-            torch.manual_seed(seed)
+            if self.device.type == "cpu":
+                torch.default_generator.manual_seed(seed)  # `torch.manual_seed` notes where it was called from, as long as there is no GPU
+            else:
+                torch.manual_seed(seed)
             if self.dtype is not None:
                 torch.set_default_dtype(self.dtype)
             try:

@@ -42,7 +42,7 @@ def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
         yield Step(lambda seen, explain: finite(seen))
     for probe in probes(survey):
         if probe.check not in skip:
-            yield _probe(probe)
+            yield _probe(probe)._replace(after=_before(probe.name), name=probe.name)
         if probe.check == "labels" and probe.check not in skip and (found := shifted(survey, inputs)) is not None:
             yield Step(lambda seen, explain, found=found: found)
     for sequence in survey.template.sequences:
@@ -57,6 +57,11 @@ def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
             yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), "cache", "cache, in chunks")
     if "training mode" not in skip:
         yield from _training(survey)
+
+
+def _before(name: str) -> str:
+    # Where more padding changes something, none at all does so too.
+    return name.replace("no padding", "padding amount") if "no padding" in name else ""
 
 
 def _probe(probe: Probe | Missing) -> Step:
@@ -113,12 +118,15 @@ class SecondOpinion:
     def all(self, steps: Iterable[Step]) -> list[Result]:
         """Make checks in their order, but for those that could only repeat what an earlier one has found."""
         results: dict[str, Result] = {}
+        doubtful: dict[str, str] = {}  # what was found wrong, or not made for something wrong: with the name of that
         for step in steps:
-            before = results.get(step.after)
-            if before is not None and before.bad:
-                result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {step.after}")
+            if step.after in doubtful:
+                result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {doubtful[step.after]}")
+                doubtful[step.name] = doubtful[step.after]
             else:
                 result = self.ask(step)
+                if result.bad:
+                    doubtful[result.name] = result.name
             results[result.name] = result
         return list(results.values())
 

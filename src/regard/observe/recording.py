@@ -67,9 +67,10 @@ class Recording(Sequence[AttentionCall]):
         return list(dict.fromkeys(call.layer for call in self.calls))
 
     def maps(self) -> list[AttentionCall]:
-        """Return one map for each layer: the steps of a generation with a cache are put together.
+        """Return one map for each layer: the steps of a generation are put together.
 
-        A layer that ran several times without one, as in several forward passes, has one map for each.
+        A layer that ran several times, as in several forward passes, has one map for each. Of a generation without a cache, whose steps
+        compute again what came before, the last step has it all.
 
         Returns:
             Calls with weights (B, H, T, S) of all T queries that followed one another; see `regard.observe.stitched`.
@@ -98,6 +99,7 @@ class Recording(Sequence[AttentionCall]):
 
         Raises:
             ShapeError: fewer steps than a layer ran; the message holds both.
+            ConfigError: the search ran without a cache.
         """
         found = Recording(self.model, of_beams(self.calls, beams), patches=self.patches)
         found.unseen = list(self.unseen)

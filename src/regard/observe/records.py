@@ -18,13 +18,15 @@ Side = Literal["key", "query"]
 
 
 class _Place(NamedTuple):
-    """A map of a record: its name, its number among those of its kind, and which lists of items its queries and keys are of."""
+    """A map of a record: its name, its number among those of its kind, which lists of items its queries and keys are of, and how many keys
+    each run of its layer had."""
 
     call: AttentionCall
     name: str
     layer: int
     query: Side
     key: Side
+    runs: tuple[int, ...]
 
 
 def make_records(
@@ -88,6 +90,7 @@ def _places(maps: Sequence[AttentionCall], lengths: tuple[int, int] | None) -> l
     if lengths is None and (crossed := next((call for call in maps if call.kind == "cross"), None)) is not None:
         raise DataError(f"{crossed.layer} attends to another sequence: say regard.view(seen, key_tokens=..., query_tokens=...)")
     often = Counter(call.layer for call in maps)
+    runs = {layer: tuple(call.weights.shape[3] for call in maps if call.layer == layer) for layer in often}
     seen: Counter[str] = Counter()
     numbers: Counter[tuple[str, Side, Side]] = Counter()
     crosses = [call.layer for call in maps if call.kind == "cross"]
@@ -96,7 +99,7 @@ def _places(maps: Sequence[AttentionCall], lengths: tuple[int, int] | None) -> l
         seen[call.layer] += 1
         name = f"{call.layer} #{seen[call.layer]}" if often[call.layer] > 1 else call.layer
         query, key = _sides(call, lengths, crosses)
-        found.append(_Place(call, name, numbers[call.kind, query, key], query, key))
+        found.append(_Place(call, name, numbers[call.kind, query, key], query, key, runs[call.layer]))
         numbers[call.kind, query, key] += 1
     return found
 
@@ -141,6 +144,12 @@ def _cut(place: _Place, example: int, sides: dict[Side, Items]) -> Any:
 
 
 def _hint(place: _Place, name: str, count: int, there: int) -> str:
+    if len(set(place.runs)) > 1:
+        ran = ", ".join(map(str, place.runs[:4])) + (", ..." if len(place.runs) > 4 else "")
+        return (
+            f"; the layer ran {len(place.runs)} times, with {ran} keys: show one of `maps()`, watch a single pass over the finished text, "
+            "or generate with use_cache=True"
+        )
     if name == "query_tokens" and count == there + 1:
         return "; the last token of a generation attends to nothing any more: leave it out"
     return ""

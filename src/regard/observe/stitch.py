@@ -7,15 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regard.errors import ShapeError
+from regard.errors import ConfigError, ShapeError
 from regard.observe.call import AttentionCall
+
+ALIKE = 1e-5
+"""How far weights may be apart that a layer computes again: the rounding of products of other shapes."""
 
 
 def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     """Put the calls of one generation together: the queries of each step under those of the step before.
 
-    A call of self-attention goes on where it has fewer queries than keys, as with a cache; one that has as many of both begins anew. A call
-    of cross-attention with a single query goes on, unless the self-attention before it began anew. Where a cache forgets, a step's keys are
+    A call of self-attention goes on where it has fewer queries than keys, as with a cache; one that has as many of both begins anew, unless
+    it repeats all weights of the call before and has one more of both, as without a cache: then it stands in that one's place. A call of
+    cross-attention with a single query goes on, unless the self-attention before it began anew. Where a cache forgets, a step's keys are
     the last ones.
 
     Args:
@@ -37,21 +41,51 @@ def grouped(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
     """Split calls into generations: of each layer, those that go on from one another."""
     groups: list[list[AttentionCall]] = []
     open_: dict[str, list[AttentionCall]] = {}
-    went_on: bool | None = None  # whether the last self-attention did; None: there was none since the last cross-attention
+    before: str | None = None  # what the last self-attention did; None: there was none since the last cross-attention
     for call in calls:
         group = open_.get(call.layer)
         if call.kind == "self":
-            went_on = goes_on = group is not None and _fits(group, call) and call.weights.shape[2] < call.weights.shape[3]
+            before = found = _continues(group, call)
         else:
-            same = group is not None and _fits(group, call) and group[-1].weights.shape[3] == call.weights.shape[3]
-            goes_on = same and (call.weights.shape[2] == 1 if went_on is None else went_on)
-            went_on = None
-        if group is not None and goes_on:
+            found = _continues_across(group, call, before)
+            before = None
+        if group is not None and found == "on":
             group.append(call)
+        elif group is not None and found == "again":
+            group[:] = [call]
         else:
             open_[call.layer] = [call]
             groups.append(open_[call.layer])
     return groups
+
+
+def _continues(group: list[AttentionCall] | None, call: AttentionCall) -> str:
+    """Say whether a self-attention goes on, computes all again with more queries and keys, or begins anew."""
+    if group is None or not _fits(group, call):
+        return "anew"
+    if call.weights.shape[2] < call.weights.shape[3]:
+        return "on"
+    return "again" if _grows(group[-1], call) and _repeats(group[-1], call) else "anew"
+
+
+def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, before: str | None) -> str:
+    if group is None or not _fits(group, call) or group[-1].weights.shape[3] != call.weights.shape[3]:
+        return "anew"
+    if before is None:
+        return "on" if call.weights.shape[2] == 1 else "anew"
+    return "anew" if before == "again" and not _repeats(group[-1], call) else before
+
+
+def _grows(first: AttentionCall, second: AttentionCall) -> bool:
+    # One token more, attending and attended to, as each step of a generation without a cache has.
+    queries, keys = first.weights.shape[2:]
+    return queries == keys and second.weights.shape[2:] == (queries + 1, keys + 1)
+
+
+def _repeats(first: AttentionCall, second: AttentionCall) -> bool:
+    queries, keys = first.weights.shape[2:]
+    again = second.weights[:, :, :queries, :keys]
+    return first.weights.shape == again.shape and bool(((first.weights - again).abs() <= ALIKE).all())
 
 
 def _fits(group: list[AttentionCall], call: AttentionCall) -> bool:
@@ -99,7 +133,13 @@ def of_beams(calls: Sequence[AttentionCall], beams: Tensor) -> list[AttentionCal
 
     Raises:
         ShapeError: fewer steps than a layer ran; the message holds both.
+        ConfigError: the steps were run without a cache.
     """
+    last: dict[str, AttentionCall] = {}
+    for call in calls:
+        if call.kind == "self" and call.layer in last and _grows(last[call.layer], call):
+            raise ConfigError(f"beams: {call.layer} ran without a cache, each step anew; generate with use_cache=True")
+        last[call.layer] = call
     found = []
     for group in grouped(calls):
         if len(group) == 1:
