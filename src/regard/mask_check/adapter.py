@@ -40,7 +40,8 @@ class Sequence:
 
     Attributes:
         name: key of the tokens (B, T) or features (B, T, F) in the batch.
-        mask: keys of its padding masks (B, T): boolean, 0 and 1, or additive. Which value marks padding is read from the batch.
+        mask: keys of its padding masks (B, T), axes of one between or not, as in (B, 1, 1, T): boolean, 0 and 1, or additive. Which value
+            marks padding is read from the batch.
         lengths: key of its lengths (B,), or None.
         pad: the token that fills up shorter rows, or None. Where there is neither mask nor lengths, padding is found by it.
         causal: True: output t may depend on tokens 0 to t. "strict": on those before t alone, as where output t predicts token t and the

@@ -46,7 +46,8 @@ def check(
     Args:
         model: any module that maps a batch to tensors, on any device.
         batch: a tensor, a tuple as `forward` takes it, or a dictionary: tokens (B, T) or features (B, T, F) with their masks (B, T),
-            lengths (B,) and whatever else the model takes. None: random tokens, for models of Hugging Face and of Regard.
+            lengths (B,) and whatever else the model takes; or images (B, C, ...) alone. None: random tokens, for models of Hugging Face and
+            of Regard.
         adapter: how the model is called and what its tensors are, where that cannot be told from the batch.
         causal: whether the outputs of the last sequence may see later tokens; "strict": output t may not even see token t. None: known for
             models of Hugging Face and of Regard, True for the second of two sequences, asked for otherwise.
