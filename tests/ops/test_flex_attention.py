@@ -123,6 +123,55 @@ def test_what_a_score_mod_captures_gets_its_gradient(name: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+SHORT: dict[str, Any] = {
+    "none": None,
+    "causal": mods.causal(),
+    "window": mods.sliding_window(67, 5),
+    "keys alone": lambda b, h, q, kv: kv % 3 > 0,
+    "empty rows": lambda b, h, q, kv: (q % 5 > 0) & (kv <= q),
+}
+
+
+@pytest.mark.parametrize("group", [1, 2])
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_call_is_the_same_by_the_fused_kernel(name: str, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves = [x.requires_grad_() for x in inputs((B, H * group, T, D), (B, H, S, D), (B, H, S, D))]
+    calls, fused = [], flex_tiles._fused
+    monkeypatch.setattr(flex_tiles, "_fused", lambda *given: calls.append(given) or fused(*given))
+    found = []
+    for limit in (flex_tiles.FUSED, 0):
+        monkeypatch.setattr(flex_tiles, "FUSED", limit)
+        context, lse = ops.attention(*leaves, mask_mod=SHORT[name], enable_gqa=group > 1, return_lse=True)
+        loss = (context * inputs(context.shape)[0]).sum() + (lse.nan_to_num(neginf=0.0) * inputs(lse.shape)[0]).sum()
+        found.append([context, lse, *torch.autograd.grad(loss, leaves)])
+    assert len(calls) == 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_a_block_mask_decides_for_the_fused_kernel_too() -> None:
+    parts = inputs((B, H, 256, D), (B, H, 256, D), (B, H, 256, D))
+    kinds = torch.tensor([[[[2, 0], [1, 2]]]])
+    partial, full = ([(kinds == kind).sum(-1).int(), (kinds != kind).int().argsort(dim=-1, stable=True).int()] for kind in (1, 2))
+    mask = BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=128, mask_mod=lambda b, h, q, kv: (q + kv) % 3 > 0, seq_lengths=(256, 256))
+    for more in ({}, {"scale": 0.3}):
+        torch.testing.assert_close(
+            ops.attention(*parts, block_mask=mask, **more), ops.attention(*parts, block_mask=mask, need_weights=True, **more)[0]
+        )
+
+
+@pytest.mark.parametrize("hold", [torch.nan, torch.inf, 1e200])
+def test_scores_that_are_not_finite_are_left_to_the_tiles(hold: float) -> None:
+    query, key, value = inputs((B, H, T, D), (B, H, S, D), (B, H, S, D))
+    query[0, 1, 5], key[0, 1, 3] = hold, 1e200
+    leaves = [query.requires_grad_(), key.requires_grad_(), value.requires_grad_()]
+    context = ops.attention(*leaves, mask_mod=mods.causal())
+    assert context[0, 1, 5].isnan().all()
+    assert context[0, 0].isfinite().all()
+    dv = torch.autograd.grad(context, leaves, torch.ones_like(context))[2]
+    assert dv[0, 0].isfinite().all()
+
+
 def test_a_captured_tensor_that_was_computed_from_another_is_not_counted_twice() -> None:
     query, key, value = heads()
     logs = inputs((H,), seed=5)[0].requires_grad_()

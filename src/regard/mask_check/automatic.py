@@ -112,10 +112,9 @@ def _batch_first(model: nn.Module) -> bool:
 
 def _time_first(model: nn.Module, batch: Inputs, names: list[str]) -> dict[str, bool]:
     """Tell which sequences are (T, B, ...): as the module says, or by what only fits so."""
-    if isinstance(model, TRANSFORMERS) or not hasattr(model, "batch_first"):
-        told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names)
-        if told is not None:
-            return dict.fromkeys(names, told)
+    told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names)
+    if told is not None:
+        return dict.fromkeys(names, told)
     return {name: not _batch_first(model) and batch[name].ndim == 3 for name in names}
 
 

@@ -136,11 +136,7 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
     template = Template(
         adapter.sequences,
         tuple(batch),
-        {
-            key: _mask_values(batch[key], spans[s.name], key, _first(batch[s.name], s).shape[:2])
-            for s in adapter.sequences
-            for key in s.mask
-        },
+        {key: _mask_values(batch[key], spans[s.name], key, _first(batch[s.name], s).shape[1]) for s in adapter.sequences for key in s.mask},
         {s.lengths: batch[s.lengths] for s in adapter.sequences if s.lengths},
         {key: fill for s in adapter.sequences for key, fill in _fills(batch, s, spans[s.name]).items()},
         {s.name: _pool(_first(batch[s.name], s), spans[s.name]) for s in adapter.sequences},
@@ -227,8 +223,8 @@ def _usual_real(mask: Tensor, values: list[float]) -> float:
     return values[1] if mask.dtype == torch.bool or values[0] >= 0 else max(values)
 
 
-def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, shape: tuple[int, int]) -> MaskValues:
-    mask, between = _flat(given, key, shape), given.ndim - 2
+def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, width: int) -> MaskValues:
+    mask, between = _flat(given, key, (len(spans), width)), given.ndim - 2
     inside = torch.zeros_like(mask, dtype=torch.bool)
     for row, (start, end) in enumerate(spans):
         inside[row, start:end] = True

@@ -22,6 +22,8 @@ from regard.ops.mod_calls import Captured, index_tensors
 
 # Measured with AVX-512: products of this size run at full speed, and their scores, 512 KiB, stay in the second-level cache.
 ROWS, COLUMNS = 256, 512
+FUSED = 512 * 512
+"""Scores of a head up to which PyTorch's fused kernel computes forward: as it reads masks it skips nothing, but there is little to skip."""
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -116,6 +118,13 @@ class TiledCall:
         self._kept: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._kept_rows = range(0)
 
+    def is_small(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
+        """Say whether PyTorch's kernel may compute this forward: short, one mask for all heads, scores that nothing changes."""
+        request, shape = self.request, query.shape
+        alike = request.mask_mod is None or (self._shared and self.blocks is not None and self.blocks.kinds.shape[:2] == (1, 1))
+        plain = request.score_mod is None and self.bad is None and query.dtype == self.dtype and alike
+        return plain and shape[2] * key.shape[2] <= FUSED and shape[-1] == value.shape[-1] and bool(query.sum().isfinite())
+
     def split(self, x: Tensor) -> Tensor:
         """View what has the axes of queries as (N, G, T, ...)."""
         return x.reshape(x.shape[0] * (x.shape[1] // self.group), self.group, *x.shape[2:])
@@ -167,16 +176,8 @@ class TiledCall:
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, call: TiledCall, *captured: Tensor) -> tuple[Tensor, Tensor]:
-        out = query.new_zeros(*call.split(query).shape[:-1], value.shape[-1])
-        lse = query.new_full(out.shape[:-1], -torch.inf, dtype=call.dtype)
-        keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
-        for strip, q in _strips(call, query):
-            if strip.tiles:
-                place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
-                context, total = _attend_strip(call, strip, q, keys, values)
-                out[place] = context.view(out[place].shape)
-                lse[place] = total.view(lse[place].shape)
-        out, lse = out.view(*query.shape[:-1], value.shape[-1]), lse.view(query.shape[:-1])
+        found = _fused(call, query, key, value) if call.is_small(query, key, value) else None
+        out, lse = _by_strips(call, query, key, value) if found is None else found
         ctx.call = call
         ctx.save_for_backward(query, key, value, out, lse, *captured)
         return out, lse
@@ -192,6 +193,36 @@ class _Attend(torch.autograd.Function):
         else:
             found = _backward(ctx.call, (query, key, value), (out, lse), (grad, lse_grad))
         return (*found[:3], None, *found[3:])
+
+
+def _by_strips(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    out = query.new_zeros(*call.split(query).shape[:-1], value.shape[-1])
+    lse = query.new_full(out.shape[:-1], -torch.inf, dtype=call.dtype)
+    keys, values = (x.flatten(0, 1).to(call.dtype) for x in (key, value))
+    for strip, q in _strips(call, query):
+        if strip.tiles:
+            place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
+            context, total = _attend_strip(call, strip, q, keys, values)
+            out[place] = context.view(out[place].shape)
+            lse[place] = total.view(lse[place].shape)
+    return out.view(*query.shape[:-1], value.shape[-1]), lse.view(query.shape[:-1])
+
+
+def _fused(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Compute a small call by PyTorch's kernel, which gives the log-sum-exp, too; None where a score is not finite."""
+    mask, (target, source) = None, (query.shape[2], key.shape[2])
+    if call.request.mask_mod is not None:
+        _, low = call._mask(Strip(range(target), range(1), []), Tile(range(source), True))
+        mask = low.view(call.dtype).reshape(1, 1, *low.shape[-2:])  # 0, or -inf where it hides
+    queries = call.split(query)
+    keys, values = (x.flatten(0, 1).unsqueeze(1).expand(-1, call.group, -1, -1) for x in (key, value))
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = attend(queries, keys, values, 0.0, False, attn_mask=mask, scale=call.request.scale)
+    if not lse.isfinite().all():
+        return None
+    if mask is not None:  # its log-sum-exp of nothing is 0
+        lse = lse.masked_fill(torch.isneginf(mask).all(-1).expand(1, 1, target), -torch.inf)
+    return out.reshape(query.shape), lse.reshape(query.shape[:-1])
 
 
 def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: TiledCall) -> tuple[Tensor, Tensor]:
