@@ -25,7 +25,7 @@ from regard.errors import ConfigError
         (["model.cell.x=3"], "model.cell: "),
         (["model=3"], "model: "),
         (["model.dropout=[a"], "the value is not YAML"),
-        (["model={cell: gru, cell: lstm}"], "the value is not YAML: the key 'cell' comes twice"),
+        (["model={cell: gru, cell: lstm}"], "the value is not YAML: duplicate key 'cell'"),
         (["training.seed=2001-99-99"], "training.seed: Input should be a valid integer"),
         (["training.epochs=true"], "training.epochs: true is neither a number nor a name"),
         (["training.epochs=yes"], "training.epochs: Input should be a valid integer"),
@@ -59,7 +59,7 @@ def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
     ("text", "message"),
     [
         (b"model: {cell: gru\n", "line 2: not valid YAML: expected ',' or '}'"),
-        (b"model:\n  cell: gru\n  dropout: 0.1\n  cell: lstm\n", "line 4: not valid YAML: the key 'cell' comes twice"),
+        (b"model:\n  cell: gru\n  dropout: 0.1\n  cell: lstm\n", "line 4: not valid YAML: duplicate key 'cell'"),
         (b"model: &a\n  model: *a\n", "more than 5 levels deep"),
         (b"[" * 700, "not valid YAML"),
         (b"a: \0", "not valid YAML"),

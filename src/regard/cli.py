@@ -18,7 +18,7 @@ from regard.progress import Display, message
 from regard.serve.command import commands as serve_commands
 
 app = typer.Typer(
-    help="Attention models: train them, use them, measure them, look at them.",
+    help="Train, run, evaluate and view attention models.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
@@ -61,7 +61,7 @@ def main() -> None:
 def _run(display: Display) -> int:
     try:
         if sys.stdout is None:
-            raise DataError("standard output: closed; /dev/null takes what nobody wants to read")
+            raise DataError("standard output: closed; redirect it to /dev/null to discard it")
         code = with_shared_options(app)(standalone_mode=False, obj=display, prog_name="regard") or 0
         sys.stdout.flush()  # here, where it can still be told that it failed
         return code

@@ -79,7 +79,7 @@ def test_blank_lines_alone_have_no_attention(site: Site) -> None:
 
 def test_a_model_without_attention_says_so(site: Site) -> None:
     answer = site.post("/attention", {"text": "a", "model": 1})
-    assert (answer.status, answer.error) == (422, "model: model1 has no attention to look at")
+    assert (answer.status, answer.error) == (422, "model: model1 has no attention to show")
 
 
 def test_a_lone_surrogate_is_no_character(site: Site) -> None:
@@ -411,7 +411,7 @@ def test_a_line_that_fails_fails_alone_and_says_nothing_of_the_inside() -> None:
 
     answers = site.run(conversation)
     assert [answer.status for answer in answers] == [200, 200, 503, 200]
-    assert answers[2].error == "this could not be done; the server's log says why, under this request_id"
+    assert answers[2].error == "the request failed; the server log has the reason under this request_id"
     line = next(line for line in site.logged() if line["status"] == 503)
     assert line["id"] == answers[2].headers["x-request-id"]
     assert line["error"].startswith("ValueError: secret of the model (")

@@ -156,7 +156,7 @@ def test_every_hypothesis_of_a_translation_is_shown(scoring: Site) -> None:
     (own,) = scoring.post("/attention", {"text": TEXTS[0]}).json["records"]
     assert own["maps"] == shown(language_model().record(TEXTS[0]))["maps"]  # pyright: ignore[reportArgumentType]
     refused = scoring.post("/attention", {"text": "a", "model": 1})
-    assert (refused.status, refused.error) == (422, "model: model1 has no attention to look at")
+    assert (refused.status, refused.error) == (422, "model: model1 has no attention to show")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_classifier_with_nothing_to_look_at_says_so(model: Any, attends: bool,
     assert site.ask("GET", "/health").json["models"] == [{"name": "model0", "task": "classification", "attends": attends}]
     answer = site.post("/attention", {"text": LINES[0]})
     assert answer.status == (200 if attends else 422)
-    assert len(answer.json["records"]) == 1 if attends else answer.error == "model: model0 has no attention to look at"
+    assert len(answer.json["records"]) == 1 if attends else answer.error == "model: model0 has no attention to show"
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -347,5 +347,5 @@ def test_a_captioner_that_reads_features_is_refused_at_the_start(
     model = config.model.model_copy(update={"encoder": FeaturesConfig(grid=(2, 2), dim=3)})
     own = Captioner(captioner.run._replace(config=config.model_copy(update={"model": model})))
     monkeypatch.setattr("regard.serve.routes.open_any", lambda folder: own)
-    with pytest.raises(ConfigError, match="reads features computed beforehand; an image that is sent has none"):
+    with pytest.raises(ConfigError, match="reads precomputed features; an uploaded image has none"):
         open_models([captioner_folder])

@@ -200,7 +200,7 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert "stopped by signal 15; the same command goes on" in err
+    assert "stopped by signal 15; the same command resumes it" in err
     assert not list((out / "results").glob("*"))
     assert list((out / "claims").iterdir()) == []
     assert json.loads(log.read_text().splitlines()[-1])["event"] == "stop"

@@ -229,7 +229,7 @@ def test_generated_sets_are_written(call):
         (["view", "{runs}/plain", "--text", "a"], "no attention"),
         (["view", "{runs}/bpe", "--text", "a", "-o", "a.bmp"], "a.bmp: expected a name ending in"),
         (["view", "{runs}/bpe", "--text", "a", "--text", "b", "-o", "a.png"], "one example, found 2"),
-        (["view", "{runs}/bpe", "--text", " "], "nothing to look at"),
+        (["view", "{runs}/bpe", "--text", " "], "no attention to show"),
         (["translate", "{runs}/bpe", "--replace-unknown"], "needs vocabulary.kind word"),
         (["translate", "{runs}/bpe", "--beam-size", "0"], "beam-size"),
         (["evaluate", "{runs}/bpe", "--source", "three.txt", "--target", "two.txt"], "two.txt: 2 lines, but three.txt has 3"),

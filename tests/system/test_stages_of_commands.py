@@ -81,7 +81,7 @@ CASES = {
     "explain": Case(
         "{}/labels-run --examples {}/labels/valid.tsv --max-words 1 --random-draws 1", (LOADING, "Reading ", "Measuring faithfulness")
     ),
-    "view": Case("{}/run --text ein --output {}/page.html", ("Looking", "Writing "), lines=1),
+    "view": Case("{}/run --text ein --output {}/page.html", ("Recording attention", "Writing "), lines=1),
     "check": Case("{}/run", (LOADING, "Checking ")),
     "compare": Case("{}/study.yaml --out {}/study", ("Run ", "Translating", "Writing the report", "Significance test")),
     "serve": Case("{}/run --port 0", (LOADING,), lines=1),
@@ -90,7 +90,7 @@ CASES = {
     "demo": Case("--out {}/demo", ("Generating dates", "Training", "Translating", "Aligning", "Writing the pictures")),
     "parameters": Case("{}/run/config.yaml", ("Building the model",)),
     "list": Case("tasks", ("starting",), lines=5),
-    "doctor": Case("", ("Looking at this installation",)),
+    "doctor": Case("", ("Inspecting the installation",)),
 }
 
 

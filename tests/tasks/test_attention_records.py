@@ -31,10 +31,10 @@ def test_what_cannot_be_looked_at_is_refused(run_folder: Path, monkeypatch: pyte
     with pytest.raises(ConfigError, match="--target: goes with one sentence, found 2"):
         translation_records(run_folder, ["Hund", "Haus"], target="Hund")
     for lines, target in (([], None), (["", " "], None), ([""], "Hund"), (["Hund"], "")):
-        with pytest.raises(DataError, match="nothing to look at"):
+        with pytest.raises(DataError, match="no attention to show"):
             translation_records(run_folder, lines, target=target)
     monkeypatch.setattr(attention_records.Translator, "open", lambda folder: translator(model={"attention": None}))
-    with pytest.raises(ConfigError, match="this model has no attention to look at"):
+    with pytest.raises(ConfigError, match="this model has no attention to show"):
         translation_records("run", ["Hund"])
 
 

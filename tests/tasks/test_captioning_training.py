@@ -283,7 +283,7 @@ def test_features_computed_beforehand_take_the_place_of_images(tmp_path: Path) -
     found = captioner.caption_features(file)
     assert [item.source for item in found] == ids
     assert captioner.caption_features(file, [ids[3]])[0].text == found[3].text
-    with pytest.raises(ConfigError, match="reads features computed beforehand, not images"):
+    with pytest.raises(ConfigError, match="reads precomputed features, not images"):
         captioner.caption([tmp_path / "a.png"])
     with pytest.raises(ConfigError, match="one goes with the other"):
         train_captioning(configuration(captions, data={"features": str(tmp_path / "f.safetensors")}), tmp_path / "other")

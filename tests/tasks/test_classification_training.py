@@ -228,7 +228,7 @@ def test_faithfulness_takes_away_what_it_says(tmp_path: Path) -> None:
         measure_faithfulness(run, [("too short",)])
     with pytest.raises(ConfigError, match="most 0"):
         measure_faithfulness(run, [(text,)], max_words=0)
-    with pytest.raises(DataError, match=r"no attention to be faithful to \(model\.pooling last\)"):
+    with pytest.raises(DataError, match=r"no attention to measure \(model\.pooling last\)"):
         measure_faithfulness(untrained(tmp_path, model=CLASSIFIERS["last"]), [(text,)])
 
 
@@ -255,7 +255,7 @@ def test_what_was_looked_at_is_a_record_the_viewer_takes(tmp_path: Path, task: s
     run = untrained(tmp_path, task=task, model=models(task, name))
     lines = [*examples(task, 3), ("",) * (1 + (task == "entailment"))]
     if name == "last":
-        with pytest.raises(DataError, match=r"no attention to look at \(model\.pooling last\)"):
+        with pytest.raises(DataError, match=r"no attention to show \(model\.pooling last\)"):
             example_records(run, lines)
         return
     records = example_records(run, lines)
@@ -282,7 +282,7 @@ def test_lines_of_either_task_can_be_looked_at(tmp_path: Path, learned: Path) ->
     assert len(line_records(tmp_path / "run", ["a dog\ta cat", " ", "the saw\tan axe"])) == 2
     with pytest.raises(DataError, match="line 2: expected a premise, a tab and a hypothesis, found 1 column"):
         line_records(tmp_path / "run", ["a dog\ta cat", "a dog"])
-    with pytest.raises(DataError, match="nothing to look at"):
+    with pytest.raises(DataError, match="no attention to show"):
         line_records(tmp_path / "run", [""])
 
 

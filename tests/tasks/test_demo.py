@@ -49,6 +49,6 @@ def test_interrupted_it_leaves_with_the_signals_exit_code(tmp_path: Path, monkey
     shrink(monkeypatch)
     stopped = TrainResult(1, "interrupted", 15, {}, None, None, "", None)
     monkeypatch.setattr(demo, "train_translation", lambda config, folder: stopped)
-    with pytest.raises(TrainingError, match="the same command goes on from here") as left:
+    with pytest.raises(TrainingError, match="the same command resumes it") as left:
         run_demo(tmp_path, say=lambda line: None)
     assert left.value.exit_code == 143

@@ -75,7 +75,7 @@ def test_runs_with_other_vocabularies_are_named(runs: dict[str, Path], tmp_path:
     for first, second, side in (("gru", runs["words"], "source"), ("words", runs["gru"], "source"), ("apart", other, "target")):
         with pytest.raises(ConfigError) as refused:
             open_ensemble([runs[first], runs[first], second])
-        assert str(refused.value).startswith(f"{second}: its {side} vocabulary is another than that of {runs[first]}")
+        assert str(refused.value).startswith(f"{second}: its {side} vocabulary differs from that of {runs[first]}")
 
 
 def test_it_is_what_vocabularies_hold_that_counts(runs: dict[str, Path]) -> None:

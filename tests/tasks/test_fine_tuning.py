@@ -255,7 +255,7 @@ def test_more_epochs_of_a_finished_run_are_advised_with_a_command_that_works(tmp
         train_translation(asked, run)
     message = str(error.value)
     assert "training.epochs: 2 -> 5; training.learning_rate: 0.001 -> 0.002" in message
-    command = message.split("to go on from what it has learned: ")[1]
+    command = message.split("to fine-tune it: ")[1]
     expected = f"regard train translation --from {run} --out {run}-2 training.epochs=3 training.learning_rate=0.002"
     assert command == expected
     answer = call(*shlex.split(command)[1:])

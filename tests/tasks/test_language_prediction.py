@@ -186,7 +186,7 @@ def test_records_are_made_of_a_run_that_attends(tmp_path: Path) -> None:
     for attention in ("key_value", "none"):
         run(tmp_path / attention, training={"max_updates": 1}, model={"attention": attention})
     assert len(language_records(tmp_path / "key_value" / "run", ["ein", ""])) == 2
-    with pytest.raises(ConfigError, match="no attention to look at"):
+    with pytest.raises(ConfigError, match="no attention to show"):
         language_records(tmp_path / "none" / "run", ["ein"])
     with pytest.raises(DataError, match="holds no lines"):
         language_records(tmp_path / "key_value" / "run", [])

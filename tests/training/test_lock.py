@@ -40,7 +40,7 @@ def at_once(actions: list[Callable[[], object]]) -> list[int]:
             action()
         except (TrainingError, ConfigError) as error:
             text = str(error)
-            os._exit(REFUSED if "another process is at work in this folder" in text or "exists and is not empty" in text else 3)
+            os._exit(REFUSED if "another process uses this folder" in text or "exists and is not empty" in text else 3)
 
     children = [fork(lambda action=action: guarded(action)) for action in actions]
     os.close(gate_out)
@@ -92,7 +92,7 @@ def test_the_refusal_names_the_folder_the_process_and_the_machine(tmp_path: Path
             try:
                 tiny.run(Path(path))
             except TrainingError as error:
-                expected = f"{path}: another process is at work in this folder (process 4711 on tower); wait until it ends"
+                expected = f"{path}: another process uses this folder (process 4711 on tower); wait until it ends"
                 os._exit(0 if str(error).startswith(expected) and "\n" not in str(error) else 3)
             os._exit(4)
 
@@ -139,7 +139,7 @@ def test_of_several_processes_of_one_training_the_first_holds_it_and_all_are_ref
         try:
             tiny.run(tmp_path / "run")
         except TrainingError as error:
-            os._exit(REFUSED if ("is at work in this folder" if rank == 0 else "process 0 gave up") in str(error) else 3)
+            os._exit(REFUSED if ("uses this folder" if rank == 0 else "process 0 gave up") in str(error) else 3)
         os._exit(0)
 
     def both() -> list[int]:

@@ -30,23 +30,26 @@ commands = typer.Typer()
 @commands.command()
 def caption(
     run: RunFolder,
-    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE...", help="image files, or folders of them")] = None,
-    listing: Annotated[Path | None, typer.Option("--list", help="a file of paths of images, one a line; - is standard input")] = None,
-    features: Annotated[Path | None, typer.Option(help="a file of features, for a run that reads these")] = None,
+    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE...", help="image files or folders")] = None,
+    listing: Annotated[Path | None, typer.Option("--list", help="file of image paths, one per line; - is standard input")] = None,
+    features: Annotated[Path | None, typer.Option(help="feature file, for a model of precomputed features")] = None,
     beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
-    hard: Annotated[HardMode | None, typer.Option(help="how hard attention chooses: draw, take the best, or average")] = None,
+    hard: Annotated[HardMode | None, typer.Option(help="hard attention: sample a cell, take the best, or average")] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --hard sample")] = 1,
-    n_best: Annotated[int, typer.Option(min=1, help="hypotheses for each image (as JSON lines)")] = 1,
-    names: Annotated[bool, typer.Option("--names", help="begin each line with the image's path and a tab")] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: image, text, tokens, score")] = False,
+    n_best: Annotated[int, typer.Option(min=1, help="hypotheses per image, written as JSON")] = 1,
+    names: Annotated[bool, typer.Option("--names", help="start each line with the image path and a tab")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: image, text, tokens, score")] = False,
     json_input: Annotated[
         bool, typer.Option("--json-input", help='with --list -: read JSON objects, {"id": ..., "image": "PATH"}; answer with JSON')
     ] = False,
 ) -> None:
-    """Describe images: one line out for each, empty where one cannot be read; exit code 1 if there was such a one."""
+    """Caption images.
+
+    Writes one line per image. An image that cannot be read gives an empty line and exit code 1 at the end.
+    """
     import torch
 
     from regard.config import with_options

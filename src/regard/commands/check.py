@@ -21,9 +21,11 @@ def check(
     hf: Annotated[
         Path | None, typer.Option("--hf", metavar="FOLDER", help="a Hugging Face model instead: config.json and safetensors weights")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this file")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
 ) -> None:
-    """Check a model's masks: does it look at later tokens, padding, or other rows, and where does that begin?
+    """Find mask errors of a model.
+
+    Does it attend to later tokens, padding, or other rows, and in which layer does that begin?
 
     Leaves with 0 where nothing leaks, 1 where something does, and 2 for a wrong command line or folder.
     """

@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-JsonLines = Annotated[bool, typer.Option("--json", help="one JSON object a line: the label and the probability of each")]
-Timing = Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")]
+JsonLines = Annotated[bool, typer.Option("--json", help="one JSON object per line: the label and all probabilities")]
+Timing = Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")]
 
 
 @commands.command()
 def classify(
     run: RunFolder, files: Files = None, json_lines: JsonLines = False, json_input: JsonInput = False, timing: Timing = False
 ) -> None:
-    """Label each line: one label out for each line in, always; an empty line gives an empty line."""
+    """Classify each line.
+
+    Writes one label per input line, always; an empty line gives an empty line.
+    """
     from regard.tasks.classification import Classifier
 
     classifier = Classifier.open(run)
@@ -48,7 +51,10 @@ def entail(
     ] = False,
     timing: Timing = False,
 ) -> None:
-    """Label each line of a premise, a tab and a hypothesis: one label out for each line in, always; any other line gives an empty line."""
+    """Classify pairs of premise and hypothesis.
+
+    Each line holds a premise, a tab and a hypothesis. Writes one label per input line, always; any other line gives an empty line.
+    """
     from regard.tasks.classification import Entailer, Pair, split_pair
 
     entailer = Entailer.open(run)
@@ -68,16 +74,19 @@ def entail(
 @commands.command()
 def explain(
     run: RunFolder,
-    examples: Annotated[str, typer.Option(help="labelled examples to explain the run on")],
-    max_words: Annotated[int, typer.Option(min=1, help="take away 1 up to so many words")] = 5,
-    random_draws: Annotated[int, typer.Option(min=1, help="random choices of words for each example")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="of these")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
+    examples: Annotated[str, typer.Option(help="labelled examples to explain")],
+    max_words: Annotated[int, typer.Option(min=1, help="remove 1 up to this many words")] = 5,
+    random_draws: Annotated[int, typer.Option(min=1, help="random draws of words per example")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="of the random draws")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help=".html page or .json records: the most attended words of each label")
     ] = None,
 ) -> None:
-    """Tell what a run that labels sentences looks at: the words of each label, whether hops look apart, whether it counts."""
+    """Explain a classifier by its attention.
+
+    Reports the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
+    """
     from regard.data.lines import write_files
     from regard.tasks.attention_records import save_records
     from regard.tasks.explain import describe_explanation, explain_run

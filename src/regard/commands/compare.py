@@ -16,19 +16,17 @@ commands = typer.Typer()
 @commands.command()
 def compare(
     study: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="the study: data sets, variants, seeds, budget")],
-    out: Annotated[Path | None, typer.Option(help="folder of its runs and results; without, runs/NAME or runs/NAME_SCALE")] = None,
-    data: Annotated[
-        Path | None, typer.Option(envvar="REGARD_DATA", help="the folder of the data sets, where the study says {data}")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder of runs and results; default: runs/NAME or runs/NAME_SCALE")] = None,
+    data: Annotated[Path | None, typer.Option(envvar="REGARD_DATA", help="data folder, which replaces {data} in the study")] = None,
     scale: Annotated[str | None, typer.Option(help="one of the study's scales")] = None,
-    estimate_only: Annotated[bool, typer.Option("--estimate", help="train nothing: tell what it will cost, by a model of cost")] = False,
-    report_only: Annotated[bool, typer.Option("--report", help="train nothing: write the report of what is there")] = False,
+    estimate_only: Annotated[bool, typer.Option("--estimate", help="train nothing; print the estimated cost")] = False,
+    report_only: Annotated[bool, typer.Option("--report", help="train nothing; write the report of the finished runs")] = False,
 ) -> None:
-    """Train every variant on every data set with every seed, and compare them in one report.
+    """Train and compare the variants of a study.
 
-    It prints a table, and a sentence for each hypothesis of the study.
+    Trains every variant on every data set with every seed, and writes one report. Prints a table, and a sentence for each hypothesis.
 
-    The same command resumes; several of them, on machines that share the folder, do the runs together.
+    The same command resumes a study. Several commands share its runs, also from several machines that share the folder.
     """
     from regard.config.study import load_study
     from regard.study.cost import estimate
@@ -58,7 +56,7 @@ def compare(
         return
     ended = run_study(found, folder, beside=study.parent, on_result=report)
     if ended > 0:
-        write_message(f"stopped by signal {ended}; the same command goes on")
+        write_message(f"stopped by signal {ended}; the same command resumes it")
         raise typer.Exit(128 + ended)
     if ended < 0:
-        write_message("others work on the runs that are left; --report writes the report again when they are done")
+        write_message("other processes train the remaining runs; --report writes the report again when they have finished")

@@ -41,29 +41,30 @@ def evaluate(
     links: Annotated[
         Path | None, typer.Option(help="translation: known alignments, lines of 3-4 (sure) and 3?4 (possible), source-target from 0")
     ] = None,
-    link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: what the links count; without, words")] = None,
-    captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any form that training reads")] = None,
+    link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: unit of the links; default: words")] = None,
+    captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any format of training")] = None,
     images: Annotated[str | None, typer.Option(help="captioning: folder or tar of the images")] = None,
-    split: Annotated[str | None, typer.Option(help="captioning: a part of them")] = None,
-    features: Annotated[str | None, typer.Option(help="captioning: features of the images, for a run that reads these")] = None,
-    regions: Annotated[
-        str | None, typer.Option(help="captioning: where in the images words are, as `regard generate scenes` writes")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="captioning: part to test on")] = None,
+    features: Annotated[str | None, typer.Option(help="captioning: features of the images, for a model of precomputed features")] = None,
+    regions: Annotated[str | None, typer.Option(help="captioning: image regions of words, as `regard generate scenes` writes them")] = None,
     frequencies: Annotated[
-        str | None, typer.Option(help="captioning: captions that CIDEr takes frequencies from; without, the test's")
+        str | None, typer.Option(help="captioning: captions for the n-gram frequencies of CIDEr; default: the test captions")
     ] = None,
-    frequencies_split: Annotated[str | None, typer.Option(help="captioning: a part of those")] = None,
-    meteor: Annotated[bool | None, typer.Option("--meteor", help="captioning: METEOR 1.5, too (the extra coco, and Java)")] = None,
+    frequencies_split: Annotated[str | None, typer.Option(help="captioning: part of these")] = None,
+    meteor: Annotated[bool | None, typer.Option("--meteor", help="captioning: also METEOR 1.5 (needs the extra coco, and Java)")] = None,
     examples: Annotated[str | None, typer.Option(help="classification, entailment: labelled test examples")] = None,
     text: Annotated[str | None, typer.Option(help="lm: test text")] = None,
     beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the figures to this file")] = None,
-    output: Annotated[Path | None, typer.Option(help="write what the run says, a line each, to this file")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
+    output: Annotated[Path | None, typer.Option(help="write the outputs to this file, one per line")] = None,
 ) -> None:
-    """Measure a run on a test set: each score with its signature."""
+    """Evaluate a run on a test set.
+
+    Prints each score with its signature.
+    """
     from regard.data.lines import write_files
     from regard.tasks.run_folder import run_task
 

@@ -23,8 +23,11 @@ commands = typer.Typer()
 
 
 @commands.command()
-def demo(out: Annotated[Path, typer.Option(help="folder for everything it writes")] = Path("runs/demo")) -> None:
-    """Train a small attention model on generated dates, score it, and show where it looked."""
+def demo(out: Annotated[Path, typer.Option(help="output folder")] = Path("runs/demo")) -> None:
+    """Train a small model, score it, show its attention.
+
+    The data are generated dates. It takes about a minute on two cores.
+    """
     from regard.tasks.demo import run_demo
 
     run_demo(out, say=write_line, color=sys.stdout.isatty(), width=terminal_width())
@@ -33,8 +36,8 @@ def demo(out: Annotated[Path, typer.Option(help="folder for everything it writes
 @commands.command("list")
 def list_(
     table: Annotated[ListedTable, typer.Argument(help="what to list")] = "mechanisms",
-    task: Annotated[str, typer.Option(help="with settings: of which task")] = "translation",
-    wide: Annotated[bool, typer.Option("--wide", help="one line each, however long, on a terminal too, as in a pipe")] = False,
+    task: Annotated[str, typer.Option(help="with settings: the task")] = "translation",
+    wide: Annotated[bool, typer.Option("--wide", help="never wrap lines, even on a terminal")] = False,
 ) -> None:
     """List the mechanisms, the tasks, or every setting with its default."""
     from regard.commands.info import mechanism_table, setting_lines
@@ -68,11 +71,11 @@ def _folded(line: str, columns: int | None) -> list[str]:
 def parameters(
     config: Annotated[Path, typer.Argument(help="settings in a YAML file")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...")] = None,
-    source_size: Annotated[int | None, typer.Option(min=4, help="entries of the source vocabulary; without, vocabulary.size")] = None,
+    source_size: Annotated[int | None, typer.Option(min=4, help="source vocabulary entries; default: vocabulary.size")] = None,
     target_size: Annotated[
-        int | None, typer.Option(min=4, help="entries of the target vocabulary, or of the only one; without, vocabulary.size")
+        int | None, typer.Option(min=4, help="target vocabulary entries, or those of the only one; default: vocabulary.size")
     ] = None,
-    classes: Annotated[int, typer.Option(min=2, help="classification, entailment: how many labels there are")] = 2,
+    classes: Annotated[int, typer.Option(min=2, help="classification, entailment: number of labels")] = 2,
 ) -> None:
     """Print how many parameters a configuration has, by part."""
     from regard.config import TASKS, load_config, task_of
@@ -90,10 +93,10 @@ def parameters(
 
 @commands.command()
 def doctor() -> None:
-    """Say what this installation uses and why."""
+    """Show what this installation uses and why."""
     from regard.tasks.doctor import report
 
-    with stage("Looking at this installation"):
+    with stage("Inspecting the installation"):
         lines = report()
     for line in lines:
         write_line(line)

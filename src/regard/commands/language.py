@@ -23,23 +23,28 @@ GENERATED_SETS = ", ".join(get_args(GeneratedSet))
 
 @commands.command()
 def generate(
-    what: Annotated[str, typer.Argument(metavar="RUN|SET", help=f"a run of the task lm, or a set: {GENERATED_SETS}")],
-    max_length: Annotated[int | None, typer.Option(min=1, help="RUN: tokens generated at most; without, 100")] = None,
-    beam_size: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses kept; without, the most probable token each time")] = None,
-    n_best: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses for each line (as JSON lines)")] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="RUN: draw instead of search")] = False,
-    temperature: Annotated[float | None, typer.Option(help="with --sample; without, 1")] = None,
-    top_k: Annotated[int | None, typer.Option(min=0, help="with --sample: from the k most probable tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="with --sample: from the fewest tokens of this probability")] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="RUN: lines continued together")] = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="RUN: one JSON object a line: texts, tokens, log-probabilities")] = False,
+    what: Annotated[str, typer.Argument(metavar="RUN|SET", help=f"a language model, or a set: {GENERATED_SETS}")],
+    max_length: Annotated[int | None, typer.Option(min=1, help="RUN: max number of generated tokens; default: 100")] = None,
+    beam_size: Annotated[int | None, typer.Option(min=1, help="RUN: beam width; default: greedy decoding")] = None,
+    n_best: Annotated[int | None, typer.Option(min=1, help="RUN: hypotheses per line, written as JSON")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="RUN: sample instead of greedy decoding or beam search")] = False,
+    temperature: Annotated[float | None, typer.Option(help="with --sample; default: 1")] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="with --sample: only from the k most probable tokens")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="with --sample: only from the fewest tokens that have this probability together")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="RUN: lines per batch")] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="RUN: one JSON object per line: texts, tokens, log-probabilities")] = False,
     json_input: JsonInput = False,
-    out: Annotated[Path | None, typer.Option(help="SET: the folder to write to")] = None,
-    count: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="SET: training pairs; without, 10000")] = None,
-    test: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="SET: test pairs; without, 1000")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the set, or with --sample; without, 1")] = None,
+    out: Annotated[Path | None, typer.Option(help="SET: output folder")] = None,
+    count: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="SET: training pairs; default: 10000")] = None,
+    test: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="SET: test pairs; default: 1000")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the set, or with --sample; default: 1")] = None,
 ) -> None:
-    """Continue each line of standard input with a language model; or write a generated set: parallel text, or images with captions."""
+    """Continue text, or generate a data set.
+
+    A language model continues each line of standard input. The name of a set writes parallel text, or images with captions.
+    """
     drawing = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
     searching = {"--max-length": max_length, "--beam-size": beam_size, "--n-best": n_best, "--batch-size": batch_size}
     writing = {"--out": out, "--count": count, "--test": test}

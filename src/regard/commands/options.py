@@ -18,26 +18,27 @@ ListedTable = Literal["mechanisms", "tasks", "settings"]
 Device = Literal["cpu", "cuda"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
-Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="files of lines; without, standard input")]
-Beam = Annotated[int | None, typer.Option(min=1, help="hypotheses kept; 1 is greedy search")]
-BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences decoded together")]
-MaxLength = Annotated[int | None, typer.Option(min=1, help="tokens generated at most")]
+Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="text files; default: standard input")]
+Beam = Annotated[int | None, typer.Option(min=1, help="beam width; 1 is greedy decoding")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences per batch")]
+MaxLength = Annotated[int | None, typer.Option(min=1, help="max number of generated tokens")]
 EnsembleRuns = Annotated[
-    list[Path] | None, typer.Option("--ensemble", metavar="RUN", help="average the probabilities with another run's; may be repeated")
+    list[Path] | None,
+    typer.Option("--ensemble", metavar="RUN", help="average the probabilities with those of another run; may be repeated"),
 ]
-LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha of ((5 + length) / 6) ** alpha")]
+LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="alpha: scores are divided by ((5 + length) / 6) ** alpha")]
 
 JsonInput = Annotated[
     bool, typer.Option("--json-input", help='read JSON objects, {"id": ..., "text": "..."}; answer with JSON objects of the same id')
 ]
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings, see `regard list settings`")]
-Out = Annotated[Path | None, typer.Option(help="the run folder; an interrupted run there is resumed")]
+Out = Annotated[Path | None, typer.Option(help="run folder; an interrupted run in it is resumed")]
 From = Annotated[
-    Path | None, typer.Option("--from", metavar="RUN", help="go on from a trained or imported run: its settings, weights and vocabulary")
+    Path | None, typer.Option("--from", metavar="RUN", help="start from the settings, weights and vocabulary of a trained or imported run")
 ]
 Config = Annotated[Path | None, typer.Option(help="settings in a YAML file")]
-PrintConfig = Annotated[bool, typer.Option("--print-config", help="print the resolved settings and leave")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="print the resolved settings and exit")]
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:

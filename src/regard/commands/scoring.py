@@ -21,7 +21,7 @@ commands = typer.Typer()
 MOST_TO_CHOOSE = 10_000
 
 Source = Annotated[
-    Path | None, typer.Option(help="translation: sources, one a line (.gz too); without, standard input: source, tab, target")
+    Path | None, typer.Option(help="translation: sources, one per line (may be .gz); default: standard input with source, tab, target")
 ]
 LinkMethod = Literal["attention", "leave-one-out"]
 Target = Annotated[Path | None, typer.Option(help="translation: targets, line by line with the sources")]
@@ -52,12 +52,13 @@ def score(
     target: Target = None,
     others: EnsembleRuns = None,
     batch_size: BatchSize = None,
-    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, their log-probabilities")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, their log-probabilities")] = False,
     json_input: JsonPairs = False,
 ) -> None:
-    """Tell how likely each line or pair is: its log-probability and, after a tab, that per token, in nats.
+    """Print log-probabilities of lines or pairs.
 
-    A language model scores the lines of standard input, a translation model targets given their sources.
+    Each line has the log-probability and, after a tab, the log-probability per token, in nats. A language model scores the lines of
+    standard input, a translation model scores targets given their sources.
     """
     from regard.tasks.run_folder import run_task
 
@@ -113,17 +114,20 @@ def align(
     run: RunFolder,
     source: Source = None,
     target: Target = None,
-    unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = "word",
+    unit: Annotated[LinkUnit, typer.Option(help="unit of the links")] = "word",
     method: Annotated[
-        LinkMethod, typer.Option(help="the attention, or what leaving out each source token changes (slower, often better)")
+        LinkMethod, typer.Option(help="attention weights, or the effect of leaving out each source token (slower, often better)")
     ] = "attention",
     choose: Annotated[
-        bool, typer.Option("--choose", help="choose the attention that gives links by these pairs, and store it with the run")
+        bool, typer.Option("--choose", help="choose the attention to align with on these pairs, and save the choice in the run")
     ] = False,
-    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line")] = False,
     json_input: JsonPairs = False,
 ) -> None:
-    """Link the words of given pairs: for each pair a line of `source-target` numbers from 0, as fast_align writes them."""
+    """Align the words of given pairs.
+
+    Writes a line of `source-target` numbers from 0 per pair, in the format of fast_align.
+    """
     from regard.metrics.alignment import Links
     from regard.tasks.translation_run import open_translation_run
     from regard.tasks.word_links import choose_attention, find_links, format_links, write_choice

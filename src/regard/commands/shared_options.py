@@ -68,7 +68,7 @@ def _shared(
 def _trains(
     device: Annotated[
         Device | None,
-        typer.Option(callback=_device, expose_value=False, envvar="REGARD_DEVICE", help="train here; without, on CUDA if there is any"),
+        typer.Option(callback=_device, expose_value=False, envvar="REGARD_DEVICE", help="where to train; default: CUDA if there is any"),
     ] = None,
 ) -> None:
     """Hold the options of the commands that train; never run."""

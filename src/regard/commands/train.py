@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from regard.config import RunConfig
 
 training = typer.Typer(
-    help="Train a model; the same command resumes it. Exit code 143, 138 or 130 after SIGTERM, SIGUSR1 or Ctrl-C, when all is saved.",
+    help="Train a model; the same command resumes it. After SIGTERM, SIGUSR1 or Ctrl-C, training saves and exits with 143, 138 or 130.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 LABELLED = {
-    "train": "labelled examples: .jsonl, .tsv, or lines of a label and a text (.gz too)",
-    "valid": "validation examples; without, some training examples are held out",
-    "test": "measure the trained run on these examples at the end",
-    "vectors": "word vectors to start from: the text format of GloVe and word2vec (.gz too)",
+    "train": "labelled examples: .jsonl, .tsv, or lines of a label and a text (may be .gz)",
+    "valid": "validation examples; default: hold out some training examples",
+    "test": "test examples; evaluate the trained model on them",
+    "vectors": "initial word vectors in the text format of GloVe and word2vec (may be .gz)",
 }
 COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "captioning": (
         "Train a model that describes images.",
         {
             "captions": "captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption",
-            "images": "folder or tar of the images; without, the folder of the captions",
+            "images": "folder or tar of the images; default: the folder of the captions",
             "split": "part to train on: a Karpathy split, or a file of image names",
-            "valid_captions": "validation captions; without, the same file",
-            "valid_images": "validation images; without, the same folder or tar",
-            "valid_split": "part to validate on; without, some images are held out",
-            "features": "features of all images, computed beforehand (model.encoder.type=features)",
+            "valid_captions": "validation captions; default: the same file",
+            "valid_images": "validation images; default: the same folder or tar",
+            "valid_split": "part to validate on; default: hold out some images",
+            "features": "precomputed features of all images (model.encoder.type=features)",
         },
     ),
     "classification": ("Train a model that labels sentences.", LABELLED),
@@ -47,15 +47,15 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "translation": (
         "Train a model that translates sentences.",
         {
-            "source": "training sources, one a line (.gz too); or one .jsonl or .tsv file of pairs",
+            "source": "training sources, one per line (may be .gz), or a .jsonl or .tsv file of pairs",
             "target": "training targets, line by line with the sources",
-            "valid_source": "validation sources; without, some training pairs are held out",
+            "valid_source": "validation sources; default: hold out some training pairs",
             "valid_target": "validation targets",
         },
     ),
     "lm": (
         "Train a model that tells how likely a text is, and continues it.",
-        {"text": "training text (.gz too)", "valid_text": "validation text; without, the last lines are held out"},
+        {"text": "training text (may be .gz)", "valid_text": "validation text; default: hold out the last lines"},
     ),
 }
 """What the command of a task does, and the options that name files: settings under `data`, and `test`."""

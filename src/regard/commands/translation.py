@@ -44,22 +44,23 @@ def translate(
     batch_size: BatchSize = None,
     coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="beta of the GNMT coverage penalty")] = None,
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="never generate the same n tokens twice")] = None,
-    replace_unknown: Annotated[bool | None, typer.Option(help="put the source word most attended to for an unknown word")] = None,
-    precision: Annotated[DecodingPrecision | None, typer.Option(help="of matrix products; with bfloat16 some translations differ")] = None,
-    n_best: Annotated[int, typer.Option(min=1, help="hypotheses for each line (as JSON lines)")] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="draw instead of search")] = False,
+    replace_unknown: Annotated[bool | None, typer.Option(help="replace an unknown word by the source word it attends to most")] = None,
+    precision: Annotated[DecodingPrecision | None, typer.Option(help="of the matrix products; bfloat16 changes some translations")] = None,
+    n_best: Annotated[int, typer.Option(min=1, help="hypotheses per line, written as JSON")] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="sample instead of beam search")] = False,
     temperature: Annotated[float, typer.Option(help="with --sample")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="with --sample: from the k most probable tokens")] = 0,
-    top_p: Annotated[float, typer.Option(help="with --sample: from the fewest tokens of this probability")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="with --sample: only from the k most probable tokens")] = 0,
+    top_p: Annotated[float, typer.Option(help="with --sample: only from the fewest tokens that have this probability together")] = 1.0,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="with --sample")] = 1,
-    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object a line: text, tokens, log-probabilities, score")] = False,
+    json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, log-probabilities, score")] = False,
     json_input: JsonInput = False,
-    links: Annotated[
-        Path | None, typer.Option(help="write to this file, for each line, links between the words of source and translation: 0-0 2-1")
-    ] = None,
-    timing: Annotated[bool, typer.Option("--timing", help="report sentences per second on standard error, as JSON")] = False,
+    links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
+    timing: Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")] = False,
 ) -> None:
-    """Translate files or standard input to standard output: one line out for each line in, always."""
+    """Translate files or standard input.
+
+    Writes one line to standard output per input line, always.
+    """
     from regard.decoding import SamplingOptions
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning

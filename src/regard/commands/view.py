@@ -23,26 +23,27 @@ commands = typer.Typer()
 
 @commands.command()
 def view(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="run folders to compare, or files of records")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="run folders to compare, or record files")],
     text: Annotated[
         list[str] | None,
-        typer.Option(help="a sentence, or a premise, a tab and a hypothesis, to look at; may be repeated; without, standard input"),
+        typer.Option(help="a sentence, or a premise, a tab and a hypothesis; may be repeated; default: standard input"),
     ] = None,
-    image: Annotated[list[Path] | None, typer.Option(help="captioning: an image to look at; may be repeated")] = None,
-    target: Annotated[str | None, typer.Option(help="look at this translation or caption instead of the model's own")] = None,
+    image: Annotated[list[Path] | None, typer.Option(help="captioning: an image; may be repeated")] = None,
+    target: Annotated[str | None, typer.Option(help="show the attention for this translation or caption, not the model's own")] = None,
     beam_size: Beam = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .gif animation, .json records; without, the terminal"),
+        typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .gif animation, .json records; default: the terminal"),
     ] = None,
-    history: Annotated[
-        bool, typer.Option("--history", help="look at what was recorded while the runs were trained (training.watch)")
-    ] = False,
-    example: Annotated[int | None, typer.Option(min=1, help="only this example, from 1: for a picture or an animation")] = None,
-    map_: Annotated[str | None, typer.Option("--map", help="draw this map (in the terminal or a picture), not the alignment")] = None,
-    head: Annotated[int | None, typer.Option(min=1, help="draw this head, not the mean of all")] = None,
+    history: Annotated[bool, typer.Option("--history", help="show the attention recorded during training (training.watch)")] = False,
+    example: Annotated[int | None, typer.Option(min=1, help="picture, animation: number of the example, from 1")] = None,
+    map_: Annotated[str | None, typer.Option("--map", help="terminal, picture: name of the attention map; default: the alignment")] = None,
+    head: Annotated[int | None, typer.Option(min=1, help="draw this head, from 1; default: the mean of all")] = None,
 ) -> None:
-    """Look at what models attended to: in the terminal, as a picture, or as one offline page."""
+    """Show the attention of models.
+
+    In the terminal, as a picture, or as one offline HTML page.
+    """
     from regard.tasks.attention_records import choose_example, save_records, side_by_side
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
@@ -57,7 +58,7 @@ def view(
         if text is not None and image is not None:
             raise ConfigError("--text and --image: no run reads both")
         seen = image if image is not None else text if text is not None else list(input_lines("a line"))
-        with progress.stage("Looking", unit="examples"):
+        with progress.stage("Recording attention", unit="examples"):
             records = side_by_side(runs, seen, target=target, beam_size=beam_size)
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
     if example is not None:

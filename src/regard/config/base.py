@@ -75,13 +75,16 @@ class VocabularyConfig(Frozen):
     """How text becomes tokens; trained on the run's own training text."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="bpe", description="byte-level BPE is lossless")
-    size: int = Field(default=8000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
+    size: int = Field(default=8000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
     shared: bool = Field(default=True, description="one vocabulary for both sides")
     min_count: int = Field(
         default=1, ge=1, le=MAX_COUNT, description="rarer words or characters become the unknown token (word, character)"
     )
     sample: int = Field(
-        default=250_000, ge=1, le=MAX_COUNT, description="about so many training examples, from all over the text, make the vocabulary"
+        default=250_000,
+        ge=1,
+        le=MAX_COUNT,
+        description="training examples to learn the vocabulary from, about this many, evenly from all of the text",
     )
 
 
@@ -90,17 +93,17 @@ class TrainingConfig(Frozen):
 
     seed: int = Field(default=1, ge=0, lt=2**63)
     epochs: int = Field(default=10, ge=1, le=MAX_COUNT)
-    max_updates: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after so many updates, whatever the epoch")
-    batch_tokens: int = Field(default=4096, ge=1, le=MAX_COUNT, description="padded tokens of the longer side in a batch, at most")
+    max_updates: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after this many updates, in any epoch")
+    batch_tokens: int = Field(default=4096, ge=1, le=MAX_COUNT, description="max padded tokens per batch, of the longer side")
     gradient_accumulation_steps: int = Field(default=1, ge=1, le=MAX_COUNT, description="batches per update and process")
     micro_batches: int | None = Field(
-        default=None, ge=1, le=64, description="parts a batch is divided into, for the workers; absent: 1 to 8 by its size, on a GPU 1"
+        default=None, ge=1, le=64, description="parts of a batch, for the workers; absent: 1 to 8 by its size, on a GPU 1"
     )
     workers: int | None = Field(
         default=None,
         ge=1,
         le=MAX_COUNT,
-        description="processes of one thread that train together on a CPU; absent: one per core; changes no result",
+        description="processes on a CPU, one thread each; absent: one per core; changes no result",
     )
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0, le=MAX_RATE)
@@ -109,27 +112,27 @@ class TrainingConfig(Frozen):
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_RATE)
     schedule: Literal["constant", "inverse_sqrt", "cosine", "linear"] = "constant"
     warmup_updates: int = Field(default=0, ge=0, le=MAX_COUNT, description="updates of linear warm-up")
-    final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: the last rate as a part of the first")
+    final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: last learning rate as a fraction of the peak")
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     clip_norm: float | None = Field(default=1.0, gt=0, le=MAX_RATE)
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         default="fp32", description="auto: bf16 where the device multiplies bfloat16 in hardware, else fp32"
     )
     compile: bool = Field(default=False, description="compile the model with torch.compile")
-    distributed: Literal["ddp", "fsdp"] = Field(default="ddp", description="used under torchrun")
-    evaluate_every: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates between evaluations; absent: once an epoch")
+    distributed: Literal["ddp", "fsdp"] = Field(default="ddp", description="under torchrun")
+    evaluate_every: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates between evaluations; absent: once per epoch")
     save_every: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates between checkpoints; absent: at each evaluation")
-    metric: Metric = Field(default="loss", description="what decides which weights are best; a task has some of these")
+    metric: Metric = Field(default="loss", description="chooses the best weights; each task has some of these")
     eval_metrics: tuple[Metric, ...] = Field(
-        default=(), description="further metrics measured and logged at each evaluation; they decide nothing: [bleu, chrf]"
+        default=(), description="more metrics logged at each evaluation, such as [bleu, chrf]; they do not choose weights"
     )
-    patience: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after so many evaluations without a better metric")
-    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT, description="newest checkpoints kept, beside the best")
+    patience: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="stop after this many evaluations without a better metric")
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT, description="latest checkpoints to keep, in addition to the best")
     average_checkpoints: int = Field(
         default=1,
         ge=1,
         le=MAX_COUNT,
-        description="at the end, average the weights of the last so many evaluations; kept if better than the best one",
+        description="at the end, average the weights of this many last evaluations; kept if better than the best one",
     )
     ema_decay: float | None = Field(default=None, gt=0, lt=1, description="decay of an exponential moving average of the weights")
     log_every: int = Field(default=20, ge=1, le=MAX_COUNT)
@@ -158,11 +161,11 @@ class DecodingConfig(Frozen):
     beam_size: int = Field(default=5, ge=1, le=MAX_BEAM)
     length_penalty: float = Field(default=1.0, ge=0, le=MAX_RATE, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
     coverage_penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="beta of the GNMT coverage penalty")
-    max_length: int = Field(default=200, ge=1, le=MAX_LENGTH, description="tokens generated at most")
+    max_length: int = Field(default=200, ge=1, le=MAX_LENGTH, description="max number of generated tokens")
     min_length: int = Field(default=0, ge=0, le=MAX_LENGTH)
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=MAX_LENGTH)
-    replace_unknown: bool = Field(default=False, description="an unknown word becomes the source word most attended to")
-    batch_size: int = Field(default=64, ge=1, le=MAX_COUNT, description="sentences decoded together")
+    replace_unknown: bool = Field(default=False, description="replace an unknown word by the source word it attends to most")
+    batch_size: int = Field(default=64, ge=1, le=MAX_COUNT, description="sentences per batch")
     precision: Literal["float32", "bfloat16"] = Field(default="float32", description="of the matrix products")
 
 
@@ -182,4 +185,4 @@ class RunConfig(Frozen):
     vocabulary: VocabularyConfig = VocabularyConfig()
     model: Frozen = Frozen()
     training: TrainingConfig = TrainingConfig()
-    start: StartConfig | None = Field(default=None, description="what the run goes on from (--from); null: nothing")
+    start: StartConfig | None = Field(default=None, description="the run to start from (--from); null: none")

@@ -39,19 +39,19 @@ class CaptionDataConfig(Frozen):
         default=None, description="part of the captions to validate on; absent: `valid_size` images are held out"
     )
     valid_size: int = Field(
-        default=500, ge=1, le=MAX_COUNT, description="images held out (at most a tenth) when nothing else says what to validate on"
+        default=500, ge=1, le=MAX_COUNT, description="images held out (at most a tenth) when there is no other validation data"
     )
-    features: str | None = Field(default=None, description="features computed beforehand, by image; with model.encoder.type=features")
-    lowercase: bool = Field(default=True, description="captions are learned in lower case")
+    features: str | None = Field(default=None, description="precomputed features by image; with model.encoder.type=features")
+    lowercase: bool = Field(default=True, description="lowercase the captions")
     max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="longer captions, in tokens, are left out of training and counted")
     captions_per_image: int = Field(
         default=1,
         ge=1,
         le=MAX_COUNT,
-        description="captions of an image that come in one batch, where it is encoded once for all of them",
+        description="captions per image in one batch; the image is encoded once for all of them",
     )
-    shuffle_images: bool = Field(default=False, description="image-blind control: every image's captions go with another image")
-    cache: str | None = Field(default=None, description="folder of decoded images, to be shared by runs; absent: inside the run")
+    shuffle_images: bool = Field(default=False, description="image-blind control: captions are shuffled between images")
+    cache: str | None = Field(default=None, description="folder of decoded images, to share between runs; absent: inside the run")
 
 
 class ImageConfig(Frozen):
@@ -59,21 +59,19 @@ class ImageConfig(Frozen):
 
     size: int = Field(default=96, ge=8, le=4096, description="height and width in pixels")
     fit: Literal["crop", "stretch"] = Field(default="stretch", description="the largest central square, or all of it, proportions changed")
-    keep: float = Field(default=1.0, gt=0, le=1, description="the central part that is seen")
+    keep: float = Field(default=1.0, gt=0, le=1, description="fraction of the image to keep, at its centre")
     resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
     mean: tuple[Shade, Shade, Shade] = Field(default=(0.485, 0.456, 0.406), description="of red, green, blue; subtracted")
-    std: tuple[Shade, Shade, Shade] = Field(default=(0.229, 0.224, 0.225), description="what the differences are divided by")
+    std: tuple[Shade, Shade, Shade] = Field(default=(0.229, 0.224, 0.225), description="of red, green, blue; divisor")
 
 
 class AugmentConfig(Frozen):
     """What training images go through at random, each time anew, so that few of them teach more. Without settings: nothing."""
 
-    crop: float = Field(
-        default=1.0, gt=0, le=1, description="shortest side, as a part of the image's, of the random square that is seen instead of it"
-    )
-    flip: bool = Field(default=False, description="half of them mirrored; not where captions tell left from right")
+    crop: float = Field(default=1.0, gt=0, le=1, description="random square crop: min side as a fraction of the image's")
+    flip: bool = Field(default=False, description="mirror half of the images; not if captions say left or right")
     light: float = Field(
-        default=0.0, ge=0, le=1, description="contrast changed by up to this part, brightness by up to as many standard deviations"
+        default=0.0, ge=0, le=1, description="change contrast by up to this fraction, brightness by up to this many standard deviations"
     )
 
 
@@ -86,17 +84,17 @@ class SmallCNNConfig(Frozen):
     type: Literal["cnn"] = "cnn"
     channels: tuple[Size, ...] = Field(default=(32, 64, 128), min_length=1, max_length=6, description="of each stage; each halves the grid")
     depth: Depth | tuple[Depth, ...] = Field(
-        default=0, description="further convolutions in each stage, or one number a stage; each widens what a cell sees"
+        default=0, description="extra convolutions per stage, or a list with one number per stage; each widens the receptive field"
     )
     coordinates: float = Field(
         default=1.0,
         ge=0,
         le=MAX_RATE,
-        description="row and column as two more channels, from minus this to this; more where little else is in the image; 0: none",
+        description="add row and column as two channels from -x to x; larger for images with little content; 0: none",
     )
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
     augment: AugmentConfig = Field(default=AugmentConfig(), description="of training images")
-    start: str | None = Field(default=None, description="captioning run whose encoder, of the same settings, this one begins with")
+    start: str | None = Field(default=None, description="captioning run to take the encoder from; its encoder settings must be the same")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -133,14 +131,16 @@ class TimmConfig(Frozen):
     """Any model of the timm library as a grid of features (`pip install '.[vision]'` in the clone)."""
 
     type: Literal["timm"] = "timm"
-    name: str = Field(default="resnet50", min_length=1, description="as `timm.list_models()` names it")
-    pretrained: bool = Field(default=True, description="fetch its weights when training starts; they become a part of the run")
-    level: int = Field(default=-1, ge=-MAX_LAYERS, le=MAX_LAYERS, description="which of its stages; -1 is the last")
-    learning_rate_factor: float = Field(default=0.0, ge=0, le=MAX_RATE, description="its learning rate as a part of the others'; 0: frozen")
+    name: str = Field(default="resnet50", min_length=1, description="model name in `timm.list_models()`")
+    pretrained: bool = Field(default=True, description="download the weights when training starts; they become part of the run")
+    level: int = Field(default=-1, ge=-MAX_LAYERS, le=MAX_LAYERS, description="index of the stage; -1: the last")
+    learning_rate_factor: float = Field(
+        default=0.0, ge=0, le=MAX_RATE, description="learning rate relative to the rest of the model; 0: frozen"
+    )
 
 
 class FeaturesConfig(Frozen):
-    """No encoder: features computed beforehand (data.features)."""
+    """No encoder: precomputed features (data.features)."""
 
     type: Literal["features"] = "features"
     grid: tuple[Size, Size] | None = Field(default=None, description="rows and columns; filled in from the file")
@@ -153,8 +153,8 @@ ImageEncoderConfig = SmallCNNConfig | TimmConfig | FeaturesConfig
 class GridAreaConfig(Frozen):
     """Area attention over a grid (Li et al. 2018): rectangles of cells instead of single ones."""
 
-    height: int = Field(default=2, ge=1, le=MAX_SIZE, description="an area is of 1 to so many rows")
-    width: int = Field(default=2, ge=1, le=MAX_SIZE, description="and of 1 to so many columns")
+    height: int = Field(default=2, ge=1, le=MAX_SIZE, description="max rows of an area")
+    width: int = Field(default=2, ge=1, le=MAX_SIZE, description="max columns of an area")
     key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
     value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
 
@@ -163,17 +163,17 @@ class HardConfig(Frozen):
     """Hard attention: one cell a word, and how where to look is learned (Xu et al. 2015, 4.1); see docs/mechanisms.md."""
 
     mode: Literal["sample", "argmax", "expected"] = Field(
-        default="argmax", description="what decoding does: draw, take the best, or average"
+        default="argmax", description="decoding: sample a cell, take the best, or average"
     )
     half_soft: float = Field(default=0.5, ge=0, le=1, description="probability of training an example on expected weights")
     half_soft_per: Literal["example", "batch"] = "example"
     soft_batches: int = Field(
-        default=0, ge=0, le=MAX_COUNT, description="first batches trained on expected weights: look softly before choosing"
+        default=0, ge=0, le=MAX_COUNT, description="number of first batches trained on expected weights (soft attention)"
     )
-    reward: Literal["sentence", "step", "return"] = Field(default="sentence", description="what a choice is judged by")
-    scaling: Literal["paper", "code"] = Field(default="paper", description="of reward and entropy: the paper's, or its authors' code's")
-    reward_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_r; absent: of the scaling")
-    entropy_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_e; absent: of the scaling")
+    reward: Literal["sentence", "step", "return"] = Field(default="sentence", description="reward of a choice")
+    scaling: Literal["paper", "code"] = Field(default="paper", description="of reward and entropy, as in the paper or in its authors' code")
+    reward_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_r; absent: the value of the scaling")
+    entropy_weight: float | None = Field(default=None, ge=0, le=MAX_RATE, description="lambda_e; absent: the value of the scaling")
 
 
 class CaptionerSettings(Frozen):
@@ -184,7 +184,7 @@ class CaptionerSettings(Frozen):
         default=0.0,
         ge=0,
         le=MAX_RATE,
-        description="weight of telling a caption's words from the mean of the cells: it teaches an encoder to see",
+        description="weight of a loss that trains the encoder: predict the words of a caption from the mean of the cells",
     )
 
     @field_validator("encoder", mode="before")
@@ -205,15 +205,15 @@ class ShowConfig(CaptionerSettings):
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     decoder_dim: int = Field(default=512, ge=1, le=MAX_SIZE)
     attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of the additive score")
-    feature_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="D: features of a cell, after a layer of their own")
+    feature_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="D: features per cell, after a linear layer")
     attention: Literal["soft", "hard"] = "soft"
     hard: HardConfig = HardConfig()
     area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
     query_state: Literal["previous", "current"] = Field(
-        default="previous", description="previous: look before the last word is read, as published; current: after it"
+        default="previous", description="previous: attend before reading the last word, as published; current: after it"
     )
     doubly_stochastic: float = Field(
-        default=0.0, ge=0, le=MAX_RATE, description="lambda of the penalty on cells looked at too much or too little"
+        default=0.0, ge=0, le=MAX_RATE, description="lambda of the penalty on cells with too much or too little attention"
     )
     penalty: Literal["paper", "mean"] = Field(default="paper", description="scaling of that penalty: summed over cells, or their mean")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, the state and before the output layer")
@@ -226,16 +226,16 @@ class CaptionTransformerConfig(CaptionerSettings):
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     ff_dim: int = Field(default=1024, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
     num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
-    encoder_layers: int = Field(default=2, ge=0, le=MAX_LAYERS, description="of self-attention between cells; 0: each cell stays by itself")
+    encoder_layers: int = Field(default=2, ge=0, le=MAX_LAYERS, description="layers of self-attention between cells; 0: none")
     decoder_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
     area: GridAreaConfig | None = Field(default=None, description="null: every layer attends to single cells")
     area_layers: int = Field(
-        default=2, ge=1, le=MAX_LAYERS, description="areas in the first so many layers of the encoder, and of the look at the image"
+        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of the encoder, and of the attention to the image"
     )
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and residual branches")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
     alignment_layer: int | None = Field(
@@ -258,13 +258,13 @@ class CaptionVocabularyConfig(VocabularyConfig):
     """How captions become tokens; trained on the run's own captions."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="word", description="word: attention is shown word by word")
-    size: int = Field(default=10000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
+    size: int = Field(default=10000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
 
 
 class CaptionDecodingConfig(DecodingConfig):
     """How captions are generated."""
 
-    max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="tokens generated at most")
+    max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="max number of generated tokens")
 
 
 class CaptioningConfig(RunConfig):

@@ -39,19 +39,17 @@ class LabelledVocabularyConfig(VocabularyConfig):
     """How text becomes tokens; trained on the run's own training text."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(
-        default="word", description="word wants punctuation to stand apart; bpe takes raw text"
+        default="word", description="word needs tokenized punctuation; bpe takes raw text"
     )
-    size: int = Field(default=20_000, ge=8, le=MAX_ENTRIES, description="entries at most, special tokens included")
-    lowercase: bool = Field(default=False, description="read all text in lower case")
+    size: int = Field(default=20_000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
+    lowercase: bool = Field(default=False, description="lowercase all text")
 
 
 class LabelledTrainingConfig(TrainingConfig):
     """How a run trains; what it is steered by is accuracy on the validation examples."""
 
     epochs: int = Field(default=15, ge=1, le=MAX_COUNT)
-    batch_tokens: int = Field(
-        default=1000, ge=1, le=MAX_COUNT, description="padded tokens of a batch of texts (of the longer ones of pairs), at most"
-    )
+    batch_tokens: int = Field(default=1000, ge=1, le=MAX_COUNT, description="max padded tokens per batch (of pairs: of the longer texts)")
     metric: Metric = Field(default="accuracy", description="what decides which weights are best: accuracy, macro_f1 or loss")
 
 
@@ -73,22 +71,23 @@ class TransformerEncoderSettings(Frozen):
     num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
     ff_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
     norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on what is added to a residual, and inside the feed-forward layers")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on residual branches, and inside the feed-forward layers")
 
 
 class TransformerEncoderConfig(TransformerEncoderSettings):
-    """Read a text with the encoder of a Transformer."""
+    """Transformer encoder."""
 
     type: Literal["transformer"] = "transformer"
 
 
 class CrossedEncoderConfig(TransformerEncoderSettings):
-    """Read two texts with the encoder of a crossed co-attention network (Li et al. 2019): each text asks the other."""
+    """Read two texts with the encoder of a crossed co-attention network (Li et al. 2019): each text attends to the other."""
 
     type: Literal["crossed"] = "crossed"
-    shared: bool = Field(default=True, description="one set of weights for both directions, as two texts of one kind want it")
+    shared: bool = Field(default=True, description="one set of weights for both directions, for two texts of one kind")
     residual: Literal["own", "asking"] = Field(
-        default="asking", description="where answers are added: to the text that asked, or place by place to the one they were found in"
+        default="asking",
+        description="add the output to the text of the queries (asking), or position by position to the text attended to (own)",
     )
 
 
@@ -96,18 +95,18 @@ class SentenceModelSettings(Frozen):
     """What every model of labelled sentences has."""
 
     embed_dim: int = Field(default=100, ge=1, le=MAX_SIZE)
-    tune_embeddings: bool = Field(default=True, description="false: the vectors stay as they begin")
-    pooling: Literal["structured", "max", "mean", "last"] = Field(default="structured", description="how states become one vector")
+    tune_embeddings: bool = Field(default=True, description="false: freeze the word vectors")
+    pooling: Literal["structured", "max", "mean", "last"] = Field(default="structured", description="pooling of the states to one vector")
     hops: int = Field(default=4, ge=1, le=MAX_LAYERS, description="r: weighted sums of structured self-attention")
     attention_dim: int = Field(default=64, ge=1, le=MAX_SIZE, description="d_a: width of the hidden layer of structured self-attention")
     penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="coefficient of ||A A^T - I||_F^2, which keeps hops apart")
     penalty_reduction: Literal["sum", "mean"] = Field(default="mean", description="mean: the authors' code; sum: as published, r^2 times")
-    mlp_dim: int | None = Field(default=128, ge=1, le=MAX_SIZE, description="hidden units of the last layers; null: none, a linear map")
+    mlp_dim: int | None = Field(default=128, ge=1, le=MAX_SIZE, description="hidden units of the output layers; null: one linear layer")
     dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="before and after the hidden units of the last layers")
     embed_dropout: float = Field(default=0.5, ge=0.0, lt=1.0, description="on embedded words")
-    word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="probability that a word is read as unknown in training")
+    word_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="probability to replace a word by the unknown token in training")
     class_weights: Literal["none", "balanced"] | dict[str, Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]] = Field(
-        default="none", description="balanced: rare labels count for more; or a number for each label"
+        default="none", description="balanced: rare labels weigh more; or one number per label"
     )
 
     @field_validator("encoder", mode="before", check_fields=False)

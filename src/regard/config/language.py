@@ -20,13 +20,14 @@ class LanguageDataConfig(Frozen):
         'continuous'
     """
 
-    text: str | None = Field(default=None, description="training text; a line ends with a token of its own")
+    text: str | None = Field(default=None, description="training text; a special token ends each line")
     valid_text: str | None = Field(default=None, description="validation text; absent: the last `valid_size` lines are held out")
     valid_size: int = Field(
         default=500, ge=1, le=MAX_COUNT, description="lines held out (at most a tenth) when there is no validation text"
     )
     context: Literal["continuous", "separate"] = Field(
-        default="continuous", description="continuous: one line after another, what was read is remembered; separate: each is an example"
+        default="continuous",
+        description="continuous: lines follow each other and the state is carried over; separate: each line is an example",
     )
     shuffle: bool = Field(default=False, description="continuous: put the lines in a new order for every epoch")
 
@@ -45,9 +46,9 @@ class LanguageModelConfig(Frozen):
     )
     num_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     attention: Literal["none", "plain", "key_value", "key_value_predict"] = Field(
-        default="key_value", description="what a hidden state is to those after it: nothing, key and value at once, or one part each"
+        default="key_value", description="use of a hidden state by later steps: none, one vector as key and value, or separate parts"
     )
-    window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: how many states back can be seen")
+    window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: number of previous states to attend to")
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
@@ -76,11 +77,11 @@ class LanguageTrainingConfig(TrainingConfig):
     """
 
     chunk_length: int = Field(
-        default=35, ge=1, le=MAX_LENGTH, description="continuous: tokens of each stream in a batch; gradients go no further back"
+        default=35, ge=1, le=MAX_LENGTH, description="continuous: tokens per stream and batch; gradients go no further back"
     )
-    streams: int = Field(default=32, ge=1, le=MAX_COUNT, description="continuous: places of the text that a batch reads side by side")
+    streams: int = Field(default=32, ge=1, le=MAX_COUNT, description="continuous: streams of the text per batch")
     stream_groups: int = Field(
-        default=1, ge=1, le=MAX_COUNT, description="continuous: batches with streams of their own, in turns; a multiple of the processes"
+        default=1, ge=1, le=MAX_COUNT, description="continuous: interleaved batches with separate streams; a multiple of the processes"
     )
 
 

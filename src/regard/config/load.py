@@ -89,9 +89,7 @@ def load_config(
         _merge(tree, nested, f"override {shown(item)}")
     before, after = (_family(settings) for settings in (base or {}, tree))
     if before is not None and after != before:
-        raise ConfigError(
-            f"model.type: {before} -> {shown(after).strip(chr(39))}: a run that goes on keeps its model; train a new one without --from"
-        )
+        raise ConfigError(f"model.type: {before} -> {shown(after).strip(chr(39))}: --from keeps the model; train a new one without --from")
     return validate(tree, str(path) if path is not None else "configuration", kind=kind)
 
 

@@ -15,7 +15,7 @@ KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "
 class AreaSettings(Frozen):
     """Area attention (Li et al. 2018): runs of tokens instead of single ones."""
 
-    max_area: int = Field(default=5, ge=1, le=MAX_SIZE, description="A: an area is a run of 1 to A tokens")
+    max_area: int = Field(default=5, ge=1, le=MAX_SIZE, description="A: an area is 1 to A adjacent tokens")
     key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
     value_mode: Literal["sum", "mean", "max"] = Field(default="sum", description="sum: Eq. 4")
     top_k: int | None = Field(default=None, ge=1, le=MAX_LENGTH, description="attend to the best areas of each query only")
@@ -25,7 +25,7 @@ class AreaSettings(Frozen):
 class AttentionConfig(Frozen):
     """The decoder's attention over the source."""
 
-    score: ScoreName = Field(default="additive", description="how a query meets a key")
+    score: ScoreName = Field(default="additive", description="the score function")
     num_heads: int | None = Field(
         default=None, ge=1, le=MAX_SIZE, description="null: one, without projections; a number: multi-head attention"
     )
@@ -34,7 +34,9 @@ class AttentionConfig(Frozen):
         default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
     attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of additive and concat scores")
-    window: Literal["global", "local_m", "local_p"] = Field(default="global", description="Luong's monotonic or predicted window")
+    window: Literal["global", "local_m", "local_p"] = Field(
+        default="global", description="all positions, or all positions, or Luong's monotonic or predicted window"
+    )
     radius: int = Field(default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions")
     input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
     max_source_length: int = Field(default=200, ge=1, le=MAX_SIZE, description="positions a location score can reach")
@@ -75,11 +77,11 @@ class RNNConfig(Frozen):
     decoder_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     attention: AttentionConfig | None = Field(default=AttentionConfig(), description="null: a fixed context vector")
     readout: Literal["deep", "tanh"] = Field(default="deep", description="deep output with maxout (Bahdanau) or tanh(W[c;h]) (Luong)")
-    readout_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="size of what the output layer sees")
+    readout_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="input size of the output layer")
     tie_embeddings: bool = Field(default=False, description="output layer = target embedding; needs readout_dim = embed_dim")
     share_embeddings: bool = Field(default=False, description="source embedding = target embedding; needs a shared vocabulary")
     init: Literal["scaled", "bahdanau", "luong"] = Field(
-        default="scaled", description="how weights start; the papers' own by name, without sqrt(E) on embeddings"
+        default="scaled", description="initialization; bahdanau, luong: as in the papers, without sqrt(E) on embeddings"
     )
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
 
@@ -99,7 +101,7 @@ class AreaConfig(AreaSettings):
     """Area attention in a Transformer's first layers, in each of their attentions."""
 
     layers: int = Field(
-        default=2, ge=1, le=MAX_LAYERS, description="the first so many layers of encoder and decoder; more than there are: all"
+        default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of encoder and decoder; more than there are: all"
     )
 
 
@@ -112,14 +114,14 @@ class TransformerSettings(Frozen):
     encoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
     decoder_layers: int = Field(default=3, ge=1, le=MAX_LAYERS)
     norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
-    norm_eps: float = Field(default=1e-5, gt=0, le=MAX_RATE, description="what LayerNorm adds to a variance")
+    norm_eps: float = Field(default=1e-5, gt=0, le=MAX_RATE, description="epsilon of LayerNorm")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
     positions: Literal["paper", "fairseq"] = Field(default="paper", description="wavelengths and first position of the sines")
-    output_bias: bool = Field(default=False, description="whether the output layer has one")
+    output_bias: bool = Field(default=False, description="bias of the output layer")
     area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")
     tie_embeddings: bool = Field(default=True, description="output layer = target embedding")
     share_embeddings: bool = Field(default=True, description="source embedding = target embedding; absent: where the vocabulary is shared")
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and on what is added to a residual")
+    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and residual branches")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
     alignment_layer: int | None = Field(
@@ -147,12 +149,12 @@ class TransformerConfig(TransformerSettings):
 
 
 class CrossedConfig(TransformerSettings):
-    """Crossed co-attention network (Li et al. 2019): a Transformer with two encoder branches that read each other."""
+    """Crossed co-attention network (Li et al. 2019): a Transformer with two encoder branches that attend to each other."""
 
     type: Literal["crossed"] = "crossed"
     swap_probability: float = Field(default=0.1, ge=0, le=1, description="probability of two swapped tokens, for each sentence and branch")
     residual: Literal["own", "asking"] = Field(
-        default="own", description="where a branch's answers are added: to its own stream, or to the one that asked"
+        default="own", description="add the output of a branch to its own stream, or to the stream of its queries (asking)"
     )
 
 

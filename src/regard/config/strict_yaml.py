@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                 if key.value in seen:
-                    raise ComposerError(None, None, f"the key {shown(key.value)} comes twice", key.start_mark)
+                    raise ComposerError(None, None, f"duplicate key {shown(key.value)}", key.start_mark)
                 seen.add(key.value)
         return node
 

@@ -148,7 +148,7 @@ class StudyConfig(Frozen):
             if unknown := [name for name in hypothesis.data if name not in self.data]:
                 raise ValueError(f"hypotheses.{number}.data: {shown(unknown[0])}, expected some of {listed(self.data)}")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: one of them comes twice")
+            raise ValueError("seeds: duplicate seed")
         for name, variant in self.variants.items():
             if unknown := sorted(set(variant.seeds or ()) - set(self.seeds)):
                 raise ValueError(f"variants.{name}.seeds: {unknown[0]}, expected some of {', '.join(map(str, self.seeds))}")

@@ -14,7 +14,7 @@ from regard.config.models import ModelConfig, RNNConfig
 class TranslationDataConfig(Frozen):
     """Which files a run reads. Paths are kept as given; `.gz` is read as it is, and `train-*.en` names all such files in order."""
 
-    source: str | None = Field(default=None, description="training source sentences, one a line; or one .jsonl / .tsv file of pairs")
+    source: str | None = Field(default=None, description="training source sentences, one per line; or one .jsonl / .tsv file of pairs")
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
     valid_source: str | None = Field(default=None, description="validation sources; absent: `valid_size` training pairs are held out")
     valid_target: str | None = Field(default=None, description="validation targets")
@@ -25,7 +25,7 @@ class TranslationDataConfig(Frozen):
         default=200, ge=1, le=MAX_LENGTH, description="longer sequences, in tokens, are left out of training and counted"
     )
     block_size: int = Field(
-        default=2**22, ge=1, le=2**31 - 1, description="pairs mixed with each other; a larger corpus is read a few such blocks at a time"
+        default=2**22, ge=1, le=2**31 - 1, description="pairs shuffled together; a larger corpus is read in blocks of this size"
     )
 
 
@@ -43,7 +43,7 @@ class TranslationConfig(RunConfig):
     task: Literal["translation"] = "translation"
     recipe: str = Field(
         default="none",
-        description="what to start from: auto (by model and number of pairs), a recipe's name, or none: the defaults",
+        description="default settings: auto (by model and number of pairs), the name of a recipe, or none",
     )
     data: TranslationDataConfig = TranslationDataConfig()
     vocabulary: TranslationVocabularyConfig = TranslationVocabularyConfig()

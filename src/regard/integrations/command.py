@@ -20,10 +20,10 @@ Function = Literal["relu", "swish", "gelu"]
 @commands.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
-    out: Annotated[Path, typer.Option(help="the folder to write to")],
-    format: Annotated[Literal["ctranslate2"], typer.Option(help="for which engine")] = "ctranslate2",
+    out: Annotated[Path, typer.Option(help="output folder")],
+    format: Annotated[Literal["ctranslate2"], typer.Option(help="format of the export")] = "ctranslate2",
 ) -> None:
-    """Write a trained Transformer for another engine."""
+    """Export a trained Transformer."""
     from regard.integrations.ctranslate2 import export_run
 
     with progress.stage(f"Exporting {run}"):
@@ -33,15 +33,18 @@ def export(
 
 @commands.command("import")
 def import_(
-    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="what the toolkit left; weights as safetensors")],
-    toolkit: Annotated[Toolkit, typer.Option("--from", help="which toolkit")],
-    out: Annotated[Path, typer.Option(help="the run folder to make")],
-    source_vocabulary: Annotated[Path | None, typer.Option(help="tokens of the source; without, the folder's own")] = None,
-    target_vocabulary: Annotated[Path | None, typer.Option(help="tokens of the target; without, the folder's own")] = None,
-    heads: Annotated[int | None, typer.Option(min=1, help="fairseq: attention heads of a layer")] = None,
-    activation: Annotated[Function | None, typer.Option(help="fairseq: inside the feed-forward layers; without, relu")] = None,
+    path: Annotated[Path, typer.Argument(metavar="FOLDER|FILE", help="model of the other toolkit; weights as safetensors")],
+    toolkit: Annotated[Toolkit, typer.Option("--from", help="the other toolkit")],
+    out: Annotated[Path, typer.Option(help="run folder to create")],
+    source_vocabulary: Annotated[Path | None, typer.Option(help="source vocabulary; default: that of the folder")] = None,
+    target_vocabulary: Annotated[Path | None, typer.Option(help="target vocabulary; default: that of the folder")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="fairseq: attention heads per layer")] = None,
+    activation: Annotated[Function | None, typer.Option(help="fairseq: activation of the feed-forward layers; default: relu")] = None,
 ) -> None:
-    """Make a run of a Transformer trained with another toolkit; Marian's reads raw text, the others their toolkit's tokens."""
+    """Import a Transformer of another toolkit.
+
+    A Marian model then reads raw text, a fairseq or JoeyNMT model reads the tokens of its toolkit.
+    """
     from regard.integrations.migrate_files import read_any
     from regard.integrations.migrate_run import write_run
 

@@ -47,13 +47,16 @@ def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
 @_with_limits
 def serve(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
-    other: Annotated[Path | None, typer.Argument(metavar="RUN2", help="a second run of the same task, to see side by side")] = None,
-    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 is every one this machine has")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes any that is free")] = 8000,
-    allowed_host: Annotated[list[str] | None, typer.Option(help="a further name this server may be called by; may be repeated")] = None,
+    other: Annotated[Path | None, typer.Argument(metavar="RUN2", help="a second run of the same task, to compare")] = None,
+    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0: all of this machine")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0: any free port")] = 8000,
+    allowed_host: Annotated[list[str] | None, typer.Option(help="another host name of this server; may be repeated")] = None,
     **limits: float,
 ) -> None:
-    """Serve a page with typed input and a JSON API, for this machine; SIGTERM or Ctrl-C ends it, exit code 0."""
+    """Serve a page and a JSON API on this machine.
+
+    SIGTERM or Ctrl-C stops the server with exit code 0.
+    """
     _serve([run] if other is None else [run, other], host, port, allowed_host or [], Limits(**limits))  # pyright: ignore[reportArgumentType]
 
 

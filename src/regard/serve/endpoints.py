@@ -100,7 +100,7 @@ class Endpoint:
         items = self._task.items(body)
         if self._looks:
             if not has_attention(self._models[number]):
-                raise HTTPError(422, f"model: {name} has no attention to look at")
+                raise HTTPError(422, f"model: {name} has no attention to show")
             items = list(filter(self._task.has_content, items))
         return DecodingRequest(number, decoding), items
 
@@ -152,9 +152,9 @@ def body_schema(models: Sequence[ServedModel[Any]], fields: dict[str, Schema], l
     model = {"type": "integer", "minimum": 0, "maximum": len(models) - 1, "default": 0, "description": f"which run: {names}"}
     properties: dict[str, Schema] = {**fields, "model": model}
     if searches:
-        kept = {"type": "integer", "minimum": 1, "maximum": limits.max_beam, "description": "hypotheses kept; 1 is greedy search"}
-        alpha = {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha of ((5 + length) / 6) ** alpha"}
-        most = {"type": "integer", "minimum": 1, "maximum": limits.max_output, "description": "tokens generated at most"}
+        kept = {"type": "integer", "minimum": 1, "maximum": limits.max_beam, "description": "beam width; 1 is greedy decoding"}
+        alpha = {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha: scores are divided by ((5 + length) / 6) ** alpha"}
+        most = {"type": "integer", "minimum": 1, "maximum": limits.max_output, "description": "max number of generated tokens"}
         properties |= dict(zip(DECODING_FIELDS, (kept, alpha, most), strict=True))
     return {"type": "object", "properties": properties, "required": [*fields], "additionalProperties": False}
 

@@ -94,7 +94,7 @@ class RequestMiddleware:
             except Exception as error:
                 exchange.error = str(error) if isinstance(error, ModelFailed) else describe_error(error)
                 if not exchange.status:
-                    failed = HTTPError(503, "this could not be done; the server's log says why, under this request_id")
+                    failed = HTTPError(503, "the request failed; the server log has the reason under this request_id")
                     await _refusal(failed, exchange)(scope, receive, answer)
         finally:
             exchange.status = exchange.status or 499  # cancelled

@@ -215,7 +215,7 @@ def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     workers = [open_any(folder) for folder in folders]
     for folder, worker in zip(folders, workers, strict=True):
         if isinstance(worker, Captioner) and isinstance(worker.run.config.model.encoder, FeaturesConfig):
-            raise ConfigError(f"{folder}: reads features computed beforehand; an image that is sent has none")
+            raise ConfigError(f"{folder}: reads precomputed features; an uploaded image has none")
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

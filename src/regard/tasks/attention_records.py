@@ -86,7 +86,7 @@ def translation_records(
     """
     translator = Translator.open(folder)
     if not translator.run.config.model.attends:
-        raise ConfigError(f"{folder}: this model has no attention to look at")
+        raise ConfigError(f"{folder}: this model has no attention to show")
     if target is not None:
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
@@ -101,7 +101,7 @@ def translation_records(
         found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
     records = [record for record in found if record is not None]
     if not records:
-        raise DataError("nothing to look at: the input holds no text")
+        raise DataError("no attention to show: the input holds no text")
     return records
 
 

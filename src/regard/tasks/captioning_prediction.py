@@ -135,7 +135,7 @@ class Captioner(Predictor[CaptionRun]):
     ) -> Iterator[Caption]:
         """Caption any number of images in constant memory, a batch at a time; see `caption`."""
         if isinstance(self.run.config.model.encoder, FeaturesConfig):
-            raise ConfigError(f"{self.run.folder}: reads features computed beforehand, not images; give it a file of features")
+            raise ConfigError(f"{self.run.folder}: reads precomputed features, not images; give it a feature file")
         decoding = decoding or self.run.config.decoding
         waiting = iter(images)
         while chunk := list(islice(waiting, decoding.batch_size)):
@@ -209,7 +209,7 @@ class Captioner(Predictor[CaptionRun]):
             ConfigError: the run reads features, not images.
         """
         if isinstance(self.run.config.model.encoder, FeaturesConfig):
-            raise ConfigError(f"{self.run.folder}: reads features computed beforehand; there is no image to draw over")
+            raise ConfigError(f"{self.run.folder}: reads precomputed features; there is no image to draw over")
         how = build_preprocessing(self.run.config.image)
         pixels = how.pixels(image)
         picture = how.normalize(pixels).unsqueeze(0)
@@ -224,7 +224,7 @@ class Captioner(Predictor[CaptionRun]):
             ids = ids[: self.run.config.data.max_length]
             rows = len(ids) + 1
             if not ids:
-                raise DataError("nothing to look at: the caption holds no words")
+                raise DataError("no attention to show: the caption holds no words")
         cells = _drawn_over(self.run.model.grid, pixels)
         return replace(self._record(cells, picture, ids, rows, found), title=str(image))
 

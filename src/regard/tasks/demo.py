@@ -56,7 +56,7 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
     config = demo_config(folder / "data")
     result = train_translation(config, folder / "run")
     if result.interrupted:
-        error = TrainingError("interrupted; the same command goes on from here")
+        error = TrainingError("interrupted; the same command resumes it")
         error.exit_code = 128 + result.interrupted
         raise error
     translator = Translator.open(folder / "run")

@@ -136,7 +136,7 @@ def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, p
     seen = []
     for ids, answer in zip(usable, predict_labels(run, usable, need_weights=True, poll=poll), strict=True):
         if answer.weights is None:
-            raise DataError(f"{run.folder}: this model has no attention to be faithful to (model.pooling {run.config.model.pooling})")
+            raise DataError(f"{run.folder}: this model has no attention to measure (model.pooling {run.config.model.pooling})")
         sums = {(side, at): float(w) for side, part in enumerate(answer.weights) for at, w in enumerate(part.sum(0))}
         order = sorted(sums, key=lambda place: (-sums[place], place))
         label = int(answer.probabilities.argmax())

@@ -106,7 +106,7 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
         return config
     run = Path(start.run)
     if run.resolve() == folder.resolve():
-        raise ConfigError(f"{folder}: named by --from and by --out; a run that goes on from another needs a folder of its own")
+        raise ConfigError(f"{folder}: named by both --from and --out; the new run needs its own folder")
     if (folder / CONFIG).exists():
         known = read_config(folder, type(config)).start
         if known is None or start.weights not in (None, known.weights):
@@ -122,7 +122,7 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
     ]
     if unlike:
         raise ConfigError(
-            f"--from {run}: a run that goes on from it keeps its model and vocabulary ({listed(unlike, most=5)}); of the model's settings "
+            f"--from {run}: --from keeps the model and vocabulary ({listed(unlike, most=5)}); of the model's settings "
             f"{listed(MAY_CHANGE[:6])} and the like may change"
         )
     found = file_sha256(weights_file(run))

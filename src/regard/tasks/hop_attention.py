@@ -182,8 +182,8 @@ def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list
     found = [record for record in records if record is not None]
     if not found:
         if any(item.label for item in labellings):
-            raise DataError(f"{run.folder}: this model has no attention to look at (model.pooling {run.config.model.pooling})")
-        raise DataError("nothing to look at: the input holds no text")
+            raise DataError(f"{run.folder}: this model has no attention to show (model.pooling {run.config.model.pooling})")
+        raise DataError("no attention to show: the input holds no text")
     return found
 
 

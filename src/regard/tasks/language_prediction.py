@@ -285,7 +285,7 @@ def language_records(folder: str | Path, lines: Sequence[str]) -> list[Attention
     model = LanguageModel.open(folder)
     records = [record for record in map(model.record, lines) if record is not None]
     if not model.run.model.attends:
-        raise ConfigError(f"{folder}: this model has no attention to look at")
+        raise ConfigError(f"{folder}: this model has no attention to show")
     if not records:
-        raise DataError("nothing to look at: the input holds no lines")
+        raise DataError("no attention to show: the input holds no lines")
     return records

@@ -415,7 +415,7 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
         from regard.tasks.fine_tuning import resume_advice  # which itself reads runs
 
         command = resume_advice(old, config, folder)
-        going_on = f"; to go on from what it has learned: {command}" if command else ""
+        going_on = f"; to fine-tune it: {command}" if command else ""
         raise ConfigError(f"{folder} holds a run with other settings ({'; '.join(changed)}); choose another --out{going_on}")
 
 

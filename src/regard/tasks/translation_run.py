@@ -103,7 +103,9 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
             found = _vocabulary_files(other)[side]
             # Read, not compared by the byte: another release of the library may write the same in another order.
             if parse_json(own.read_bytes()) != parse_json(found.read_bytes()):
-                raise ConfigError(f"{other.folder}: its {side} vocabulary is another than that of {first.folder}; their outputs do not mix")
+                raise ConfigError(
+                    f"{other.folder}: its {side} vocabulary differs from that of {first.folder}; an ensemble needs equal vocabularies"
+                )
     data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
     return first._replace(
         config=first.config.model_copy(update={"data": data}), model=Ensemble([run.model for run in (first, *others)]).eval()

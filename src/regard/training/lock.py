@@ -171,7 +171,7 @@ def _holder(path: Path) -> dict[str, object]:
 def _in_use(folder: Path, holder: dict[str, object]) -> TrainingError:
     pid, host = holder.get("pid"), holder.get("host")
     who = f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) and host.isprintable() else ""
-    return TrainingError(f"{folder}: another process is at work in this folder{who}; wait until it ends, or choose another --out")
+    return TrainingError(f"{folder}: another process uses this folder{who}; wait until it ends, or choose another --out")
 
 
 def _forget() -> None:

@@ -79,7 +79,7 @@ async function answerOf(about, model) {
   }
   const values = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(`${response.status}: ${typeof values.error === "string" ? values.error : response.statusText || "the server refused"}`);
-  if (!Array.isArray(values.records) || !values.records.length) throw new Error("The answer holds nothing to look at.");
+  if (!Array.isArray(values.records) || !values.records.length) throw new Error("The response holds no attention to show.");
   return values.records;
 }
 
