@@ -19,7 +19,7 @@ SEARCH = "[table](docs/performance.md#beam-search)"
 
 
 def rows() -> list[list[str]]:
-    """Return what the table holds: the work, beside what, how many times as fast, where the figures are."""
+    """Return the rows: the task, the other toolkit or method, the speed-up, the link to the evidence."""
 
     def recurrent(what: str, peer: str) -> str:
         return value("rnn_speed", (what, "additive"), f"over {peer}").split()[0]
@@ -35,20 +35,20 @@ def rows() -> list[list[str]]:
     workers = (native, f"{native}, two workers")
     return [
         ["training a recurrent model with additive attention", "JoeyNMT, eole", recurrent_peers, RECURRENT],
-        ["its beam search", "JoeyNMT", recurrent(beam_size, "joeynmt"), RECURRENT],
+        ["beam search with it", "JoeyNMT", recurrent(beam_size, "joeynmt"), RECURRENT],
         ["training a Transformer", "eole, Hugging Face", transformer(training, "eole float32", "Hugging Face float32"), TRANSFORMER],
-        ["its beam search", "CTranslate2 with one worker, with two", transformer(beam_size, *workers), TRANSFORMER],
-        ["its beam search", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
-        ["its greedy search", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
-        ["attention to areas of up to 5 items, backward, too", "the areas written out", f"{area('materialised / cpu'):.1f}", AREAS],
-        ["the same", "ordinary attention (PyTorch's)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
+        ["beam search with it", "CTranslate2 with one worker, with two", transformer(beam_size, *workers), TRANSFORMER],
+        ["beam search with it", "Hugging Face", transformer(beam_size, "Hugging Face float32"), TRANSFORMER],
+        ["greedy decoding with it", "CTranslate2 with one worker, with two", transformer(greedy, *workers), TRANSFORMER],
+        ["area attention, areas of up to 5, forward and backward", "materialized areas", f"{area('materialised / cpu'):.1f}", AREAS],
+        ["the same", "standard attention (PyTorch)", f"{1 / area('cpu / SDPA'):.1f}", AREAS],
         [
-            "an update of a Transformer with areas",
-            "the same without areas",
+            "training step of a Transformer with areas",
+            "without areas",
             f"{1 / value('area_step', 'areas, Eq. 3 and 4', 'ratio'):.2f}",
             STEP,
         ],
-        ["its beam search", "the same without areas", f"{1 / value('area_search', 'areas, Eq. 3 and 4', 'ratio'):.2f}", SEARCH],
+        ["beam search with it", "without areas", f"{1 / value('area_search', 'areas, Eq. 3 and 4', 'ratio'):.2f}", SEARCH],
     ]
 
 
@@ -56,9 +56,9 @@ def main() -> None:
     arguments = options(__doc__, out=RESULTS / "at_a_glance.json").parse_args()
     note = (
         "`python benchmarks/at_a_glance.py`: medians of pairs in one run on a 2-core processor, float32; below 1 the other is faster. "
-        "Every figure is looked up in the table that its last column names, where the machine, the versions and the spread stand."
+        "The linked tables give machine, versions and spread."
     )
-    write(arguments.out, ["what", "beside", "times as fast", "from"], rows(), note)
+    write(arguments.out, ["task", "compared with", "speed-up", "evidence"], rows(), note)
 
 
 if __name__ == "__main__":

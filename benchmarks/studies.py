@@ -4,11 +4,11 @@
     python benchmarks/studies.py --runs runs generated
     python benchmarks/fill_tables.py
 
-Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by the words of the source, and
+Writes docs/results/study_NAME.json for each name, study_NAME_length.json where a study has BLEU by source length in words, and
 study_findings.json: the verdict on each hypothesis of all studies whose results are there. Times and memory stay in the study's own report:
-they are of a machine that may have done other things. docs/results/studies/NAME keeps that report with the settings and the results of
-every run; its pages share one style sheet. From these, reports and tables are made again without a training, for instance with other
-published figures:
+the machine may have run other programs. docs/results/studies/NAME keeps that report with the settings and the results of
+every run; its pages share one style sheet. This rewrites reports and tables without training, for instance with other published
+figures:
 
     python benchmarks/studies.py --kept generated
 
@@ -32,7 +32,7 @@ from regard.study.findings import POWER, p_text
 from regard.study.report_files import write_style
 
 STYLE = "report.css"
-LEFT_OUT = ("p", "s an update", "tokens/s", "MiB", "lines/s")
+LEFT_OUT = ("p", "s per update", "tokens/s", "MiB", "lines/s")
 
 
 def tables(name: str, reports: Path, out: Path) -> None:
@@ -48,9 +48,9 @@ def tables(name: str, reports: Path, out: Path) -> None:
     missing = f" Not done: {', '.join(report['missing'])}." if report["missing"] else ""
     note = (
         f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; interval and p over seeds and "
-        f"test items, or over items alone where the row says so; p corrected for all comparisons of the table (Holm).{missing} "
-        f"{versions()}. With times, memory, speeds and commands: the "
-        f"[report](results/studies/{name}/report.md); with learning curves, too: the [page](results/studies/{name}/report.html)."
+        f"test items, or over items alone where marked; p corrected for all comparisons of the table (Holm).{missing} "
+        f"{versions()}. The [report](results/studies/{name}/report.md) adds times, memory, speeds and commands, the "
+        f"[page](results/studies/{name}/report.html) learning curves."
     )
     shown = [[row[number] for number in kept] for row in rows]
     write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
@@ -60,7 +60,7 @@ def tables(name: str, reports: Path, out: Path) -> None:
             [named[0], named[1], *(round(row["by_length"][words], 1) if words in row["by_length"] else None for words in ranges)]
             for named, row in zip(rows, report["rows"], strict=True)
         ]
-        note = "BLEU by the words of the source, mean over the runs."
+        note = "BLEU by source length in words, mean over the runs."
         write(out / f"study_{name}_length.json", ["data", "variant", *ranges], lengths, note)
 
 
@@ -104,10 +104,10 @@ def write_findings(out: Path) -> None:
             row = [path.stem.removeprefix("study_"), found["says"], found["data"], found["published"], gain, interval, corrected]
             rows.append([*row, found["over"], found["runs"], needed, found["verdict"]])
     note = (
-        "`python benchmarks/studies.py`. Gain: of the variant said to be better, in the study's main score, with its 95 % interval. p: "
-        "corrected for all hypotheses of the study (Holm). Over: what interval and p are about; one seed says nothing about seeds. Below "
-        "0.05 a verdict needs three seeds to say that something holds; one or two seeds suggest it. Seeds needed: of each variant, to find "
-        f"such a gain with a power of {POWER:.0%}, if seeds spread as these do."
+        "`python benchmarks/studies.py`. Gain: of the variant that the hypothesis calls better, in the study's main score. p: corrected "
+        "for all hypotheses of the study (Holm). Over: what interval and p cover; one seed says nothing about seeds. Below 0.05, three "
+        "seeds *hold*, one or two *suggest*. Seeds needed: of each variant, to find such a gain with a power of "
+        f"{POWER:.0%}, if seeds spread as these do."
     )
     columns = ["study", "hypothesis", "data", "published gain", "measured gain", "95 % interval", "p, corrected", "over", "seeds"]
     columns += ["seeds needed", "verdict"]

@@ -92,7 +92,7 @@ def recurrent_translation() -> list[list[str]]:
     bahdanau = lead("multi30k", additive, ["no attention (fixed context)", general], "BLEU")
     concat, dot, fed = (f"global ({name}" for name in ("concat), input feeding", "dot)", "dot), input feeding"))
     score = lead("study_luong2015", concat, [dot, fed, "global (general), input feeding", "global (location)"], "BLEU")
-    interval, shown = unshown("li2018_lstm", "areas are better than items", "multi30k")
+    interval, shown = unshown("li2018_lstm", "areas are better than single positions", "multi30k")
     return [
         [
             "translation, recurrent",
@@ -117,7 +117,8 @@ def recurrent_translation() -> list[list[str]]:
 
 def transformer_translation() -> list[list[str]]:
     """Return the rows on Transformers that translate."""
-    table, means, learned = "multi30k_transformer", "areas are better than items", "areas with learned keys are better than items"
+    table, means = "multi30k_transformer", "areas are better than single positions"
+    learned = "area features (Eq. 9) are better than single positions"
     for hypothesis in (means, learned):
         for data in ("multi30k", "multi30k_fr"):
             evidence("li2018_translation", hypothesis, data, NOT_SHOWN)
@@ -169,8 +170,8 @@ def captions() -> list[list[str]]:
     lead("scenes", soft, [hard, areas, "Transformer, areas of 2 x 2"], "pointing")
     lead("scenes_why", "as in the table above", ["attends before reading the last word, as published"], "pointing")
     better = lead("flickr8k", "Transformer", [soft, "Transformer, areas of 3 x 3"], "CIDEr-D")
-    for size in ("2 x 2", "3 x 3", "3 x 3 with learned keys"):
-        evidence("li2018_captions", f"areas of {size} are better than cells", "flickr8k", NOT_SHOWN + REFUTED)
+    for areas_of in ("areas of 2 x 2", "areas of 3 x 3", "area features (Eq. 9) of 3 x 3"):
+        evidence("li2018_captions", f"{areas_of} are better than cells", "flickr8k", NOT_SHOWN + REFUTED)
     over_hard = lead("study_xu2015", "soft", ["hard"], "BLEU-4")
     shown = evidence("xu2015", "hard attention is better than soft", "flickr8k", REFUTED)
     return [

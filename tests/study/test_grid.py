@@ -96,7 +96,7 @@ def test_the_report_tells_every_run(finished: tuple[StudyConfig, Path]) -> None:
         assert (additive.figures[name] or 0) > 0, name
     assert none.figures["entropy"] is None
     assert list(additive.by_length) == ["0-8", "9-11"]
-    assert "BLEU by the words of the source" in markdown(report)
+    assert "BLEU by source length in words" in markdown(report)
     assert additive.ranks == []
     assert "AER" in additive.scores
     assert "AER" not in none.scores

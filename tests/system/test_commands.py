@@ -137,7 +137,7 @@ def test_several_runs_are_measured_as_one(call, runs):
 def test_runs_that_do_not_mix_are_named(call, runs):
     answer = call("translate", runs / "bpe", "--ensemble", runs / "character", stdin=b"a\n")
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, b"", 1)
-    assert f"{runs / 'character'}: its source vocabulary is another than that of {runs / 'bpe'}" in answer.err
+    assert f"{runs / 'character'}: its source vocabulary differs from that of {runs / 'bpe'}" in answer.err
 
 
 def test_an_unknown_word_becomes_the_source_word_attended_to(call, runs):

@@ -198,7 +198,7 @@ def test_how_a_model_trains_may_change(tmp_path: Path) -> None:
 
 def test_a_run_cannot_go_on_from_itself_or_from_nothing_or_from_another_task(tmp_path: Path) -> None:
     run = first(tmp_path, "translation")
-    with pytest.raises(ConfigError, match="named by --from and by --out"):
+    with pytest.raises(ConfigError, match="named by both --from and --out"):
         train_translation(going_on(run, "translation"), tmp_path / "x" / ".." / "run")
     with pytest.raises(CheckpointError, match="no-such: no such run folder"):
         going_on(tmp_path / "no-such", "translation")

@@ -169,7 +169,7 @@ def test_the_same_thread_may_take_it_again_and_another_may_not(tmp_path: Path) -
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
-    assert "another process is at work" in told[0]
+    assert "another process uses" in told[0]
     assert not (tmp_path / "run").exists()
     other()
     assert told[1] == "taken"

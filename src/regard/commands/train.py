@@ -31,7 +31,7 @@ LABELLED = {
 }
 COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
     "captioning": (
-        "Train a model that describes images.",
+        "Train an image captioning model.",
         {
             "captions": "captions: Karpathy or COCO JSON, Flickr8k.token.txt, or image<TAB>caption",
             "images": "folder or tar of the images; default: the folder of the captions",
@@ -42,10 +42,10 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
             "features": "precomputed features of all images (model.encoder.type=features)",
         },
     ),
-    "classification": ("Train a model that labels sentences.", LABELLED),
-    "entailment": ("Train a model that labels pairs of a premise and a hypothesis.", LABELLED),
+    "classification": ("Train a sentence classifier.", LABELLED),
+    "entailment": ("Train a classifier of premise and hypothesis.", LABELLED),
     "translation": (
-        "Train a model that translates sentences.",
+        "Train a translation model.",
         {
             "source": "training sources, one per line (may be .gz), or a .jsonl or .tsv file of pairs",
             "target": "training targets, line by line with the sources",
@@ -54,7 +54,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "lm": (
-        "Train a model that tells how likely a text is, and continues it.",
+        "Train a language model.",
         {"text": "training text (may be .gz)", "valid_text": "validation text; default: hold out the last lines"},
     ),
 }

@@ -113,7 +113,7 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
     """
-    columns = ["data", "variant", "parameters", "tokens an update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
+    columns = ["data", "variant", "parameters", "tokens per update", "updates", "PFLOP", *(f"hours, {rate.machine}" for rate in RATES)]
     rows, first = [], dict[tuple[str, str], StudyCell]()
     for cell in study_cells(study):
         first.setdefault((cell.data, cell.variant), cell)
@@ -122,7 +122,7 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
         row = [study.data[cell.data].title or cell.data, study.variants[cell.variant].title or cell.variant, f"{work.parameters:,}"]
         row.append(f"{work.tokens:,}")
         if work.updates is None:
-            row += ["by epochs", f"{work.flops / 1e15:.3g} an update", *(f"{work.seconds(rate):.3g} s an update" for rate in RATES)]
+            row += ["by epochs", f"{work.flops / 1e15:.3g} per update", *(f"{work.seconds(rate):.3g} s per update" for rate in RATES)]
         else:
             row += [f"{work.updates:,}", f"{work.updates * work.flops / 1e15:,.0f}"]
             row += [f"{work.updates * work.seconds(rate) / 3600:,.1f}" for rate in RATES]

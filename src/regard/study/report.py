@@ -34,7 +34,7 @@ class Row(NamedTuple):
         scores: means of all scores, by name.
         areas: share of the attention on areas of each size, mean over the runs.
         ranks: for each run the test rank of the checkpoint that validation would choose, and of how many.
-        by_length: translations: mean BLEU by the words of the source.
+        by_length: translations: mean BLEU by source length in words.
         published: a figure to stand beside ours.
         command: that trains the first run.
     """

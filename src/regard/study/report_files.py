@@ -49,7 +49,7 @@ def table(report: Report) -> tuple[list[str], list[list[str]]]:
         "updates",
     ]
     head += [
-        "s an update",
+        "s per update",
         "tokens/s",
         "MiB",
         "lines/s",
@@ -89,7 +89,7 @@ def _p_value(value: float | None, over: str | None) -> str:
 
 
 def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return BLEU by the words of the source as columns and rows; None where nothing is known of it."""
+    """Return BLEU by source length in words as columns and rows; None if the runs have none."""
     ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
     if not ranges:
         return None
@@ -142,20 +142,20 @@ def markdown(report: Report) -> str:
         lines += [study.source, ""]
     lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
     if (lengths := by_length(report)) is not None:
-        lines += ["BLEU by the words of the source:", "", *_as_markdown(*lengths), ""]
+        lines += ["BLEU by source length in words:", "", *_as_markdown(*lengths), ""]
     if (found := findings(report)) is not None:
         lines += ["Hypotheses:", "", *(f"- {line}" for line in conclusions(report)), "", *_as_markdown(*found), "", VERDICTS, ""]
-    lines += ["Each row's first run:", "", "```console"]
+    lines += ["Command of the first run of each row:", "", "```console"]
     lines += [row.command for row in report.rows]
     return "\n".join([*lines, "```", ""])
 
 
 VERDICTS = (
-    f"The gain is that of the variant said to be better. With a p-value below {LEVEL}, corrected for all hypotheses of the study, the "
-    f'verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with fewer. From two '
-    "seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another training may "
-    'differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do. "no verdict": the scores of the test '
-    "items are missing, and the interval is over seeds alone."
+    f"The gain is that of the variant that the hypothesis calls better. With a p-value below {LEVEL}, corrected for all hypotheses of "
+    f'the study, the verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with '
+    "fewer. From two seeds on, interval and p-value are over seeds and test items. With one seed they are over test items alone: another "
+    "training may differ by more. Seeds needed: of each variant, to find such a gain if seeds spread as these do. "
+    '"no verdict": the scores of the test items are missing, and the interval is over seeds alone.'
 )
 
 
@@ -164,16 +164,16 @@ def _notes(report: Report) -> list[str]:
     direction = "lower is better" if report.metric in LOWER else "higher is better"
     notes = [
         f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
-        "means on the seeds that both have, with its interval and p-value over seeds and test items (a mixed model), or over what is named "
-        "in brackets; corrected: for all comparisons of the table (Holm).",
+        "means over the seeds that both have. Its interval and p-value are over seeds and test items (a mixed model), or over what the "
+        "brackets name; corrected: for all comparisons of the table (Holm).",
         "",
-        "Medians over the runs: parameters, updates, seconds an update, training tokens a second, largest memory of the training process, "
-        "test lines a second. Entropy and the mass on areas: of the attention on the first test examples.",
+        "Medians over the runs: parameters, updates, seconds per update, training tokens per second, peak memory of the training process, "
+        "test lines per second. Entropy and mass on areas: of the attention on the first test examples.",
     ]
     if any(row.ranks for row in report.rows):
         notes += [
             "",
-            "Chosen by validation: the rank on the test set of the checkpoint with the best validation score, among all, run by run.",
+            "Chosen by validation: for each run, the rank on the test set of the checkpoint with the best validation score.",
         ]
     if report.missing:
         notes += ["", f"Not done: {'; '.join(f'{name} ({why})' if why else name for name, why in report.missing.items())}."]
@@ -249,7 +249,7 @@ def page(report: Report, *, style: str | None = None) -> str:
     parts.append(_as_html(columns, rows))
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
     if (lengths := by_length(report)) is not None:
-        parts += ["<h2>BLEU by the words of the source</h2>", _as_html(*lengths)]
+        parts += ["<h2>BLEU by source length in words</h2>", _as_html(*lengths)]
     if (found := findings(report)) is not None:
         lines = "".join(f"<li>{escape(line)}</li>" for line in conclusions(report))
         parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]
