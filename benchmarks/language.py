@@ -109,7 +109,7 @@ def main() -> None:
     note = (
         "`python benchmarks/language.py`: median [lowest, highest] over the seeds, on the test text; each set has a BPE vocabulary of "
         "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
-        "Running: the state is carried from line to line; separate: each line starts with an empty state. "
+        "Continuous: the state is carried from line to line; separate: each line starts with an empty state. "
         f"{machine()}."
     )
     # All models of a seed before the next seed, so that whatever stops it, what is there can be compared.

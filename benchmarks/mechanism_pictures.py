@@ -134,19 +134,22 @@ def predictive() -> Tensor:
 def hard() -> Picture:
     soft = look(Attention(DotScore(scaled=True)))
     chosen = HardChoice("sample").eval()(soft.unsqueeze(0), torch.Generator().manual_seed(5)).weights[0]
-    panels = [aligned(soft, "the distribution"), aligned(chosen, "one place drawn from each row")]
-    return Picture("seven rows of weights, and the one source word that was drawn from each", panels)
+    panels = [aligned(soft, "the distribution"), aligned(chosen, "one position sampled per row")]
+    return Picture("seven rows of weights, and the one source word sampled from each", panels)
 
 
 def masks(name: str) -> Picture:
     allowed: dict[str, Tensor]
     if name == "causal mask":
-        allowed, what = {"mask": ops.causal_mask(SIZE, SIZE)[None]}, "each word looks at itself and what stands before it"
+        allowed, what = {"mask": ops.causal_mask(SIZE, SIZE)[None]}, "each word attends to itself and the words before it"
     elif name == "length mask":
-        allowed, what = {"key_mask": ops.length_mask(torch.tensor([6]), SIZE)}, "all look at the first six words only, the rest is padding"
+        allowed, what = (
+            {"key_mask": ops.length_mask(torch.tensor([6]), SIZE)},
+            "all attend to the first six words only, the rest is padding",
+        )
     else:
         blocks = torch.tensor([[0, 0, 0, 1, 1, 1, 2, 2, 2]])
-        allowed, what = {"mask": ops.block_mask(blocks, blocks)}, "words look at words of their own block, three blocks of three"
+        allowed, what = {"mask": ops.block_mask(blocks, blocks)}, "words attend to words of their own block, three blocks of three"
     weights = matrix(Attention(DotScore(scaled=True))(STATES, STATES, STATES, **allowed, need_weights=True))
     return Picture(f"nine source words over themselves: {what}", [over_source(weights)])
 
@@ -156,7 +159,7 @@ def orders(name: str) -> Picture:
     attention = Attention(DotScore(scaled=True))
     before = torch.cat([torch.zeros_like(QUERY[:, :1]), QUERY[:, :-1]], 1)
     if name == "attend before the cell":
-        weights, what = matrix(attention(before, KEY, KEY, need_weights=True)), "with the state before it: one step behind, until trained"
+        weights, what = matrix(attention(before, KEY, KEY, need_weights=True)), "with the previous state: one step behind, until trained"
     elif name == "attend after the cell":
         weights, what = look(attention), "with its own state"
     else:
@@ -167,15 +170,15 @@ def orders(name: str) -> Picture:
             feed = torch.tanh(output.context + step)  # h~
         weights, what = (
             torch.cat(rows),
-            "with its own state and the last attentional state: a little weight stays where the last word looked",
+            "with its own state and the last attentional state: a little weight stays where the last word attended",
         )
-    return Picture(f"seven target words over nine source words, each asking {what}", [aligned(weights)])
+    return Picture(f"seven target words over nine source words, each attending {what}", [aligned(weights)])
 
 
 def none() -> Picture:
     weights = torch.zeros(len(TARGET), SIZE)
     weights[:, [0, -1]] = 0.5
-    what = "where the fixed context comes from, in place of weights: the states at the two ends, the same for all seven target words"
+    what = "origin of the fixed context, instead of weights: the states at the two ends, the same for all seven target words"
     return Picture(what, [aligned(weights)])
 
 
@@ -190,7 +193,7 @@ def heads(areas: Areas | None = None) -> tuple[MultiHeadAttention, Tensor]:
 
 def multihead(areas: Areas | None = None) -> Picture:
     weights = heads(areas)[1]
-    kind = "runs of up to two words" if areas else "one word"
+    kind = "areas of up to two words" if areas else "one word"
     panels = [aligned(weights[0], "head 1"), aligned(weights[1], "head 2")]
     return Picture(f"two heads over {kind}: the first finds the words meant, the second the words before them", panels)
 
@@ -198,7 +201,7 @@ def multihead(areas: Areas | None = None) -> Picture:
 def self_attention() -> Picture:
     attention, _ = heads()
     weights = matrix(attention(STATES, STATES, STATES, need_weights=True))
-    what = "nine source words over themselves in two heads: the first finds the word itself and its like, the second the word before"
+    what = "nine source words over themselves in two heads: the first finds the word itself and similar words, the second the word before"
     return Picture(what, [over_source(weights[0], "head 1"), over_source(weights[1], "head 2")])
 
 
@@ -208,7 +211,7 @@ def structured() -> Picture:
     kinds = torch.tensor([[0, 0, 0, 0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0.6, 1, 0, 0.9, 0.6, 0]])
     attention.second.weight.data = 6.0 * kinds
     weights = matrix(attention(KEY, need_weights=True))
-    what = "three hops over nine words: the first at nouns, the second at verbs, the third at the rest"
+    what = "three hops over nine words: the first on nouns, the second on verbs, the third on the rest"
     return Picture(what, [Panel("", ["hop 1", "hop 2", "hop 3"], SOURCE, weights)])
 
 
@@ -219,7 +222,7 @@ def key_value(parts: int) -> Picture:
     attention.query.weight.data = 0.5 * ONE
     attention.vector.data.fill_(3.0)
     weights = matrix(attention(KEY.repeat(1, 1, parts), need_weights=True))
-    what = "nine source words over the four words before each: the first sees nothing, nouns and verbs get the most"
+    what = "nine source words over the four words before each: the first attends to nothing, nouns and verbs get the most weight"
     return Picture(what, [over_source(weights)])
 
 
@@ -242,7 +245,7 @@ def area_features() -> Picture:
     settings.output.weight.data = ONE.clone()
     settings.width.data = torch.tensor([0.0, 0.1]).unsqueeze(1).expand(2, SIZE - SIZE // 2).clone()
     settings.height.data.zero_()
-    return areas(settings, "their keys made of mean, deviation and width")
+    return areas(settings, "their keys computed from mean, deviation and width")
 
 
 def grid() -> Picture:
@@ -253,19 +256,19 @@ def grid() -> Picture:
     image, words = image.view(1, 25, -1), 9.0 * torch.eye(len(things)).unsqueeze(0)
     names = ["1", "2", "3", "4", "5"]
     panels = []
-    for heading, largest in (("single items", (1, 1)), ("areas of up to 2 x 3", (2, 3))):
+    for heading, largest in (("single cells", (1, 1)), ("areas of up to 2 x 3", (2, 3))):
         attention = Attention(DotScore(), areas=Areas(largest, (5, 5)))
         weights = matrix(attention(words, image, image, need_weights=True)).view(-1, 5, 5)
         weights = weights / weights.sum((1, 2), keepdim=True)
         panels += [Panel(f"{word}: {heading}", names, names, part) for word, part in zip(things, weights, strict=True)]
-    what = "three words over a picture of five by five places, by single items and by rectangles: shares of each word's weight"
-    return Picture(f"{what}; by rectangles the middle of a thing gains, for more of them hold it", panels)
+    what = "three words over an image of 5 x 5 cells, by single cells and by rectangles: shares of each word's weight"
+    return Picture(f"{what}; with rectangles the middle of an object gains, because more rectangles contain it", panels)
 
 
 def crossed() -> Picture:
     pair = CrossedAttention(Attention(DotScore(scaled=True)), Attention(DotScore(scaled=True)))
     left, right = pair(KEY, QUERY, need_weights=True)
-    panels = [aligned(matrix(left), "left: the target asks"), Panel("right: the source asks", SOURCE, TARGET, matrix(right))]
+    panels = [aligned(matrix(left), "left: target to source"), Panel("right: source to target", SOURCE, TARGET, matrix(right))]
     return Picture("both directions: seven target words over nine source words, and nine source words over seven target words", panels)
 
 
@@ -317,16 +320,18 @@ def _windows() -> Picture:
 DRAWN: dict[str, Callable[[], Picture]] = {
     "additive score": _score("additive score", "most weight on the words meant"),
     "concat score": _score("concat score", "the same as the additive score with the same weights"),
-    "dot score": _score("dot score", "sharp, for the scores are not scaled"),
-    "scaled dot score": _score("scaled dot score", "softer than the dot score by the root of the size"),
-    "general score": _score("general score", "with this W on the words before those meant"),
-    "location score": _score("location score", "by the query alone, and nothing on the last two words, which lie past the maximum"),
-    "cosine score": _score("cosine score", "the lengths of the vectors do not count"),
+    "dot score": _score("dot score", "sharp, because the scores are not scaled"),
+    "scaled dot score": _score("scaled dot score", "the dot score divided by the root of the size, so softer"),
+    "general score": _score("general score", "with this W, most weight on the words before those meant"),
+    "location score": _score("location score", "from the query alone; no weight on the last two words, past the max position"),
+    "cosine score": _score("cosine score", "independent of the lengths of the vectors"),
     "generic attention": _generic,
-    "whole source": _score("whole source", "every row adds up to one"),
+    "whole source": _score("whole source", "every row sums to one"),
     "hard attention": hard,
     "monotonic window": _windows,
-    "predictive window": lambda: Picture("seven target words over windows of five words around a predicted place", [aligned(predictive())]),
+    "predictive window": lambda: Picture(
+        "seven target words over windows of five words around a predicted position", [aligned(predictive())]
+    ),
     "length mask": lambda: masks("length mask"),
     "causal mask": lambda: masks("causal mask"),
     "block mask": lambda: masks("block mask"),
@@ -339,12 +344,12 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     "structured self-attention": structured,
     "key-value attention": lambda: key_value(2),
     "key-value-predict attention": lambda: key_value(3),
-    "area attention": lambda: areas(Areas(2), "a run of two words can be attended as one"),
+    "area attention": lambda: areas(Areas(2), "two adjacent words can be attended as one"),
     "area attention on a grid": grid,
     "multi-head area attention": lambda: multihead(Areas(2)),
     "area features": area_features,
-    "other area keys": lambda: areas(Areas(2, key_mode="max"), "their keys the largest features of their words (max)"),
-    "other area values": lambda: areas(Areas(2, value_mode="mean"), "their values means, so that the words' weights add up to one"),
+    "other area keys": lambda: areas(Areas(2, key_mode="max"), "their keys the max over the features of their words"),
+    "other area values": lambda: areas(Areas(2, value_mode="mean"), "their values means, so that the weights of the words sum to one"),
     "best areas": lambda: areas(Areas(2, top_k=3, temperature=0.5), "only the three best areas of each row, at half the temperature"),
     "crossed co-attention": crossed,
     "non-local co-attention": lambda: Picture(
@@ -352,7 +357,7 @@ DRAWN: dict[str, Callable[[], Picture]] = {
     ),
     "non-local gaussian": _nonlocal("gaussian", "a softmax of products of the states as they are"),
     "non-local embedded gaussian": _nonlocal("embedded_gaussian", "the same where both embeddings are the identity"),
-    "non-local dot": _nonlocal("dot", "products over their number, rows do not add up to one"),
+    "non-local dot": _nonlocal("dot", "products divided by their number, rows do not sum to one"),
     "non-local concat": _nonlocal("concat", "one part of the query plus one of the key, cut off at zero"),
 }
 
