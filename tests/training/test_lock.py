@@ -104,7 +104,7 @@ def test_the_refusal_names_the_folder_the_process_and_the_machine(tmp_path: Path
                 try:
                     tiny.run(Path(path))
                 except TrainingError as error:
-                    os._exit(0 if "in this folder; wait" in str(error) else 3)
+                    os._exit(0 if "uses this folder; wait" in str(error) else 3)
                 os._exit(4)
 
             assert in_child(still_refused) == 0
