@@ -113,14 +113,14 @@ def main() -> None:
     parser.add_argument("--ways", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    note = f"`python benchmarks/call_overhead.py`, processor time, the least of {ROUNDS} rounds; {machine()}."
+    note = f"`python benchmarks/call_overhead.py`, processor time, min of {ROUNDS} rounds; {machine()}."
     empty = ways()
     with_kernels = microseconds(operations())
     os.environ["REGARD_KERNELS"] = "torch"
-    table = Table(arguments.out, ["operation", "native µs", "plain PyTorch µs", "ratio"], note)
+    table = Table(arguments.out, ["operation", "native µs", "PyTorch µs", "ratio"], note)
     for name, plain in microseconds(operations()).items():
         table.add([name, with_kernels[name], plain, round(with_kernels[name] / plain, 2)])
-    table = Table(arguments.ways, ["an empty call by", "µs"], note)
+    table = Table(arguments.ways, ["empty call by", "µs"], note)
     for row in microseconds(empty).items():
         table.add(row)
 

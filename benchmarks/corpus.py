@@ -132,9 +132,9 @@ def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
         "text, MB": round(size / 1e6),
         "encoded, on disk, MB": round(tokens / 1e6),
         "first start: seconds to the first update": round(first, 1),
-        "first start: most memory, MB": round(most),
-        "started again: seconds to the next update": round(again, 1),
-        "started again: most memory, MB": round(most_again),
+        "first start: peak memory, MB": round(most),
+        "restart: seconds to the next update": round(again, 1),
+        "restart: peak memory, MB": round(most_again),
     }
 
 

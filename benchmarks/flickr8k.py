@@ -33,8 +33,8 @@ EXAMPLES = [("xu2015", "soft"), ("xu2015", "hard"), ("li2018_captions", "regular
 SHOWN = ("CIDEr-D", "BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L", "METEOR")
 VGG = "VGG, ImageNet, 14 x 14"
 INCEPTION = "Inception-ResNet, ImageNet"
-TRAINED_BY_XU = ["Flickr8k, 6,000 images", VGG, "not said; on COCO under 3 days of a Titan Black"]
-TRAINED_BY_LI = ["COCO, 82,000 images", INCEPTION, "time not said; 10 GPUs"]
+TRAINED_BY_XU = ["Flickr8k, 6,000 images", VGG, "not stated; on COCO under 3 days of a Titan Black"]
+TRAINED_BY_LI = ["COCO, 82,000 images", INCEPTION, "time not stated; 10 GPUs"]
 OUT_OF_DOMAIN = "Flickr 1K, out of domain"
 IN_DOMAIN = "COCO40, in domain"
 # Of the papers: source, model, training images, encoder, budget, test images; CIDEr, BLEU-1..4, ROUGE-L, METEOR times 100, None where
@@ -85,7 +85,7 @@ def write_examples(runs: Path, data: Path, out: Path) -> None:
         for number, image in enumerate(images)
     ]
     note = "`python benchmarks/flickr8k.py`: the first ten images of coco_mini by name, none left out; models trained on Flickr8k, beam 3."
-    write(out / "coco_mini.json", ["image of COCO", "a person says", *(MODELS[key] for key in EXAMPLES)], rows, note)
+    write(out / "coco_mini.json", ["COCO image", "reference", *(MODELS[key] for key in EXAMPLES)], rows, note)
 
 
 def meteor_of(run: Path, data: Path) -> float:
@@ -136,8 +136,8 @@ def main() -> None:
     note = (
         "`regard compare studies/xu2015.yaml`, `studies/li2018_captions.yaml` and `python benchmarks/flickr8k.py`: Flickr8k's 1,000 test "
         "images at 96 x 96, encoder from scratch, 12 x 12 cells that see 43 pixels each, beam 3, five references, scores times 100; one "
-        f"seed. A control is the same model trained with images shuffled between examples. Minutes of training beside other "
-        f"work, after the {encoder} of the encoder that all begin with; {machine()}."
+        f"seed. A control is the same model trained with images shuffled between examples. Minutes of training while "
+        f"other programs ran, after the {encoder} of the encoder that all models start from; {machine()}."
     )
     write(arguments.out / "flickr8k.json", columns, rows, note)
     columns = ["source", "model", "trained on", "encoder", "budget", "test images", "CIDEr", *SHOWN[1:]]

@@ -107,7 +107,7 @@ def main() -> None:
     arguments.runs.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, dict[str, Any]]] = read(arguments.out).get("runs", {})
     note = (
-        "`python benchmarks/language.py`: median [lowest, highest] over the seeds, on the test text; each set has a BPE vocabulary of "
+        "`python benchmarks/language.py`: median [min, max] over the seeds, on the test text; each set has a BPE vocabulary of "
         "5,000 entries. Perplexity is per BPE token, ends of lines included; bits per byte over the bytes in UTF-8, newlines included. "
         "Continuous: the state is carried from line to line; separate: each line starts with an empty state. "
         f"{machine()}."

@@ -2,7 +2,7 @@
 
     python benchmarks/plots.py
 
-- area-speed.svg: the time of area attention over its length, and over the largest area (area.json);
+- area-speed.svg: the time of area attention over its length, and over the max area (area.json);
 - length.svg: time and memory of a training step over the length of the sentences (length.json);
 - hops.svg: where hops overlap without and with the penalty, and words taken away (sentences_runs.json).
 """
@@ -51,9 +51,9 @@ def area_speed() -> Figure:
     curves(left, "length", {"area": 5})
     left.set_xscale("log", base=2)
     _ticks(left, sorted({each["case"]["length"] for each in results if each["case"]["area"] == 5}), "length, areas of up to 5")
-    left.set_ylabel("time over ordinary attention's")
+    left.set_ylabel("time / standard attention")
     curves(right, "area", {"length": 256})
-    _ticks(right, [2, 3, 5, 8], "largest area, length 256", rotation=0)
+    _ticks(right, [2, 3, 5, 8], "max area, length 256", rotation=0)
     left.legend(frameon=False, loc="center", bbox_to_anchor=(0.6, 0.44), ncols=1)
     return figure
 

@@ -129,9 +129,7 @@ def faithfulness_rows(found: dict[tuple[str, str, int], dict[str, Any]]) -> list
 def write_tables(out: Path, found: dict[tuple[str, str, int], dict[str, Any]]) -> None:
     """Write all tables of the runs there are."""
     made = "`python benchmarks/sentences.py`, trained on the sentence-level files alone, without pretrained vectors"
-    runs = (
-        "Median of the runs with different seeds, in brackets the lowest and the highest; the epoch is chosen on the validation examples."
-    )
+    runs = "Median of the runs with different seeds, in brackets min and max; the epoch is chosen on the validation examples."
     columns = ["data", "pooling", "accuracy", "macro-F1", "calibration error", "runs", "minutes per run"]
     beside = "Minutes are wall time on a machine that did other work, too"
     write(out / "sentences.json", columns, pooling_rows(found), f"{made}; test examples. {runs} {beside}; {machine()}.")

@@ -153,7 +153,7 @@ def test_damage_to_any_file_of_a_run_is_found(check: Checks, tmp_path: Path, lan
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     check: Checks, tmp_path: Path, language: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damage = Damage(check, "files of the newest checkpoint: the one before is used, and said", len(SAVED))
+    damage = Damage(check, "files of the last checkpoint: the previous one is used, with a message", len(SAVED))
     run = Path(shutil.copytree(language / "run", tmp_path / "run"))
     before, newest = list_checkpoints(run)[-2:]
 

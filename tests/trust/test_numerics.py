@@ -141,7 +141,9 @@ def obeys(call: Call, dtype: torch.dtype, arrange: Callable[[int, Tensor], Tenso
 @LONG
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_obeys_the_error_rule(check: Checks, name: str) -> None:
-    c = check("numerics", f"{name}: error rule in float32, bfloat16, float16; bad numbers where masked; odd strides", cases=2000, quick=6)
+    c = check(
+        "numerics", f"{name}: error rule in float32, bfloat16, float16; non-finite values where masked; odd strides", cases=2000, quick=6
+    )
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data)
@@ -189,7 +191,10 @@ def test_area_attention_obeys_the_error_rule(check: Checks, way: str) -> None:
     if way == "cpu" and native.library() is None:
         pytest.skip("not run: the native library is not built")
     c = check(
-        "numerics", f"area_attention by {way}: error rule, logits to 1e4, bad numbers where masked, strides, grids", cases=2000, quick=4
+        "numerics",
+        f"area_attention by {way}: error rule, logits to 1e4, non-finite values where masked, strides, grids",
+        cases=2000,
+        quick=4,
     )
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
@@ -295,7 +300,7 @@ def test_the_selection_of_hypotheses_is_that_of_torch(check: Checks, monkeypatch
 
 @LONG
 def test_masks_and_choices_are_those_of_a_loop(check: Checks) -> None:
-    c = check("numerics", "masks and choices: what a loop finds, and never a place of weight zero", cases=2000, quick=10)
+    c = check("numerics", "masks and choices: equal to a loop, and never a position of weight zero", cases=2000, quick=10)
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data, torch.float32)
@@ -396,7 +401,7 @@ def empty_rows(mechanism: Mechanism, module: Uniform, found: Run, allowed: Tenso
 
 @LONG
 def test_large_logits_stay_finite(check: Checks) -> None:
-    c = check("numerics", "every mechanism: logits up to 1e4 and beyond stay finite, rows add up to one", cases=2000, quick=25)
+    c = check("numerics", "every mechanism: logits up to 1e4 and beyond stay finite, rows sum to one", cases=2000, quick=25)
 
     def one(data: st.DataObject) -> tuple[str, str | None]:
         draw = Draw(data, data.draw(st.sampled_from([torch.float16, torch.bfloat16, torch.float32])))

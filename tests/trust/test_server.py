@@ -83,7 +83,7 @@ def watched(check: Checks, server: Server, what: str, *, cases: int, quick: int)
     worst = sorted(seconds for _, seconds, _ in found) or [0.0]
     own = max((seconds - waited for _, seconds, waited in found), default=0.0)
     c.note(f"99 of 100 within {1000 * worst[int(0.99 * (len(worst) - 1))]:.0f} ms, the slowest {1000 * worst[-1]:.0f} ms")
-    c.note(f"{1000 * own:.0f} ms without the time in which other processes had the processors")
+    c.note(f"{1000 * own:.0f} ms without the time that other processes used the CPUs")
 
 
 def lines_done(server: Server) -> int:
@@ -268,12 +268,12 @@ def drip(connection: socket.socket, data: bytes, stop: threading.Event) -> None:
 def test_slow_clients_wait_for_themselves(check: Checks, server: Server, known: dict[str, tuple[str, float]]) -> None:
     count = 200 if FULL else 30
     c = check("server", "slow sockets: cut off, others answered", cases=200, quick=30)
-    answers = check("server", "answers to others beside slow sockets are right", cases=100, quick=5)
+    answers = check("server", "answers to others during slow sockets are right", cases=100, quick=5)
     head = b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n"
     server.wait_until_idle()
     stop, opened, open_most = threading.Event(), [], 0
     started = time.monotonic()
-    with watched(check, server, "beside slow sockets", cases=20, quick=5), ThreadPoolExecutor(count) as pool:
+    with watched(check, server, "during slow sockets", cases=20, quick=5), ThreadPoolExecutor(count) as pool:
         for number in range(count):
             connection = server.connect()
             opened.append(connection)
@@ -318,7 +318,7 @@ def test_clients_that_leave_in_the_midst_of_a_request_leave_nothing(
     draw, texts = random.Random(3), itertools.cycle(known)
     server.wait_until_idle()
     gone = sum(line.get("status") == 499 for line in server.logged())
-    with watched(check, server, "beside disconnects", cases=20, quick=3):
+    with watched(check, server, "during disconnects", cases=20, quick=3):
         for number in range(count):
             connection = server.connect()
             sent = whole if number % 2 else whole[: draw.randrange(1, len(whole))]

@@ -196,7 +196,7 @@ def stopped(folder: Path, ended: Ended, number: signal.Signals, step: int | None
 def test_a_signal_while_training_evaluating_or_saving_saves_and_leaves(
     check: Checks, server: Server, undisturbed: Callable[..., Undisturbed], tmp_path: Path
 ) -> None:
-    c = check("training", "SIGTERM, SIGINT, SIGUSR1 while training, evaluating, saving: saved, left, resumed exactly", cases=54, quick=6)
+    c = check("training", "SIGTERM, SIGINT, SIGUSR1 while training, evaluating, saving: saved, exited, resumed exactly", cases=54, quick=6)
     chance = random.Random(11)
     for number in range(c.wanted):
         asking, doing = ASKING[number % 3], ("update", "evaluate", "save")[number // 3 % 3]
