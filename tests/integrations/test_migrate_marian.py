@@ -231,7 +231,7 @@ def test_without_the_models_the_run_says_what_it_expects(folder: Folder, tmp_pat
     told: list[str] = []
     with progress.listening(lambda event: told.append(event.text) if event.kind == "message" else None):
         assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
-    assert [line for line in told if "already split into pieces" in line]
+    assert [line for line in told if "tokens separated by spaces" in line]
     assert Translator.open(tmp_path / "run").run.config.vocabulary.kind == "word"
 
 

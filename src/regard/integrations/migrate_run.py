@@ -89,7 +89,7 @@ def write_run(imported: Imported, folder: str | Path, *, origin: str) -> Transla
     with run_lock(folder):
         create_run(folder, lambda: files, complete=complete, wanted="empty")
     if imported.models is None:
-        progress.message(f"{folder}: no SentencePiece models; the run expects text that is already split into pieces, with spaces between")
+        progress.message(f"{folder}: no SentencePiece models; the run expects tokens separated by spaces")
     return config
 
 

@@ -119,7 +119,7 @@ def run_study(
                 on_result()
         if not tried:
             for name, who in lock_holders(folder / LOCKS).items():
-                progress.message(f"{name}: {who} works on it")
+                progress.message(f"{name}: {who} is training it")
             return -1
     if failed:
         raise TrainingError(f"{len(failed)} of {len(plan)} runs failed: {', '.join(failed)}; the same command tries them again")

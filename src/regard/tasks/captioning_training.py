@@ -180,7 +180,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         report_left_out({"too long": self.corpus.left_out}, "training captions")
         report_left_out({"too long": self.held.left_out}, "validation captions")
         if self.config.data.shuffle_images:
-            progress.message("image-blind control: every image's captions go with another image")
+            progress.message("image-blind control: captions are shuffled between images")
         (rows, columns), encoder = model.grid, self.config.model.encoder
         sees = f", each of which sees {encoder.receptive_field} pixels" if isinstance(encoder, SmallCNNConfig) else ""
         progress.message(f"image: {rows} x {columns} cells{sees}; vocabulary: {len(self.vocabulary)} entries")

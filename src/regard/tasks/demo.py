@@ -50,7 +50,7 @@ def run_demo(folder: str | Path, *, say: Callable[[str], None] = print, color: b
     """
     folder = Path(folder)
     started = time.perf_counter()
-    progress.message("generating 30,000 written dates in 24 locales, and 2,000 held-out ones")
+    progress.message("generating 30,000 training dates in 24 locales, and 2,000 held-out dates")
     with progress.stage("Generating dates"):
         generate("dates", folder / "data", train=30_000, test=2_000, seed=1)
     config = demo_config(folder / "data")

@@ -69,7 +69,7 @@ function drawBrackets() {
     mark.addEventListener("blur", () => lightWords(0, 0));
     return mark;
   });
-  const lines = shape("svg", { class: "brackets", width: box.scrollWidth, height: Math.max(1, lanes.length) * LANE, "aria-label": "Areas looked at" }, ...marks);
+  const lines = shape("svg", { class: "brackets", width: box.scrollWidth, height: Math.max(1, lanes.length) * LANE, "aria-label": "Attended areas" }, ...marks);
   box.append(lines);
 }
 

@@ -16,7 +16,7 @@ VIEWS.push({
     const part = (matrix, id, top, name, changes = {}) => partOf(this.grids, matrix, id, { limit: top, name, same, ...changes });
     const parts = [part(one, "one", limit, nameOfSide(one, 0)), part(other, "other", limit, nameOfSide(other, 1))];
     if (!same) {
-      const note = el("p", { class: "told", id: "no-difference" }, "What looks differs between the two, so there is no difference to draw.");
+      const note = el("p", { class: "told", id: "no-difference" }, "The two maps have different queries, so there is no difference to draw.");
       return [el("div", { class: "pair" }, ...parts), note, legend(0, limit)];
     }
     const weights = Float32Array.from(one.weights, (weight, i) => weight - other.weights[i]);
@@ -31,7 +31,7 @@ VIEWS.push({
       },
       words: (row, column) => `${one.query[row]}, from ${one.key[column]}: difference ${signed(weights[row * one.columns + column])}`,
     }));
-    const said = el("p", { class: "told", id: "distance" }, "Weight that lies elsewhere, per row: ", el("b", {}, (mean / 2).toFixed(3)));
+    const said = el("p", { class: "told", id: "distance" }, "Weight that differs, per row: ", el("b", {}, (mean / 2).toFixed(3)));
     return [el("div", { class: "pair" }, ...parts), said, legend(0, limit), legend(-top, top, differenceColor, "difference")];
   },
   drawn() {

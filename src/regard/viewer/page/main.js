@@ -249,7 +249,7 @@ function begin() {
   showShelf();
   open();
   if (!records.length) {
-    $("view").replaceChildren(empty(page.live ? `${page.task === "captioning" ? "Choose an image" : "Write something"} above to look at what the model attends to.` : "This page holds no examples."));
+    $("view").replaceChildren(empty(page.live ? `${page.task === "captioning" ? "Choose an image" : "Type a text"} above to see what the model attends to.` : "This page holds no examples."));
     return;
   }
   const asked = new URLSearchParams(location.hash.slice(1));
