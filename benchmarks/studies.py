@@ -47,10 +47,8 @@ def tables(name: str, reports: Path, out: Path) -> None:
     data = ", ".join(dict.fromkeys(row[0] for row in rows))
     missing = f" Not done: {', '.join(report['missing'])}." if report["missing"] else ""
     note = (
-        f"`regard compare studies/{name}.yaml`: {data}; {source}. Mean ± standard deviation over the seeds; interval and p over seeds and "
-        f"test items, or over items alone where marked; p corrected for all comparisons of the table (Holm).{missing} "
-        f"{versions()}. The [report](results/studies/{name}/report.md) adds times, memory, speeds and commands, the "
-        f"[page](results/studies/{name}/report.html) learning curves."
+        f"`regard compare studies/{name}.yaml`: {data}; {source}.{missing} {versions()}. "
+        f"[Report](results/studies/{name}/report.md), [page](results/studies/{name}/report.html)."
     )
     shown = [[row[number] for number in kept] for row in rows]
     write(out / f"study_{name}.json", [head[number] for number in kept], shown, note, findings=report["findings"])
