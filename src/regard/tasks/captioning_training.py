@@ -154,6 +154,8 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         if new:
             init_encoder_from(self.model, config)
         self.corpus, self.held = (self._encode(part, name) for part, name in ((self.train, "training"), (self.valid, "validation")))
+        # Of each validation image the first caption that was not too long.
+        self._first = {image: row for row, image in reversed(list(enumerate(self.held.picks)))}
 
     def _encode(self, examples: CaptionSet, name: str) -> CaptionCorpus:
         self.world.on_main(lambda: int(bool(len(self._pictures(examples)))))
@@ -202,18 +204,14 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     def _captioner(self, model: CaptionModel[Any]) -> Captioner:
         return Captioner(CaptionRun(self.folder, self.config, self.vocabulary, model, self.folder), poll=self.stop.poll)
 
-    def _first_captions(self) -> dict[int, int]:
-        # Of each image the first caption that was not too long.
-        return {image: row for row, image in reversed(list(enumerate(self.held.picks)))}
-
     def lengths(self) -> list[int]:
         """Return the tokens of each validation image's first caption; 0 where there is none."""
-        captions, lengths = self._first_captions(), self.held.targets.lengths
-        return [int(lengths[captions[image]]) if image in captions else 0 for image in range(len(self.valid))]
+        lengths = self.held.targets.lengths
+        return [int(lengths[self._first[image]]) if image in self._first else 0 for image in range(len(self.valid))]
 
     def record(self, model: CaptionModel[Any], number: int) -> AttentionRecord | None:
         """Record where the model looks when it is made to produce the first caption of an image."""
         has_pixels = not isinstance(self.config.model.encoder, FeaturesConfig)
         pixels = build_preprocessing(self.config.image).pixels(self.valid.images[number]) if has_pixels else None
-        ids = self.held.targets[self._first_captions()[number]].tolist()
+        ids = self.held.targets[self._first[number]].tolist()
         return self._captioner(model).align(self.held.pictures[[number]], ids, pixels=pixels)

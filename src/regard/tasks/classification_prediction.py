@@ -108,19 +108,11 @@ def label_texts(
     """
     # One at a time: the tokens of a line of a megabyte take a hundred times its size.
     encoded = [encode_example(run, texts) for texts in progress.track(examples, "Encoding the examples", unit="examples", block=256)]
-    usable = [
-        all(ids) and all(text.strip() for text in texts)  # nothing but white space is never labelled, whatever the vocabulary
-        for texts, (ids, _) in zip(examples, encoded, strict=True)
-    ]
-    answers = iter(
-        predict_labels(run, [ids for (ids, _), use in zip(encoded, usable, strict=True) if use], need_weights=need_weights, poll=poll)
-    )
-    found = []
-    for (_, cut), use in zip(encoded, usable, strict=True):
-        if not use:
-            found.append(LabelPrediction("", {}, None, 0))
-            continue
-        answer = next(answers)
+    # Nothing but white space is never labelled, whatever the vocabulary.
+    usable = [row for row, texts in enumerate(examples) if all(encoded[row][0]) and all(text.strip() for text in texts)]
+    answers = predict_labels(run, [encoded[row][0] for row in usable], need_weights=need_weights, poll=poll)
+    found = [LabelPrediction("", {}, None, 0)] * len(examples)
+    for row, answer in zip(usable, answers, strict=True):
         probabilities = dict(zip(run.labels, answer.probabilities.tolist(), strict=True))
-        found.append(LabelPrediction(run.labels[int(answer.probabilities.argmax())], probabilities, answer.weights, cut))
+        found[row] = LabelPrediction(run.labels[int(answer.probabilities.argmax())], probabilities, answer.weights, encoded[row][1])
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -168,8 +167,7 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
     if (classes < 0).any():
         unknown = examples[int(np.argmax(classes < 0))]
         raise DataError(f"{file.path}, line {unknown.line}: label {shown(unknown.label)}, the training data has {listed(labels)}")
-    counts = np.bincount(classes, minlength=len(labels)).tolist()
-    weights = np.array(_class_weights(config, labels, Counter(dict(zip(labels, counts, strict=True)))))
+    weights = np.array(_class_weights(config, labels, np.bincount(classes, minlength=len(labels)).tolist()))
     encoder = TextEncoder(vocabulary)
     sides = [_encode_side(examples, number, config, encoder, file.path) for number in range(_sides(config))]
     kept, left_out = usable_lines(sides, config.data.max_length)
@@ -321,8 +319,8 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         """Record what the model looks at in an example that it labels."""
         from regard.tasks.hop_attention import attention_record  # which itself reads runs
 
-        line = int(self.held.lines[number])
-        texts = next(example.texts for example in self.valid.examples if example.line == line)
+        packed = ExampleList.of(self.valid.examples)
+        texts = packed[int(np.argmax(packed.lines == self.held.lines[number]))].texts
         return attention_record(SentenceRun(self.folder, self.config, self.vocabulary, self.labels, model, self.folder), texts)
 
 
@@ -338,12 +336,12 @@ def _load_labels(path: Path) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _class_weights(config: SentenceConfig, labels: Sequence[str], counts: Counter[str]) -> list[float]:
+def _class_weights(config: SentenceConfig, labels: Sequence[str], counts: Sequence[int]) -> list[float]:
     chosen = config.model.class_weights
     if chosen == "none":
         return [1.0] * len(labels)
     if chosen == "balanced":  # N / (C n_c): on average 1 over the examples
-        return [counts.total() / (len(labels) * max(1, counts[label])) for label in labels]
+        return [sum(counts) / (len(labels) * max(1, count)) for count in counts]
     return [chosen[label] for label in labels]
 
 
