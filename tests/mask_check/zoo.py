@@ -451,6 +451,30 @@ class TimeFirstTranslator(nn.Module):
         return self.head(self.transformer(self.source(src), self.target(tgt), tgt_mask=tgt_mask, **masks))
 
 
+class TimeFirstTagger(nn.Module):
+    """An encoder layer over tokens (S, B) with their padding mask (S, B), True at padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(V, E), nn.TransformerEncoderLayer(E, H, 2 * E), nn.Linear(E, 3)
+
+    def forward(self, text: Tensor, pad: Tensor) -> Tensor:
+        return self.head(self.layer(self.embedding(text), src_key_padding_mask=pad.T))
+
+
+class PackedLM(nn.Module):
+    """A language model over several documents in a row, which see themselves alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.qkv, self.head = nn.Embedding(V, E), nn.Linear(E, 3 * E), nn.Linear(E, V)
+
+    def forward(self, idx: Tensor, segments: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.embedding(idx)).chunk(3, -1)
+        same = segments[:, :, None] == segments[:, None]
+        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=same.tril()))
+
+
 class LabelTranslator(Translator):
     """Makes the decoder's input of the labels, shifted by one; or forgets to shift them."""
 
@@ -587,6 +611,11 @@ def images() -> Tensor:
 def time_first() -> dict[str, Tensor]:
     src, tgt = pairs().values()
     return {"src": src.T, "tgt": tgt.T, "src_padding_mask": src == 0, "tgt_mask": torch.ones(9, 9, dtype=torch.bool).triu(1)}
+
+
+def time_first_text() -> dict[str, Tensor]:
+    text = padded()[0].T[:, [2, 0, 4, 1, 3]]  # rows by length would do either way
+    return {"text": text, "pad": text == 0}
 
 
 def square() -> dict[str, Tensor]:
@@ -770,5 +799,7 @@ RIGHT = {
     "layer norm": Case(lambda: NormTagger(nn.Identity()), masked, OPEN),
     "nn.Transformer on tokens": Case(Translator, pairs, {"pad": 0}),
     "nn.Transformer on tokens, time first": Case(TimeFirstTranslator, time_first),
+    "tagger, time first, mask as well": Case(TimeFirstTagger, time_first_text, OPEN),
+    "documents packed into a row": Case(PackedLM, lambda: ids() | {"segments": (torch.arange(11) // 4).expand(5, 11)}, CAUSAL),
     "labels shifted inside": Case(LabelTranslator, labelled_pairs, {"causal": "strict", "pad": 0}),
 }

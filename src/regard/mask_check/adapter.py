@@ -48,7 +48,7 @@ class Sequence:
             model shifts its input itself. False: on all.
         labels: key of the tokens (B, T) that the outputs predict, which no output may depend on, or None.
         companions: keys of further tensors with one value per position, such as token types.
-        time_first: whether its tensors are (T, B, ...); its masks are (B, T) all the same.
+        time_first: whether its tensors are (T, B, ...); its masks are (B, T) or (T, B).
 
     Example:
         >>> Sequence("source", lengths="source_lengths").paddable, Sequence("tokens", causal=True).paddable

@@ -17,7 +17,7 @@ from regard.mask_check.examples import counts_columns, is_padding_mask
 MASKS = ("mask",)
 LENGTHS = ("len",)
 LABELS = ("labels", "targets", "lm_labels")
-COMPANIONS = ("token_type_ids", "position_ids")
+COMPANIONS = ("token_type", "position", "segment", "document")
 Causal = bool | Literal["strict"] | None
 Calling = Callable[[nn.Module, Inputs], Any]
 TRANSFORMERS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -85,7 +85,7 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
         sequences.append(
             Sequence(
                 name,
-                mask=_masks(batch, names, name, (rows, width)),
+                mask=_masks(batch, names, name, (rows, width), time_first=first[name]),
                 lengths=_lengths(batch, names, name, rows),
                 pad=_pad(model, batch[name].transpose(0, 1) if first[name] else batch[name]) if pad is None else pad,
                 causal=seen,
@@ -124,11 +124,11 @@ def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
     if len({rows for rows, _ in shapes}) > 1:
         return True if len({second for _, second in shapes}) == 1 else None
     rows, width = shapes[0]
-    if rows == width:
-        return None
     for key, value in batch.items():
         if not isinstance(value, Tensor) or key in names:
             continue
+        if is_mask(key, value) and tuple(value.shape) == (rows, width) and _marks_ends("", value.T) and not _marks_ends("", value):
+            return True  # its rows end in padding only if they are columns
         if is_mask(key, value) and value.ndim > 1:
             either = is_padding_mask(tuple(value.shape), rows, width), is_padding_mask(tuple(value.shape), width, rows)
             if either[0] != either[1]:
@@ -151,8 +151,13 @@ def companions_of(batch: Inputs, name: str, *, time_first: bool = False) -> tupl
         >>> companions_of({"idx": tokens, "token_type_ids": 0 * tokens, "position_ids": torch.arange(3).expand(2, 3)}, "idx")
         ('token_type_ids',)
     """
-    found = [key for key in COMPANIONS if isinstance(batch.get(key), Tensor) and batch[key].shape == batch[name].shape[:2]]
+    found = [key for key, value in batch.items() if key != name and _is_companion(key) and isinstance(value, Tensor)]
+    found = [key for key in found if batch[key].shape == batch[name].shape[:2]]
     return tuple(key for key in found if not counts_columns(batch[key], batch[name], time_first=time_first))
+
+
+def _is_companion(name: str) -> bool:
+    return any(word in name.lower() for word in COMPANIONS)
 
 
 def is_mask(name: str, tensor: Tensor) -> bool:
@@ -167,7 +172,7 @@ def is_mask(name: str, tensor: Tensor) -> bool:
 
 def _marks_ends(name: str, tensor: Tensor) -> bool:
     # One value up to the end of each row, another behind it or before its beginning: no text looks like that.
-    if name in (*LABELS, *COMPANIONS) or tensor.ndim < 2 or tensor.is_complex() or sum(size != 1 for size in tensor.shape[1:]) > 1:
+    if name in LABELS or _is_companion(name) or tensor.ndim < 2 or tensor.is_complex() or sum(size != 1 for size in tensor.shape[1:]) > 1:
         return False
     rows = tensor.flatten(1)
     if rows.shape[1] < 2 or len(rows.unique()) != 2:
@@ -187,7 +192,7 @@ def _sequence_names(batch: Inputs) -> list[str]:
     counting = [
         name for name in found if _counts(batch[name]) and any(_goes_along(batch[name], batch[key]) for key in found if key != name)
     ]
-    partners = [name for name in found if name not in (*LABELS, *COMPANIONS, *counting)]
+    partners = [name for name in found if name not in (*LABELS, *counting) and not _is_companion(name)]
     shapes = [batch[name].shape for name in partners]
     return partners + [name for name in found if name not in (*partners, *counting) and batch[name].shape not in shapes]
 
@@ -201,12 +206,12 @@ def _goes_along(value: Tensor, sequence: Tensor) -> bool:
     return tuple(value.shape) in ((rows, width), (1, width), (rows, 1))
 
 
-def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int]) -> tuple[str, ...]:
+def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int], *, time_first: bool) -> tuple[str, ...]:
     found = []
     for key, value in batch.items():
         if not isinstance(value, Tensor) or key in names or not is_mask(key, value):
             continue
-        if not is_padding_mask(tuple(value.shape), *shape):
+        if not is_padding_mask(tuple(value.shape), *shape) and not (time_first and tuple(value.shape) == shape[::-1]):
             if value.ndim > 2 and (value.shape[0], value.shape[-1]) == shape:
                 raise ConfigError(
                     f"batch: {key!r} of shape {tuple(value.shape)} says of each pair who sees whom, and no padding can be read from it; "

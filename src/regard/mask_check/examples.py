@@ -44,11 +44,13 @@ class MaskValues(NamedTuple):
         real: what it holds at a real position, without axes.
         padding: what it holds at padding, likewise.
         between: axes of one entry between that of the examples and that of the positions.
+        time_first: whether it is (T, B).
     """
 
     real: Tensor
     padding: Tensor
     between: int = 0
+    time_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,11 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
     template = Template(
         adapter.sequences,
         tuple(batch),
-        {key: _mask_values(batch[key], spans[s.name], key, _first(batch[s.name], s).shape[1]) for s in adapter.sequences for key in s.mask},
+        {
+            key: _mask_values(batch[key], spans[s.name], key, s, _first(batch[s.name], s).shape[1])
+            for s in adapter.sequences
+            for key in s.mask
+        },
         {s.lengths: batch[s.lengths] for s in adapter.sequences if s.lengths},
         {key: fill for s in adapter.sequences for key, fill in _fills(batch, s, spans[s.name]).items()},
         {s.name: _pool(_first(batch[s.name], s), spans[s.name]) for s in adapter.sequences},
@@ -171,7 +177,7 @@ def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]
     by_token = tokens != sequence.pad if sequence.pad is not None and tokens.ndim == 2 else None
     if sequence.mask:
         key = sequence.mask[0]
-        real = _real_by_mask(_flat(batch[key], key, (rows, width)), key, by_token)
+        real = _real_by_mask(_flat(batch[key], key, (rows, width), sequence), key, by_token)
     elif by_token is not None:
         real = by_token
     else:
@@ -195,12 +201,19 @@ def is_padding_mask(shape: tuple[int, ...], rows: int, width: int) -> bool:
     return len(shape) > 1 and (shape[0], shape[-1]) == (rows, width) and all(size == 1 for size in shape[1:-1])
 
 
-def _flat(mask: Tensor, key: str, shape: tuple[int, int]) -> Tensor:
+def _flat(mask: Tensor, key: str, shape: tuple[int, int], sequence: Sequence) -> Tensor:
+    if _turned(mask, shape, sequence):
+        return mask.T
     if not is_padding_mask(tuple(mask.shape), *shape):
         raise ConfigError(
             f"batch[{key!r}]: a padding mask is (B, T), here {shape}, or has axes of 1 between; found {tuple(mask.shape)}: make it in call="
         )
     return mask.reshape(shape)
+
+
+def _turned(mask: Tensor, shape: tuple[int, int], sequence: Sequence) -> bool:
+    """Tell whether a mask is (T, B), as its sequence is; one that could be either is (B, T)."""
+    return sequence.time_first and tuple(mask.shape) == shape[::-1] != shape
 
 
 def _real_by_mask(mask: Tensor, key: str, by_token: Tensor | None) -> Tensor:
@@ -223,8 +236,9 @@ def _usual_real(mask: Tensor, values: list[float]) -> float:
     return values[1] if mask.dtype == torch.bool or values[0] >= 0 else max(values)
 
 
-def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, width: int) -> MaskValues:
-    mask, between = _flat(given, key, (len(spans), width)), given.ndim - 2
+def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, sequence: Sequence, width: int) -> MaskValues:
+    shape = len(spans), width
+    mask, between, turned = _flat(given, key, shape, sequence), given.ndim - 2, _turned(given, shape, sequence)
     inside = torch.zeros_like(mask, dtype=torch.bool)
     for row, (start, end) in enumerate(spans):
         inside[row, start:end] = True
@@ -234,11 +248,11 @@ def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, width: i
             f"batch[{key!r}]: it disagrees with the tokens about what is padding: {real.tolist()} at tokens, {padding.tolist()} elsewhere"
         )
     if len(padding):
-        return MaskValues(real[0], padding[0], between)
+        return MaskValues(real[0], padding[0], between, turned)
     if mask.dtype == torch.bool:
-        return MaskValues(real[0], ~real[0], between)
+        return MaskValues(real[0], ~real[0], between, turned)
     additive = mask.is_floating_point() and float(real[0]) == 0
-    return MaskValues(real[0], torch.full_like(real[0], -torch.inf) if additive else 1 - real[0], between)
+    return MaskValues(real[0], torch.full_like(real[0], -torch.inf) if additive else 1 - real[0], between, turned)
 
 
 def _fills(batch: Mapping[str, Any], sequence: Sequence, spans: list[tuple[int, int]]) -> dict[str, Tensor]:
@@ -424,7 +438,7 @@ def collate(
             mask = values.padding.expand(len(examples), width).clone()
             for row, columns in enumerate(at):
                 mask[row, columns.to(mask.device)] = values.real
-            made[key] = mask.reshape(len(examples), *(1,) * values.between, width)
+            made[key] = mask.T.contiguous() if values.time_first else mask.reshape(len(examples), *(1,) * values.between, width)
         if sequence.lengths is not None:
             like = template.lengths[sequence.lengths]
             made[sequence.lengths] = torch.tensor([len(columns) for columns in at], dtype=like.dtype, device=like.device)
