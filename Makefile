@@ -1,6 +1,7 @@
 # The commands of the project. Each one creates what it needs: nothing but Python 3.11+ and make has to be there.
 VENV ?= .venv
 OUT ?= runs/demo
+MINUTES ?= 8
 # The first Python on the path that is new enough; `make PYTHON=/path/to/python test` chooses another.
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
@@ -9,7 +10,7 @@ RUN = $(VENV)/bin/python -m
 KERNELS = $(wildcard src/regard/ops/kernels/csrc/*)
 INSTALL = $(RUN) pip install --disable-pip-version-check
 
-.PHONY: help demo test check format data slow trust coverage tables draw clean
+.PHONY: help demo test check format data slow trust gpu coverage tables draw clean
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
@@ -19,6 +20,7 @@ help:
 	@echo "make data    the tests on real data; REGARD_DATA=FOLDER says where it is"
 	@echo "make slow    the tests that take longer"
 	@echo "make trust   everything that could go wrong, thousands of times; writes the table of docs/trust.md, up to an hour"
+	@echo "make gpu     on a machine with a CUDA device: its tests and benchmarks, in MINUTES (8), with the Python on the path"
 	@echo "make coverage  which lines of src the default tests run, by package; writes the table of CONTRIBUTING.md, up to half an hour"
 	@echo "make draw    the pictures of docs/: the weights of every mechanism, the plots of docs/results"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
@@ -49,6 +51,12 @@ slow: $(VENV)/.installed-dev
 trust: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 REGARD_TRUST=full REGARD_TRUST_TABLE=docs/results/trust.json $(RUN) pytest -n 3 --dist loadfile tests/trust; \
 		code=$$?; $(VENV)/bin/python benchmarks/fill_tables.py; exit $$code
+
+# In the Python of the machine, which has a torch for its device; nothing is downloaded.
+gpu:
+	$(PYTHON) -m pip install --disable-pip-version-check --no-index --no-deps --no-build-isolation -e .
+	$(PYTHON) benchmarks/gpu.py --minutes $(MINUTES) --out docs/results $(if $(REGARD_DATA),--data $(REGARD_DATA)/multi30k/task1/raw)
+	$(PYTHON) benchmarks/fill_tables.py
 
 coverage: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(RUN) pytest -n 2 --dist loadfile -p pytest_cov --cov=regard --cov-report=json:.coverage.json

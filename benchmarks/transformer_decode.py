@@ -68,7 +68,8 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
 
     opened = open_translation_run(arguments.run)
     ours = cast(Transformer, opened.model)
-    marian = to_marian(ours, cast(TransformerConfig, opened.config.model)).eval()
+    device = torch.device(arguments.device)
+    marian = to_marian(ours.cpu(), cast(TransformerConfig, opened.config.model)).eval()
     size = len(opened.vocabularies.target)
     generator = torch.Generator().manual_seed(1)
     made = [[torch.randint(4, size, (length,), generator=generator).tolist() for length in lengths] for lengths in ((5, 11), (7, 13))]
@@ -79,8 +80,10 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
     if difference > 1e-4:
         raise SystemExit(f"the logits of the converted model differ by {difference:.2g}")
 
+    marian.to(device)  # pyright: ignore[reportArgumentType]
+
     def search(rows: list[list[int]]) -> list[list[int]]:
-        source = collate(rows, [[] for _ in rows], range(len(rows))).source
+        source = collate(rows, [[] for _ in rows], range(len(rows))).source.to(device)
         found = marian.generate(  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
             input_ids=source,
             attention_mask=(source != PAD).long(),
@@ -104,6 +107,7 @@ def marian_decoder(arguments: argparse.Namespace) -> tuple[Decode, float]:
 def regard_decoder(arguments: argparse.Namespace) -> Callable[[list[str]], list[str]]:
     """Return Regard's search, from text to text."""
     translator = Translator.open(arguments.run)
+    translator.run.model.to(arguments.device)
     names = {"beam_size": arguments.beam_size, "batch_size": arguments.batch_size, "max_length": arguments.max_length}
     settings = {**names, "length_penalty": 0.0, "precision": arguments.compute_type}
     decoding = translator.run.config.decoding.model_copy(update=settings)
@@ -122,6 +126,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=60)
     parser.add_argument("--export", type=Path, help="ctranslate2: the exported folder")
     parser.add_argument("--compute-type", default="float32", help="ctranslate2: float32, int8, ...; regard: float32 or bfloat16")
+    parser.add_argument("--device", default="cpu", help="marian and regard: cpu or cuda")
     parser.add_argument("--workers", type=int, default=1, help="ctranslate2: inter_threads")
     parser.add_argument("--threads", type=int, default=2, help="ctranslate2: intra_threads, of each worker")
     return parser.parse_args()

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -103,3 +104,41 @@ def test_a_worker_measures_the_memory_and_the_time_of_what_it_prepared(tmp_path:
     peak, *times = map(float, done.stdout.split())
     assert 4.5 < peak < 9
     assert min(times) > 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_cuda_device_nothing_is_measured(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, str(FOLDER / "gpu.py"), "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "no CUDA device" in done.stderr
+
+
+def test_a_failed_test_is_counted_and_named(tmp_path: Path, harness: ModuleType) -> None:
+    import gpu
+
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n@pytest.mark.parametrize('n', range(7))\ndef test_it(n):\n"
+        "    assert n != 3\n    pytest.skip('') if n > 4 else None\n",
+        encoding="utf-8",
+    )
+    report = tmp_path / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "--rootdir", str(tmp_path)]
+    subprocess.run([*command, str(tmp_path / "test_it.py")], capture_output=True, check=False)
+    assert gpu.counted(report) == [4, 1, 2, "no", "test_it[3]"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_what_wants_a_gpu_is_rehearsed(tmp_path: Path) -> None:
+    command = [sys.executable, str(FOLDER / "gpu.py"), "--rehearse", "--minutes", "25", "--out", str(tmp_path)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    tables = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in tmp_path.glob("*.json")}
+    assert {name: len(table["rows"]) for name, table in tables.items()} == {
+        "gpu_tests": 1,
+        "gpu_area": 20,
+        "gpu_step": 3,
+        "gpu_decoding": 2,
+        "gpu_resume": 2,
+    }
+    assert all(row[1] > 0 and row[2] == 0 for row in tables["gpu_tests"]["rows"])
+    assert {row[-1] for row in tables["gpu_resume"]["rows"]} == {"equal"}

@@ -458,6 +458,7 @@ def outcome(mode: str, what: str) -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.timeout(1200)  # the first of a group waits for all of it: half a minute of a processor that may be shared
 @pytest.mark.skipif(not recent, reason="the interpreter of this triton does not run on this numpy")
 @pytest.mark.parametrize(("group", "name"), [(group, f"{check}-{case.name}") for group, cases in GROUPS.items() for check, case in cases])
 def test_the_interpreted_kernels_are_right(group: str, name: str) -> None:
