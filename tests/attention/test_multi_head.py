@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -489,3 +490,21 @@ def test_settings_are_shown():
     shown = repr(build(dropout=0.1, areas=Areas(3), score=CosineScore(2.5)))
     for part in ("num_heads=3", "head_dim=11", "dropout=0.1", "max_area=3", "sharpness=2.5"):
         assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda plain, areas, scored, x: scored.items(x), "only scaled dot products"),
+        (lambda plain, areas, scored, x: areas.attend_items(x, plain.items(x)), "the store is one of items"),
+        (lambda plain, areas, scored, x: plain.attend_items(x, plain.items(x)._replace(of_areas=True)), "the store is one of areas"),
+        (lambda plain, areas, scored, x: plain.areas_of(plain.memory(x, x)), "an attention with areas"),
+        (lambda plain, areas, scored, x: areas.areas_of(areas.areas_of(areas.memory(x, x))), "a memory of items"),
+        (lambda plain, areas, scored, x: areas.attend(x, areas.areas_of(areas.memory(x, x)), causal=True), "is masked as it is made"),
+    ],
+)
+def test_a_memory_of_the_wrong_kind_is_refused(wrong: Callable[..., object], said: str) -> None:
+    plain, scored = MultiHeadAttention(10, 2), MultiHeadAttention(10, 2, score=DotScore())
+    areas = MultiHeadAttention(10, 2, areas=Areas(3, key_mode="max"))
+    with pytest.raises(ConfigError, match=said):
+        wrong(plain, areas, scored, torch.randn(2, 7, 10))

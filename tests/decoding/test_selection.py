@@ -36,7 +36,7 @@ def drawn(seed: int) -> tuple[Candidates, ActiveHypotheses, FinishedScores, Batc
     # Of one hypothesis no two candidates are the same token.
     tokens = torch.stack([torch.randperm(9, generator=chance)[:width] for _ in range(batch * beams)]).view(batch, beams, width)
     tally = FinishedScores((-whole(0, 9, batch, best) / 4).sort(descending=True).values, whole(0, 4, batch))
-    tally.scores[tally.count[:, None] <= torch.arange(best)] = -torch.inf
+    tally.scores[tally.ended[:, None] <= torch.arange(best)] = -torch.inf
     rows = torch.randperm(11, generator=chance)[:batch].sort().values
     live = ActiveHypotheses(rows, torch.zeros(batch, beams, dtype=torch.long), totals, length, None, None)
     return Candidates(tokens, log_probs), live, tally, BatchedOptions.build(options, 11, "cpu")
@@ -59,7 +59,7 @@ def test_the_native_library_selects_what_torch_does(monkeypatch: pytest.MonkeyPa
             assert one.equal(other), (seed, name)
         assert ours.rows.equal(reference.rows), seed
         assert ours.tally.scores.equal(reference.tally.scores), seed
-        assert ours.tally.count.equal(reference.tally.count), seed
+        assert ours.tally.ended.equal(reference.tally.ended), seed
         there = reference.going.totals > -torch.inf
         assert ours.going.totals.equal(reference.going.totals), seed
         for one, other in zip((*ours.going, ours.parents), (*reference.going, reference.parents), strict=True):

@@ -95,8 +95,8 @@ class Areas(nn.Module):
 
     def keys(self, key: Tensor, *, starts: int | None = None) -> Tensor:
         """Make the keys of the areas, (..., N, D), from those of the items, (..., S, D); `starts` as in `regard.ops.area_keys`."""
-        settings = {"mode": self.key_mode, "weights": self.key_weights, "training": self.training}
-        return ops.area_keys(key, self.max_area, self.grid, **settings, starts=starts)
+        weights, training = self.key_weights, self.training
+        return ops.area_keys(key, self.max_area, self.grid, mode=self.key_mode, weights=weights, training=training, starts=starts)
 
     def values(self, value: Tensor, *, starts: int | None = None) -> Tensor:
         """Make the values of the areas, (..., N, Dv), from those of the items, (..., S, Dv); `starts` as in `regard.ops.area_values`."""

@@ -191,8 +191,11 @@ class MultiHeadAttention(nn.Module):
             ConfigError: area weights are asked for, but there are no areas.
         """
         if is_recording():
-            masks = {"key_mask": key_mask, "mask": mask, "causal": causal}
-            record_call(self, self.areas, lambda need: self.forward(query, key, value, **masks, need_weights=need).weights)
+
+            def weigh(need: NeedWeights) -> Tensor | None:
+                return self.forward(query, key, value, key_mask=key_mask, mask=mask, causal=causal, need_weights=need).weights
+
+            record_call(self, self.areas, weigh)
         self._check(query, key, value)
         allowed = self._allowed(query, key.shape[1], mask, causal)
         if key_mask is not None:
@@ -264,8 +267,13 @@ class MultiHeadAttention(nn.Module):
             return self.attend(query, HeadMemory(*memory.gathered(), True), need_weights="areas" if need_weights else False)
         scale = None if areas is None else 1 / (math.sqrt(self.head_dim) * areas.temperature)
         heads = self.query(query).unflatten(-1, (self.num_heads, self.head_dim))
-        settings = {"lengths": memory.lengths, "scale": scale, "max_area": longest, "need_weights": need_weights}
-        context, weights = ops.cached_attention(heads, memory.key, memory.value, memory.places, **settings)
+        context, weights = ops.cached_attention(
+            *(heads, memory.key, memory.value, memory.places),
+            lengths=memory.lengths,
+            scale=scale,
+            max_area=longest,
+            need_weights=need_weights,
+        )
         return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
 
     def areas_of(self, memory: HeadMemory) -> HeadMemory:

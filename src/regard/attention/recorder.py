@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple
@@ -38,7 +38,7 @@ _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("_watches", default=())
 
 
 @contextmanager
-def record_weights(*, areas: bool = False) -> Iterator[list[RecordedWeights]]:
+def record_weights(*, areas: bool = False) -> Generator[list[RecordedWeights], None, None]:
     """Record what every attention module of this package weighs that is called in this block; `regard.record_weights` does it for any
     model.
 
@@ -68,7 +68,7 @@ def record_weights(*, areas: bool = False) -> Iterator[list[RecordedWeights]]:
 @contextmanager
 def recording(
     record: Callable[[RecordedWeights], None], *, areas: bool = False, wanted: Callable[[nn.Module], bool] | None = None
-) -> Iterator[None]:
+) -> Generator[None, None, None]:
     """Pass on what every attention weighs that is called in this block.
 
     Args:
@@ -137,7 +137,7 @@ def note_weights(attention: nn.Module, weigh: Callable[[bool], tuple[Tensor, Ten
 
 
 @contextmanager
-def _undrawn(attention: nn.Module) -> Iterator[None]:
+def _undrawn(attention: nn.Module) -> Generator[None, None, None]:
     """Leave random numbers and buffers as they are: in training a call draws some and counts in others."""
     if not attention.training:
         yield

@@ -225,4 +225,5 @@ class LocationScore(nn.Module):
         return ops.location_scores(self.query(query), key.shape[-2])
 
 
+# What `Attention` takes: a new score has to be named here, too.
 ScoreModule = AdditiveScore | ConcatScore | CosineScore | DotScore | GeneralScore | LocationScore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -178,8 +178,8 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
     if theirs.add_zero_attn:
         raise ConfigError("torch.nn.MultiheadAttention: add_zero_attn=True cannot be converted, MultiHeadAttention has nothing like it")
     state = heads_from_torch(theirs.state_dict())
-    sizes = {"memory_dim": theirs.kdim, "value_dim": theirs.vdim, "dropout": theirs.dropout, "bias": theirs.in_proj_bias is not None}
-    ours = kind(theirs.embed_dim, theirs.num_heads, **sizes, areas=areas).to(theirs.out_proj.weight)
+    sizes: dict[str, Any] = {"memory_dim": theirs.kdim, "value_dim": theirs.vdim, "bias": theirs.in_proj_bias is not None}
+    ours = kind(theirs.embed_dim, theirs.num_heads, **sizes, dropout=theirs.dropout, areas=areas).to(theirs.out_proj.weight)
     own = {name: tensor for name, tensor in ours.state_dict().items() if name.startswith("areas.")}
     ours.load_state_dict(state | own)
     return ours.train(theirs.training)
@@ -192,7 +192,8 @@ def build_to_torch(ours: MultiHeadAttention, *, batch_first: bool) -> nn.Multihe
         if part is not None:
             raise ConfigError(f"MultiHeadAttention: {name} cannot be converted, torch.nn.MultiheadAttention has nothing like it")
     state = heads_to_torch(ours.state_dict())
-    sizes = {"kdim": ours.key.in_features, "vdim": ours.value.in_features, "dropout": ours.dropout, "bias": ours.query.bias is not None}
-    theirs = nn.MultiheadAttention(ours.output.out_features, ours.num_heads, **sizes, batch_first=batch_first).to(ours.output.weight)
+    sizes: dict[str, Any] = {"kdim": ours.key.in_features, "vdim": ours.value.in_features, "bias": ours.query.bias is not None}
+    made = nn.MultiheadAttention(ours.output.out_features, ours.num_heads, ours.dropout, **sizes, batch_first=batch_first)
+    theirs = made.to(ours.output.weight)
     theirs.load_state_dict(state)
     return theirs.train(ours.training)

@@ -89,7 +89,7 @@ class FinishedScores(NamedTuple):
     """What has ended so far, for each sentence still searched."""
 
     scores: Tensor  # (B, n_best) the best, -inf where there are fewer
-    count: Tensor  # (B,)
+    ended: Tensor  # (B,)
 
 
 class StepSelection(NamedTuple):
@@ -131,7 +131,7 @@ def select_candidates(
     going = going.take(rows)
     parents = rows[:, None] * live.tokens.size(1) + going.beams
     ends = finished_hypotheses(ended, live.rows, scores, flat_indices(ranked.beams, live), ranked.tokens, ranked.log_probs)
-    return StepSelection(ends, rows, going, parents, FinishedScores(tally.scores[rows], tally.count[rows]))
+    return StepSelection(ends, rows, going, parents, FinishedScores(tally.scores[rows], tally.ended[rows]))
 
 
 def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: BatchedOptions) -> StepSelection:
@@ -153,7 +153,7 @@ def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: Ba
         kept.rows,
         ExtendedHypotheses(totals, going, last, beams),
         on,
-        FinishedScores(kept.scores, kept.count),
+        FinishedScores(kept.scores, kept.ended),
     )
 
 
@@ -192,7 +192,7 @@ def split_candidates(ranked: ExtendedHypotheses, live: ActiveHypotheses, rules: 
 def add_finished(tally: FinishedScores, ended: Tensor, scores: Tensor) -> FinishedScores:
     """Return the tally with the hypotheses that end in this step, both (B, C)."""
     scores = torch.cat([tally.scores, scores.masked_fill(~ended, -torch.inf)], 1)
-    return FinishedScores(scores.topk(tally.scores.size(1)).values, tally.count + ended.sum(1))
+    return FinishedScores(scores.topk(tally.scores.size(1)).values, tally.ended + ended.sum(1))
 
 
 def stop_count(rules: BatchedOptions) -> float:
@@ -203,7 +203,7 @@ def stop_count(rules: BatchedOptions) -> float:
 def is_done(tally: FinishedScores, going: ExtendedHypotheses, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:
     """Return which sentences (B,) need no further step; `going` is what would go on, best first."""
     at_limit = rules.max_length[live.rows] == live.length + 1
-    return at_limit | (tally.count >= stop_count(rules)) | cannot_improve(tally.scores[:, -1], going.totals[:, 0], rules.ceiling[live.rows])
+    return at_limit | (tally.ended >= stop_count(rules)) | cannot_improve(tally.scores[:, -1], going.totals[:, 0], rules.ceiling[live.rows])
 
 
 def cannot_improve(worst: Tensor, best_total: Tensor, ceiling: Tensor) -> Tensor:

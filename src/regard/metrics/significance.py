@@ -195,11 +195,12 @@ def _scorer(metric: str) -> Metric:
 
 def _statistics(scorer: Metric, lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
     # sacrebleu's own significance test reads the counts of each line through these two methods; it has no public name for them.
-    return np.array(scorer._extract_corpus_statistics(list(lines), [list(references)]), dtype=np.float64)
+    counts = scorer._extract_corpus_statistics(list(lines), [list(references)])  # pyright: ignore[reportPrivateUsage]
+    return np.array(counts, dtype=np.float64)
 
 
 def _score(scorer: Metric, counts: np.ndarray) -> float:
-    return min(float(scorer._compute_score_from_stats(counts.tolist()).score), 100.0)
+    return min(float(scorer._compute_score_from_stats(counts.tolist()).score), 100.0)  # pyright: ignore[reportPrivateUsage]
 
 
 def _resample(statistics: np.ndarray, samples: int, seed: int) -> np.ndarray:

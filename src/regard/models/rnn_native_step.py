@@ -22,6 +22,7 @@ from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentP
 if TYPE_CHECKING:
     from regard.models.rnn_decoder import RecurrentDecoder
 
+# A part that is not here, such as a new score, is computed by its module at every step: the same results, slower.
 _KNOWN = ((nn.Embedding, ScaledEmbedding), (AdditiveScore, ConcatScore, DotScore, GeneralScore), (DeepReadout, TanhReadout))
 
 

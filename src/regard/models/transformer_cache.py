@@ -96,11 +96,11 @@ class CurrentStep(NamedTuple):
     """Where the tokens of a step stand in the stores, and what each hypothesis may attend to there.
 
     Attributes:
-        count: how many items were there before.
+        before: how many items were there before.
         places: (B K, T) long, the whole past of each hypothesis with its newest token last.
     """
 
-    count: int
+    before: int
     places: Tensor
 
 
@@ -122,7 +122,7 @@ def append_step(
         ConfigError: the areas are those of a grid, to which no token can be added.
     """
     latest = attention.items(token)
-    items = _extended(past.items if isinstance(past, AreaCache) else past, current.count, latest.key, latest.value)
+    items = _extended(past.items if isinstance(past, AreaCache) else past, current.before, latest.key, latest.value)
     areas = attention.areas
     if areas is None or scored_area_length(areas):
         return items, IndexedMemory(items.key, items.value, current.places)
@@ -132,7 +132,7 @@ def append_step(
     key, value, _ = IndexedMemory(items.key, items.value, current.places[:, -areas.max_area :].flip(1)).gathered()
     made = (F.pad(part, (0, 0, 0, areas.max_area - part.shape[2])) for part in (areas.keys(key, starts=1), areas.values(value, starts=1)))
     key, value = (part.transpose(1, 2).flatten(0, 1) for part in made)
-    store = _extended(past.areas if isinstance(past, AreaCache) else None, current.count * areas.max_area, key, value)
+    store = _extended(past.areas if isinstance(past, AreaCache) else None, current.before * areas.max_area, key, value)
     places = area_slots(current.places, areas.max_area)
     return AreaCache(items, store), IndexedMemory(store.key, store.value, places, of_areas=True)
 
@@ -180,7 +180,7 @@ class TransformerState:
 
     def advanced(self, current: CurrentStep, caches: Sequence[LayerCache]) -> TransformerState:
         """Return the state after a step."""
-        count = current.count + current.places.shape[0]
+        count = current.before + current.places.shape[0]
         return replace(self, caches=tuple(caches), places=current.places, count=count, position=self.position + 1)
 
     def select(self, rows: Tensor, beams: Tensor) -> TransformerState:

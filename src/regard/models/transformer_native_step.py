@@ -65,10 +65,10 @@ def native_step(
     """
     rows, (heads, size) = x.shape[0] * x.shape[1], plan.heads_and_size
     like = x.new_empty(1, heads, size).expand(rows, -1, -1)
-    caches = [_with_room(past, current.count, like, areas) for past, areas in zip(state.caches, plan.learned, strict=True)]
+    caches = [_with_room(past, current.before, like, areas) for past, areas in zip(state.caches, plan.learned, strict=True)]
     sources = [cast(IndexedMemory, memory) for (memory,) in state.memories]
     memories = [DecoderMemory(*_parts(past), *source[:4]) for past, source in zip(caches, sources, strict=True)]
-    out, weights = plan.step(x.flatten(0, 1), memories, current.places, current.count)
+    out, weights = plan.step(x.flatten(0, 1), memories, current.places, current.before)
     shown = source_weights(_attentions(layers[plan.shown])[1].areas, sources[plan.shown], weights.transpose(1, 2))
     return out.view_as(x), shown, caches
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from regard.ops.kernels import loss_cpu
-from regard.ops.linear import _autocast, _product, outer_product
+from regard.ops.linear import compute_dtype, matmul, outer_product
 from regard.ops.tensor_checks import Argument, Signature, check_range, check_share, is_plain
 
 _ARGUMENTS = Signature(
@@ -48,7 +48,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, train: bool
     ) -> tuple[Tensor, ...]:
-        dtype = _autocast(hidden)
+        dtype = compute_dtype(hidden)
         w, h = weight.to(dtype), hidden.to(dtype)
         sums = torch.zeros(3, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=hidden.device)
         hidden_grad = torch.empty_like(hidden) if train else None
@@ -56,7 +56,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_grad = torch.zeros_like(bias) if train and bias is not None else None
         for start in range(0, hidden.shape[0], _CHUNK):
             rows, goal = h[start : start + _CHUNK], target[start : start + _CHUNK]
-            logits = _product(rows, w, None if bias is None else bias.to(dtype))
+            logits = matmul(rows, w, None if bias is None else bias.to(dtype))
             logits = logits if dtype == torch.float64 else logits.float()
             part, grad = _measure(logits, goal, smoothing, train)
             sums += part
@@ -66,7 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 bias_grad += grad.sum(0)
             scale = _half_scale(grad, rows, w) if dtype == torch.float16 else 1.0
             grad = (grad * scale if dtype == torch.float16 else grad).to(dtype)
-            hidden_grad[start : start + _CHUNK] = _product(grad, w.t()).to(hidden.dtype) / scale
+            hidden_grad[start : start + _CHUNK] = matmul(grad, w.t()).to(hidden.dtype) / scale
             weight_grad += outer_product(grad, rows).to(weight.dtype) / scale
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(*(parts := (sums[1].clone(), sums[2].clone())))
@@ -74,7 +74,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
         return hidden_grad * grad, weight_grad * grad, None if bias_grad is None else bias_grad * grad, None, None, None
 
@@ -108,7 +108,7 @@ def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tup
 
 def _plain_operations(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> SequenceLoss:
     # For what traces, transforms or stands for tensors: all logits at once, and nothing but operations of torch.
-    dtype = _autocast(hidden)
+    dtype = compute_dtype(hidden)
     logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     logits = logits if dtype == torch.float64 else logits.float()
     norm = logits.logsumexp(1)

@@ -93,7 +93,7 @@ def attention(
     refuse_others("attention", query=query, key=key, value=value)
     if not torch.compiler.is_compiling() and has_torch_function((query, key, value)):
         # A mode that listens, as that of `regard.watch`, is told of the call and not of its tiles.
-        more = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}
+        more: dict[str, Any] = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}
         whole = query, key, value, score_mod, block_mask, scale, enable_gqa
         return handle_torch_function(attention, (query, key, value), *whole, **more)
     query, key, value = autocast_together(query, key, value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsage]  # torch has no public name for it
 from torch.autograd.function import once_differentiable
 
 from regard.errors import ConfigError
@@ -91,7 +92,7 @@ def _use_onednn(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and matmul_path()[0] == "onednn" and is_plain()
 
 
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
     if _use_onednn(x):
         if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
@@ -107,7 +108,7 @@ def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
 
 
-def _autocast(x: Tensor) -> torch.dtype:
+def compute_dtype(x: Tensor) -> torch.dtype:
     kind = x.device.type  # float64 stays what it is, as in torch
     return torch.get_autocast_dtype(kind) if autocasts(kind) and x.dtype != torch.float64 else x.dtype
 
@@ -120,7 +121,7 @@ def outer_product(grad: Tensor, x: Tensor) -> Tensor:
         [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
     """
     # oneDNN copies its left factor where that is transposed: let it be the smaller one.
-    return _product(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else _product(grad.t(), x.t())
+    return matmul(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else matmul(grad.t(), x.t())
 
 
 class _Linear(torch.autograd.Function):
@@ -129,16 +130,16 @@ class _Linear(torch.autograd.Function):
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         ctx.save_for_backward(flat, weight)
         ctx.shape, ctx.bias = x.shape, bias is not None
-        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+        return matmul(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         flat, weight = ctx.saved_tensors
         grad = grad.reshape(flat.shape[0], weight.shape[0])
         # Of a wide weight the transposed copy is cheap beside what oneDNN loses without it.
         turned = weight.t().contiguous() if weight.shape[0] > weight.shape[1] and grad.shape[0] > weight.shape[0] else weight.t()
-        x_grad = _product(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        x_grad = matmul(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
         weight_grad = outer_product(grad, flat) if ctx.needs_input_grad[1] else None
         return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
 
@@ -149,7 +150,7 @@ StepTape = list[tuple[int, Tensor, Tensor]]
 
 def _forget_other_passes(tape: StepTape) -> None:
     # A pass that was asked for other gradients only, such as that of an input, runs the steps but not the collector behind them.
-    if tape and tape[-1][0] != torch._C._current_graph_task_id():
+    if tape and tape[-1][0] != _current_graph_task_id():
         tape.clear()
 
 
@@ -163,7 +164,7 @@ class _Collect(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, _: Tensor | None) -> tuple[Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         _forget_other_passes(ctx.tape)
         if not ctx.tape:
             return None, None
@@ -178,16 +179,16 @@ class _Step(torch.autograd.Function):
         flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
         ctx.save_for_backward(flat, weight)
         ctx.tape, ctx.shape, ctx.bias = tape, x.shape, bias is not None
-        return _product(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
+        return matmul(flat, weight, bias).view(*x.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, Tensor | None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         flat, weight = ctx.saved_tensors
         grad = grad.reshape(flat.shape[0], weight.shape[0])
         _forget_other_passes(ctx.tape)
-        ctx.tape.append((torch._C._current_graph_task_id(), grad, flat))
-        return _product(grad, weight.t()).view(ctx.shape), None, grad.sum(0) if ctx.bias else None, None
+        ctx.tape.append((_current_graph_task_id(), grad, flat))
+        return matmul(grad, weight.t()).view(ctx.shape), None, grad.sum(0) if ctx.bias else None, None
 
 
 class _Steps:
@@ -197,7 +198,7 @@ class _Steps:
         self._weights: dict[int, tuple[Tensor, Tensor, StepTape]] = {}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        dtype = _autocast(x)
+        dtype = compute_dtype(x)
         if id(weight) not in self._weights:
             self._weights[id(weight)] = (weight, _Collect.apply(weight.to(dtype), tape := StepTape()), tape)
         _, collector, tape = self._weights[id(weight)]
@@ -208,7 +209,7 @@ _steps: ContextVar[_Steps | None] = ContextVar("_steps", default=None)
 
 
 @contextmanager
-def recurrent_steps() -> Iterator[None]:
+def recurrent_steps() -> Generator[None, None, None]:
     """Take the gradient of every weight used by `linear` in this block as one product over all uses.
 
     For loops that use the same weights at every step: autograd alone would multiply and add a full weight gradient at each of them.
@@ -249,7 +250,7 @@ _ROWS = 16
 
 
 @contextmanager
-def packed_weights(dtype: torch.dtype = torch.float32) -> Iterator[None]:
+def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, None]:
     """Prepare each weight that `linear` uses on a CPU in this block once, for many products with weights that do not change meanwhile.
 
     In float32, where `matmul_path` is oneDNN, weights are kept in its own layout: a product with few rows takes half the time. In bfloat16
@@ -316,7 +317,7 @@ def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None,
         packs.weights[name] = (weights, torch.ops.mkldnn._reorder_linear_weight(kept) if packed else kept.float())
     rows, kept = x.shape[0], packs.weights[name][1]
     if not packed:
-        return _product(x.to(packs.dtype).float(), kept, None if bias is None else bias.to(packs.dtype).float())
+        return matmul(x.to(packs.dtype).float(), kept, None if bias is None else bias.to(packs.dtype).float())
     whole = -(-rows // _ROWS) * _ROWS if rows > _ROWS else 1 << (rows - 1).bit_length()
     if whole > rows:
         x = F.pad(x, (0, 0, 0, whole - rows))

@@ -30,7 +30,7 @@ class _GRUGates(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         reset, update, inner, new, hidden = ctx.saved_tensors
         size = hidden.shape[-1]
         projected_grad = torch.empty(*grad.shape[:-1], 3 * size, dtype=grad.dtype, device=grad.device)

@@ -10,10 +10,12 @@ from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
-from torch._C import _dispatch_keys, _is_tracing, _len_torch_dispatch_stack
+
+# torch has no public names for what these ask.
+from torch._C import _dispatch_keys, _is_tracing, _len_torch_dispatch_stack  # pyright: ignore[reportPrivateUsage]
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
 from regard.errors import ConfigError, RangeError, ShapeError
 
@@ -320,7 +322,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
     # What is allowed is listed, not what is forbidden: a kind of tensor that nobody has thought of yet is not plain.
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing() or peek_interpreter_stack() is not None:
         return False
-    if forward_ad._current_level >= 0:
+    if forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
         return False
     for tensor in tensors:  # noqa: SIM110 (a generator takes as long as the rest)
         if tensor is not None and not is_ordinary(tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -112,7 +113,7 @@ class Display:
 
     def _watch(self) -> None:
         if self._mode == "bars":
-            import rich.progress  # noqa: F401 - takes a while, and nobody should wait for the lock meanwhile
+            importlib.import_module("rich.progress")  # takes a while, and nobody should wait for the lock meanwhile
         with self._changed:
             while self._thread is threading.current_thread():
                 if not self._stages:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,7 +48,7 @@ class BeamCandidates(NamedTuple):
         log_probs: (B, K, C) float32, of the candidates; -inf where there is none.
         tokens: (B, K, C) long, likewise.
         scores: (B, N) float32, the best hypotheses that have ended, descending; -inf where there are fewer.
-        count: (B,) long, how many have ended.
+        ended: (B,) long, how many have ended.
     """
 
     rows: Tensor
@@ -58,7 +58,7 @@ class BeamCandidates(NamedTuple):
     log_probs: Tensor
     tokens: Tensor
     scores: Tensor
-    count: Tensor
+    ended: Tensor
 
 
 class BeamSelection(NamedTuple):
@@ -69,7 +69,7 @@ class BeamSelection(NamedTuple):
             extend, tokens, scores, log-probabilities, (E,) each.
         rows: (B',) places among the B of the sentences that are searched on.
         scores: (B', N), as before, with what has ended now.
-        count: (B',), likewise.
+        ended: (B',), likewise.
         going: their hypotheses, best first: totals, log-probabilities, tokens, which of K each extends, and its flat place, (B', G) each.
         bad: the first of the B whose candidates hold NaN; -1: none does.
     """
@@ -77,7 +77,7 @@ class BeamSelection(NamedTuple):
     ends: tuple[Tensor, ...]
     rows: Tensor
     scores: Tensor
-    count: Tensor
+    ended: Tensor
     going: tuple[Tensor, ...]
     bad: int
 
@@ -117,7 +117,7 @@ def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: 
     best, going, most = searched.scores.shape[1], min(beam, hypotheses * width), batch * min(2 * beam, hypotheses * width)
     if min(best, going) < 1:
         raise ShapeError(f"beam search: {beam} hypotheses of {hypotheses} x {width} candidates, {best} of them kept: at least 1 of each")
-    given = {"beam": beam, "length": length, "eos": eos, "enough": enough, "penalty": penalty, "going": going, "most": most}
+    given: dict[str, Any] = {"beam": beam, "length": length, "eos": eos, "enough": enough, "penalty": penalty, "going": going, "most": most}
     call, found = _BEAM.run(*(part.contiguous() for part in searched), **given)
     rows, scores, count, *on = (part[: call.left] for part in found[6:])
     return BeamSelection(tuple(part[: call.ended] for part in found[:6]), rows, scores, count, tuple(on), call.bad)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -69,6 +71,6 @@ class EncoderPlan:
         if states.stride(0) != states.shape[1] * states.stride(1) and states.shape[0] > 1:
             raise ShapeError(f"encoder: the positions of states must follow each other, found strides {states.stride()}")
         parts = self.hidden * (1 if self._bias is not None else 2)
-        given = {"recurrent": self._recurrent, "bias": self._bias, "state_row": states.stride(1), "backward": backward}
+        given: dict[str, Any] = {"recurrent": self._recurrent, "bias": self._bias, "state_row": states.stride(1), "backward": backward}
         (final,) = _ENCODER(gates, lengths, states, parts=parts, **given)
         return final.split(self.hidden, -1)

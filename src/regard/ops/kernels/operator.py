@@ -129,7 +129,8 @@ class _Direct(torch.autograd.Function):
         return found[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
         operator: Operator = ctx.operator
         found = operator.differentiate(ctx, ctx.needs_input_grad[2:], grad, operator.forms.backward)
         return None, None, *found[: operator.tensors]

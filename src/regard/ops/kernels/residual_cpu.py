@@ -86,7 +86,7 @@ class _Residual(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (weight, total, stats), (seed, dropout, eps) = ctx.saved_tensors, ctx.settings
         grad = solid(grad)
         sum_grad, change_grad, sums = grad, None, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,6 +89,6 @@ class OutputPlan:
             found = f"{tuple(sums.totals.shape)} and {tuple(hidden.shape)}, of which {sums.need} matter"
             raise ShapeError(f"the output layer: expected totals (B, K) for hidden (B, K, R), at least 1 of them matters; found {found}")
         totals, need = (None, 0) if sums is None else (sums.totals.contiguous(), sums.need)
-        given = {"output": self._output, "count": count, "instead": instead, "least": least, "share": 1, "need": need}
+        given: dict[str, Any] = {"output": self._output, "count": count, "instead": instead, "least": least, "share": 1, "need": need}
         log_probs, places = _BEST(hidden.contiguous(), forbidden.contiguous(), totals, **given)
         return log_probs, places
