@@ -106,7 +106,7 @@ def main() -> int:
         worker(*arguments.worker)
         return 0
     note = (
-        f"`python benchmarks/resume_matrix.py`: {EPOCHS} epochs, killed by SIGKILL, the same command again; {machine(1)} per process. "
+        f"`python benchmarks/resume_matrix.py`: {EPOCHS} epochs, killed by SIGKILL, the same command again; each process: {machine(1)}. "
         "*equal*: the sha256 of all weights is that of the run that was never stopped."
     )
     table = Table(arguments.out, ["model", "precision", "processes", *MOMENTS, "sha256 of the weights"], note, key=3)

@@ -336,10 +336,3 @@ def test_the_table_of_mechanisms_names_every_score_and_window_there_is() -> None
     fields = AttentionConfig.model_fields
     names = [*get_args(fields["score"].annotation), *get_args(fields["window"].annotation)]
     assert [name for name in names if f"={name}`" not in text] == []
-
-
-def test_installing_and_running_stand_at_the_top_of_the_readme() -> None:
-    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-    assert any("pip install ." in line for line in lines[:25])
-    assert any(line == "make demo" for line in lines[:40])
-    assert any(line.startswith("regard train") for line in lines[:50])

@@ -82,13 +82,6 @@ def test_every_module_of_the_package_is_in_the_table() -> None:
     assert modules - set(re.findall(r"\w+", " ".join(row.where for row in MECHANISMS))) == set()
 
 
-def test_the_table_of_the_documents_is_the_one_that_is_printed() -> None:
-    text = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8")
-    lines = [re.sub(r"\[([^]]*)\]\(#[^)]*\)", r"\1", line) for line in text.splitlines() if line.startswith("| ")]
-    rows = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
-    assert [row.name for row in MECHANISMS if list(mechanism_cells(row)[:5]) not in rows] == []
-
-
 def test_the_columns_stand_below_each_other() -> None:
     heading, *lines = mechanism_table()
     assert len(lines) == len(MECHANISMS)

@@ -348,12 +348,9 @@ def test_the_command_line_connects_to_nothing(check: Checks, tmp_path: Path) -> 
         c.case(words[0], happened=int(opened) >= 1, wrong=None if (code, opened) == ("0", "1") else f"exit code {code}, {opened} opened")
 
 
-def test_the_policy_says_what_is_promised_and_how_to_report(check: Checks) -> None:
+def test_the_policy_names_no_person_and_refers_to_what_exists(check: Checks) -> None:
     text = " ".join((ROOT / "SECURITY.md").read_text(encoding="utf-8").split())
-    said = ["private vulnerability reporting", "safetensors", "pickle", "sha256", "127.0.0.1", "authentication", "supported", "days"]
-    c = check("supply", "SECURITY.md: guarantees, and how to report", cases=len(said) + 2, quick=len(said) + 2)
-    for words in said:
-        c.case(words, wrong=None if words in text.lower() else "is not spoken of")
+    c = check("supply", "SECURITY.md: no personal address, and what it refers to exists", cases=2, quick=2)
     c.case("no personal address", wrong="an address" if re.search(r"[\w.]+@[\w.]+", text) else None)
     promised = [name for name in re.findall(r"`(tests/[\w/.]+)`", text) if not (ROOT / name).exists()]
     c.case("what it refers to", happened="`tests/" in text, wrong=", ".join(promised) or None)
