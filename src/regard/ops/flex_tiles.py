@@ -140,7 +140,7 @@ class TiledCall:
     def hidden(self, scores: Tensor, strip: Strip, tile: Tile) -> Tensor:
         """Set what the mask hides to -inf; what a visible key that was not finite gives to NaN."""
         if tile.partial:
-            keep, low = self._mask(strip, tile)
+            keep, low = self.tile_mask(strip, tile)
             # By bits: exact whatever a hidden score holds, and many times as fast as torch.where on a mask without long runs.
             scores = scores.view(keep.dtype).bitwise_and(keep).bitwise_or_(low).view(scores.dtype)
         if self.bad is None:
@@ -152,7 +152,7 @@ class TiledCall:
         part = slice(strip.heads.start, strip.heads.stop)
         return index_tensors(self.batches[part], self.heads[part], strip.rows, tile.columns)
 
-    def _mask(self, strip: Strip, tile: Tile) -> tuple[Tensor, Tensor]:
+    def tile_mask(self, strip: Strip, tile: Tile) -> tuple[Tensor, Tensor]:
         """Make the bits that keep a score and those that make -inf; a mask that all heads share is made once for the same queries."""
         if strip.rows != self._kept_rows:
             self._kept, self._kept_rows = {}, strip.rows
@@ -212,7 +212,7 @@ def _fused(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     """Compute a small call by PyTorch's kernel, which gives the log-sum-exp, too; None where a score is not finite."""
     mask, (target, source) = None, (query.shape[2], key.shape[2])
     if call.request.mask_mod is not None:
-        _, low = call._mask(Strip(range(target), range(1), []), Tile(range(source), True))
+        _, low = call.tile_mask(Strip(range(target), range(1), []), Tile(range(source), True))
         mask = low.view(call.dtype).reshape(1, 1, *low.shape[-2:])  # 0, or -inf where it hides
     queries = call.split(query)
     keys, values = (x.flatten(0, 1).unsqueeze(1).expand(-1, call.group, -1, -1) for x in (key, value))
