@@ -31,8 +31,8 @@ def main() -> None:
     total, missed = (sum(each[place] for each in lines.values()) for place in (0, 1))
     rows.append(["all", total, missed, round(100 * (1 - missed / total), 1)])
     note = (
-        f"`make coverage`, coverage {report['meta']['version']}, {report['meta']['timestamp'][:10]}: statements that {arguments.tests} "
-        "run in their own process; the servers and trainings that tests start as processes of their own are not counted."
+        f"`python benchmarks/coverage_table.py`, coverage {report['meta']['version']}, {report['meta']['timestamp'][:10]}: statements that "
+        f"{arguments.tests} run in their own process; the servers and trainings that tests start as processes of their own are not counted."
     )
     write(arguments.out, ["package", "statements", "not run", "run, %"], rows, note)
 

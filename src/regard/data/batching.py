@@ -179,27 +179,6 @@ def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Se
     return len(_cut(np.maximum(source, target), batch_tokens)) - 1
 
 
-def padding_share(
-    plan: Sequence[PlannedBatch], source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray
-) -> float:
-    """Return the share of padded positions, both sides together, that hold no token: in [0, 1), 0.0 for no batches.
-
-    Args:
-        plan: batches of these pairs.
-        source_lengths: as given to `plan_batches`.
-        target_lengths: as given to `plan_batches`.
-
-    Example:
-        >>> round(padding_share([PlannedBatch((0, 1), 4)], [3, 1], [1, 1]), 3)
-        0.167
-    """
-    sides = _with_eos(source_lengths, target_lengths)
-    rows = [np.asarray(batch.indices, dtype=np.int64) for batch in plan]
-    padded = sum(len(chosen) * int(side[chosen].max()) for chosen in rows for side in sides)
-    filled = sum(int(side[chosen].sum()) for chosen in rows for side in sides)
-    return 1.0 - filled / padded if padded else 0.0
-
-
 def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], indices: Sequence[int]) -> SequenceBatch:
     """Pad the pairs `indices` of the whole data to one batch; the source gets EOS, the target BOS in front and EOS behind.
 
