@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,20 +173,18 @@ class Captioner(Predictor[CaptionRun]):
     ) -> list[Caption]:
         """Caption images that are tensors already: (n, 3, H, W) as preprocessed, or features (n, L, D); `source` is the number of each."""
         decoding = decoding or self.run.config.decoding
-        model, generation = self.run.model, Generation.of(sampling, len(pictures))
-        cells, how = model.grid[0] * model.grid[1], {"precision": decoding.precision}
+        model, generation = self.run.model, Generation.of(sampling, len(pictures), decoding.precision)
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
-            device, lengths = device_of(model), [cells] * len(rows)
-            own = {"max_length": decoding.max_length, "source_lengths": lengths, "need_attention": need_attention}
-            options = generation.options(decoding, n_best, **own)
-            images = pictures[rows].to(device)
-            start = lambda: model.start(images, torch.tensor(lengths, device=device))  # noqa: E731
-            return generation.run(start, model.decoding_step, rows, options, device=device, **how)
+            device, lengths = device_of(model), [model.grid[0] * model.grid[1]] * len(rows)
+            most = decoding.max_length
+            options = generation.options(decoding, n_best, max_length=most, source_lengths=lengths, need_attention=need_attention)
+            start = partial(model.start, pictures[rows].to(device), torch.tensor(lengths, device=device))
+            return generation.run(start, model.decoding_step, rows, options, device=device)
 
         stage = progress.stage("Captioning", total=len(pictures), unit="images")
         rows = list(range(len(pictures)))
-        found = predict(model, search, rows, batch_size=decoding.batch_size, stage=stage, poll=self._poll, **how)
+        found = predict(model, search, rows, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
         captions = []
         for number, hypotheses in found.items():
             texts = [self.run.vocabulary.decode([token for token in item.tokens if token != EOS]) for item in hypotheses]

@@ -74,7 +74,7 @@ def predict_labels(
         return answers
 
     stage = progress.stage("Labelling", total=len(order), unit="examples")
-    found = predict(run.model, read, order, batch_size=BATCH_SIZE, stage=stage, poll=poll)
+    found = predict(run.model, read, order, BATCH_SIZE, stage=stage, poll=poll)
     return [found[row] for row in range(len(examples))]
 
 

@@ -122,7 +122,7 @@ class LanguageModel(Predictor[LanguageRun]):
         def score(rows: list[int]) -> list[list[float]]:
             return self._log_probs([ids[row] for row in rows])
 
-        found = predict(self.run.model, score, rows, batch_size=batch_size, stage=stage, poll=self._poll)
+        found = predict(self.run.model, score, rows, batch_size, stage=stage, poll=self._poll)
         return [
             LineScore(line, [*self.run.vocabulary.pieces(own[:-1]), "</s>"], found[number])
             for number, (line, own) in enumerate(zip(lines, ids, strict=True))
@@ -178,7 +178,7 @@ class LanguageModel(Predictor[LanguageRun]):
 
         rows = longest_first([len(ids) for ids in read])
         stage = progress.stage("Continuing", total=len(rows), unit="lines")
-        found = predict(model, search, rows, batch_size=batch_size, stage=stage, poll=self._poll)
+        found = predict(model, search, rows, batch_size, stage=stage, poll=self._poll)
         return [
             Continuation(
                 single_line(prompt),

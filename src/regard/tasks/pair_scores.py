@@ -89,7 +89,7 @@ def score_pairs(
         return [own[: len(targets[i]) + 1] for i, own in zip(rows, found, strict=True)]
 
     stage = progress.stage("Scoring", total=len(order), unit="pairs")
-    log_probs = predict(run.model, score, order, batch_size=batch_size, stage=stage, poll=poll)
+    log_probs = predict(run.model, score, order, batch_size, stage=stage, poll=poll)
     scores = []
     for i, (source, target) in enumerate(pairs):
         cut = (len(whole[0][i]) - len(sources[i]), len(whole[1][i]) - len(targets[i]))

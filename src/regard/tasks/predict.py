@@ -33,8 +33,8 @@ def predict(
     model: nn.Module,
     function: Callable[[list[int]], Sequence[Result]],
     rows: list[int],
-    *,
     batch_size: int,
+    *,
     stage: progress.Stage,
     poll: Callable[[], None] | None = None,
     precision: str = "float32",
@@ -76,18 +76,29 @@ class Generation(NamedTuple):
     Attributes:
         sampling: how to draw; None: search.
         seeds: a source of chance for each row, so that what is drawn for one does not depend on the batch it is in.
+        precision: of matrix products on a CUDA device; on a CPU the packed weights have it, see `predict`.
     """
 
     sampling: SamplingOptions | None
     seeds: list[int]
+    precision: str
 
     @classmethod
-    def of(cls, sampling: SamplingOptions | None, rows: int) -> Generation:
+    def of(cls, sampling: SamplingOptions | None, rows: int, precision: str = "float32") -> Generation:
         """Return how so many rows are generated."""
-        return cls(sampling, torch.randint(2**62, (rows,)).tolist() if sampling is not None else [])
+        return cls(sampling, torch.randint(2**62, (rows,)).tolist() if sampling is not None else [], precision)
 
-    def options(self, decoding: DecodingConfig, n_best: int, **own: Any) -> DecodingOptions:
-        """Return the options of a search by the settings of a run; `own` are those that they do not hold."""
+    def options(
+        self,
+        decoding: DecodingConfig,
+        n_best: int,
+        *,
+        max_length: int | Sequence[int],
+        source_lengths: Sequence[int],
+        need_attention: bool,
+        prefix: Sequence[Sequence[int]] | None = None,
+    ) -> DecodingOptions:
+        """Return the options of a search by the settings of a run, and by what they do not hold; see `regard.decoding.DecodingOptions`."""
         return DecodingOptions(
             bos=BOS,
             eos=EOS,
@@ -99,18 +110,14 @@ class Generation(NamedTuple):
             coverage_penalty=decoding.coverage_penalty,
             no_repeat_ngram_size=decoding.no_repeat_ngram_size,
             banned=(PAD, BOS),
-            **own,
+            max_length=max_length,
+            source_lengths=source_lengths,
+            need_attention=need_attention,
+            prefix=prefix,
         )
 
     def run(
-        self,
-        start: Callable[[], Any],
-        step: Any,
-        rows: Sequence[int],
-        options: DecodingOptions,
-        *,
-        device: torch.device,
-        precision: str = "float32",
+        self, start: Callable[[], Any], step: Any, rows: Sequence[int], options: DecodingOptions, *, device: torch.device
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each row of a batch.
 
@@ -120,9 +127,8 @@ class Generation(NamedTuple):
             rows: of the batch.
             options: see `options`.
             device: of the model.
-            precision: on a CUDA device; on a CPU the packed weights have it, see `predict`.
         """
-        half = device.type == "cuda" and precision == "bfloat16"
+        half = device.type == "cuda" and self.precision == "bfloat16"
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
             state, count = start(), len(rows)
             if self.sampling is not None:

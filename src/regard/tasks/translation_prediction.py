@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,7 +103,7 @@ class Translator(Predictor[TranslationRun]):
         encoded, cut = self._encode(lines)
         target = self.run.vocabularies.target
         forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
-        generation, model = Generation.of(sampling, len(lines)), self.run.model
+        generation, model = Generation.of(sampling, len(lines), decoding.precision), self.run.model
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
             sources, prefixes = [encoded[row].ids for row in rows], [forced[row] for row in rows]
@@ -117,13 +118,12 @@ class Translator(Predictor[TranslationRun]):
                 source_lengths=batch.source_lengths.tolist(),
                 need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
-            start, how = lambda: model.start(batch.source, batch.source_lengths), {"precision": decoding.precision}
-            return generation.run(start, model.decoding_step, rows, options, device=device_of(model), **how)
+            start = partial(model.start, batch.source, batch.source_lengths)
+            return generation.run(start, model.decoding_step, rows, options, device=device_of(model))
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         stage = progress.stage("Translating", total=len(rows), unit="sentences")
-        how = {"batch_size": decoding.batch_size, "precision": decoding.precision}
-        found = predict(model, search, rows, stage=stage, poll=self._poll, **how)
+        found = predict(model, search, rows, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
         translations = []
         for row, (line, item, truncated) in enumerate(zip(lines, encoded, cut, strict=True)):
             hypotheses = found.get(row, [])
