@@ -18,7 +18,7 @@ from regard.data.batching import collate
 from regard.data.vocabulary import UNK
 from regard.models import build_for_run
 from regard.study.cost import CAPTION, RATES, estimate, training_cost
-from regard.study.grid import CHECKS
+from regard.tasks.table import TASKS
 from regard.training.optimizer import build_optimizer
 
 STUDIES = sorted((Path(__file__).parents[2] / "studies").glob("*.yaml"))
@@ -71,7 +71,7 @@ def test_the_settings_of_every_run_fit_together(path: Path) -> None:
     for scale in (None, *load_study(path, data="/sets").scales):
         study = load_study(path, data="/sets", scale=scale)
         for cell in study_cells(study):
-            CHECKS[study.task](cell_config(study, cell, folder=path.parent))
+            TASKS[study.task].training.check(cell_config(study, cell, folder=path.parent))
 
 
 def test_the_measured_rate_is_the_one_that_was_measured() -> None:
