@@ -134,6 +134,14 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
     assert b"k = 1: without" in explained.out
     assert json.loads(Path("e.json").read_text())["overlap"]["hops"] == 3
     assert Path("page.html").read_text().startswith("<!doctype html>")
+    measured = call("explain", "run", "--method", "all", "--faithfulness", "test.tsv", "--outputs", 1, "--json", "m.json")
+    assert measured.code == 0, measured.err
+    found = {item["method"]: item for item in json.loads(Path("m.json").read_text())["methods"]}
+    assert found["leave-one-out"]["comprehensiveness"]["low"] <= found["leave-one-out"]["comprehensiveness"]["value"]
+    assert "is no Transformer" in found["rollout"]["refused"]
+    shown = call("explain", "run", "--method", "leave-one-out", "--examples", "test.tsv")
+    assert shown.code == 0, shown.err
+    assert shown.out.count(b"leave-one-out: ") == 11
 
 
 @pytest.mark.parametrize(
@@ -147,6 +155,13 @@ def test_a_run_is_trained_measured_explained_and_resumed(call, task, rows, verb,
         (["explain", "{runs}/word", "--examples", "strange.tsv", "-o", "a.png"], "a.png: expected a name ending in .html or .json"),
         (["explain", "{runs}/word", "--examples", "strange.tsv", "-o", "a.json", "--json", "a.json"], "both name a.json"),
         (["explain", "{runs}/word", "--examples", "strange.tsv"], "no example has more than 5 tokens"),
+        (["explain", "{runs}/word"], "--examples: needs a file of labelled examples"),
+        (["explain", "{runs}/word", "--faithfulness", "good.tsv"], "--faithfulness: goes with --method NAME"),
+        (["explain", "{runs}/word", "--method", "lime", "--examples", "good.tsv"], "--method 'lime': expected all, or one of weights"),
+        (["explain", "{runs}/word", "--method", "all"], "--method: needs --source FILE for translation"),
+        (["explain", "{runs}/word", "--method", "rollout", "--examples", "good.tsv"], "rollout: SentenceClassifier is no Transformer"),
+        (["explain", "{runs}/word", "--method", "all", "--source", "good.tsv", "--target", "a"], "which has no targets"),
+        (["explain", "{runs}/word", "--method", "all", "--examples", "good.tsv", "-o", "a.html"], "--output: not with --method"),
         (["train", "classification", "--out", "r"], "no training data given (--train FILE)"),
         (["train", "classification", "--train", "wide.tsv", "--out", "r"], "wide.tsv, line 2"),
         (["train", "classification", "--train", "good.tsv", "--test", "nowhere", "--out", "r"], "nowhere: no such file"),

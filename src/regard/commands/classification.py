@@ -1,4 +1,4 @@
-"""The verbs of labelled sentences: `regard classify`, `entail` and `explain`."""
+"""The verbs of labelled sentences: `regard classify` and `entail`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regard.commands.options import Files, JsonInput, RunFolder
 from regard.commands.streaming import answer_lines, input_chunks, text_reader
-from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError
+from regard.commands.terminal import write_message
 
 if TYPE_CHECKING:
     from regard.commands.streaming import InputItem
@@ -69,39 +67,6 @@ def entail(
 
     read = text_reader(("premise", "hypothesis") if json_input else None, pair_of)
     _write_labels(input_chunks("a premise, a tab and a hypothesis", files), read, entailer.entail, json_lines or json_input, timing)
-
-
-@commands.command()
-def explain(
-    run: RunFolder,
-    examples: Annotated[str, typer.Option(help="labelled examples to explain")],
-    max_words: Annotated[int, typer.Option(min=1, help="remove 1 up to this many words")] = 5,
-    random_draws: Annotated[int, typer.Option(min=1, help="random draws of words per example")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="of the random draws")] = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help=".html page or .json records: the most attended words of each label")
-    ] = None,
-) -> None:
-    """Explain a classifier by its attention.
-
-    Reports the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
-    """
-    from regard.data.lines import write_files
-    from regard.tasks.attention_records import save_records
-    from regard.tasks.explain import describe_explanation, explain_run
-
-    if json_file is not None and json_file == output:
-        raise ConfigError(f"--json and --output: both name {output}")
-    if output is not None and output.suffix.lower() not in (".html", ".json"):
-        raise ConfigError(f"{output}: expected a name ending in .html or .json")
-    found = explain_run(run, examples, max_words=max_words, random_draws=random_draws, seed=seed)
-    describe_explanation(found, write_line)
-    if json_file is not None:
-        write_files({json_file: (json.dumps({"run": str(run), **found.to_json()}, indent=1, ensure_ascii=False) + "\n").encode()})
-    if output is not None:
-        save_records(found.records, output)
-        write_line(f"{output}: {len(found.records)} labels")
 
 
 def _write_labels(

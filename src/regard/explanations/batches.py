@@ -74,6 +74,12 @@ class ModelBatch(ABC):
         """Whether an output has no more inputs than those up to it, as in a language model."""
         return False
 
+    def inputs_of(self, outputs: Tensor) -> Tensor:
+        """Return which inputs an output has, (B, S) bool, for `outputs` (B,), one of each example."""
+        if not self.attends_to_itself:
+            return self.inputs
+        return self.inputs & (torch.arange(self.inputs.shape[1], device=outputs.device) <= outputs.unsqueeze(1))
+
 
 @contextmanager
 def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tensor]) -> Iterator[None]:

@@ -138,9 +138,10 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
     """
     size = batch.inputs.shape[1]
     kept = torch.ones_like(batch.inputs)
+    ranked = batch.inputs_of(output)
     scores = torch.zeros(batch.inputs.shape, device=kept.device)
     for step in range(most):
-        example, place = (kept & batch.inputs).nonzero(as_tuple=True)
+        example, place = (kept & ranked).nonzero(as_tuple=True)
         if not len(example):
             break
         left = kept[example]

@@ -171,6 +171,27 @@ def score_of_counts(metric: str, counts: np.ndarray) -> float:
     return _score(_scorer(metric), counts)
 
 
+def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, seed: int = 12345) -> tuple[float, float]:
+    """Return the 95 % interval of a score over resampled test sets: as many items, drawn with replacement.
+
+    Args:
+        metric: see `score_of_counts`.
+        counts: (N, D) what each item adds; of "mean", no 0 in the second column.
+        samples: sets drawn, at least 1.
+        seed: of NumPy's default generator, 0 or more.
+
+    Raises:
+        DataError: no items, an unknown metric, or samples below 1.
+
+    Example:
+        >>> bootstrap_interval("mean", np.array([[2.0, 1.0]] * 3), samples=20)
+        (2.0, 2.0)
+    """
+    if not len(counts) or samples < 1:
+        raise DataError(f"{len(counts)} items, {samples} samples: an interval needs at least one of both")
+    return _interval(np.array([score_of_counts(metric, row) for row in _resample(counts, samples, seed)]))
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for how many there are (Holm, 1979): the chance that any of those up to it is a false alarm.
 

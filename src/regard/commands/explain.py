@@ -1,0 +1,120 @@
+"""The verb `regard explain`: a classifier by its attention, and the outputs of any run by method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from regard.commands.options import LinkUnit, RunFolder, refuse
+from regard.commands.terminal import write_line
+from regard.errors import ConfigError
+
+commands = typer.Typer()
+
+
+@commands.command()
+def explain(
+    run: RunFolder,
+    examples: Annotated[Path | None, typer.Option(help="labelled examples, or lines of text for a language model")] = None,
+    source: Annotated[Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv or .jsonl file")] = None,
+    target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
+    method: Annotated[str | None, typer.Option(help="weights, rollout, flow, value-norms, alti, integrated-gradients ...; or all")] = None,
+    faithfulness: Annotated[
+        Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
+    ] = None,
+    links: Annotated[Path | None, typer.Option(help="with --faithfulness: known links of the pairs (source-target, source?target)")] = None,
+    link_unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = "word",
+    outputs: Annotated[int, typer.Option(min=1, help="with --faithfulness: outputs of each example that are looked at")] = 3,
+    max_words: Annotated[int, typer.Option(min=1, help="without --method: remove 1 up to this many words")] = 5,
+    random_draws: Annotated[int, typer.Option(min=1, help="without --method: random draws of words per example")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="of the random draws")] = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="without --method: .html page or .json records, the most attended words of each label"),
+    ] = None,
+) -> None:
+    """Explain the outputs of a run.
+
+    With --method: by one method or all of them, and with --faithfulness how faithful each is to the model. Without: a classifier by its
+    attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
+    """
+    if method is None:
+        given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links}
+        refuse(given, "goes with --method NAME, or --method all")
+        if examples is None:
+            raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
+        _explain_labels(run, examples, (max_words, random_draws, seed), json_file, output)
+        return
+    refuse({"--output": output}, "not with --method; --json writes what is found")
+    if faithfulness is None:
+        refuse({"--links": links}, "goes with --faithfulness FILE")
+        _explain(run, _only_one(examples, source), target, method, json_file)
+        return
+    refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
+    from regard.tasks.explained_examples import batches_of_run
+    from regard.tasks.faithful_methods import describe_table, measure_methods
+    from regard.tasks.translation_evaluation import read_links
+
+    methods = _methods(method)
+    batches = batches_of_run(run, faithfulness, target=target)
+    known = None if links is None else read_links(links, link_unit)
+    table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
+    describe_table(table, write_line)
+    _write(json_file, {"run": str(run), **table.to_json()})
+
+
+def _explain(run: Path, examples: Path, target: Path | None, method: str, json_file: Path | None) -> None:
+    from regard.tasks.explained_examples import batches_of_run, describe_example, explain_batches
+
+    methods = _methods(method)
+    found = explain_batches(batches_of_run(run, examples, target=target), methods)
+    for number, example in enumerate(found, start=1):
+        write_line(f"{number}: {' '.join(example.inputs)} -> {' '.join(example.outputs)}")
+        describe_example(example, write_line)
+    _write(json_file, {"run": str(run), "examples": [example.to_json() for example in found]})
+
+
+def _explain_labels(run: Path, examples: Path, settings: tuple[int, int, int], json_file: Path | None, output: Path | None) -> None:
+    from regard.tasks.attention_records import save_records
+    from regard.tasks.explain import describe_explanation, explain_run
+
+    if json_file is not None and json_file == output:
+        raise ConfigError(f"--json and --output: both name {output}")
+    if output is not None and output.suffix.lower() not in (".html", ".json"):
+        raise ConfigError(f"{output}: expected a name ending in .html or .json")
+    max_words, random_draws, seed = settings
+    found = explain_run(run, examples, max_words=max_words, random_draws=random_draws, seed=seed)
+    describe_explanation(found, write_line)
+    _write(json_file, {"run": str(run), **found.to_json()})
+    if output is not None:
+        save_records(found.records, output)
+        write_line(f"{output}: {len(found.records)} labels")
+
+
+def _methods(name: str) -> list[Any]:
+    from regard.errors import listed, shown
+    from regard.explanations import METHODS
+
+    if name == "all":
+        return list(METHODS)
+    if name not in METHODS:
+        raise ConfigError(f"--method {shown(name)}: expected all, or one of {listed(METHODS)}")
+    return [name]
+
+
+def _only_one(examples: Path | None, source: Path | None) -> Path:
+    found = [path for path in (examples, source) if path is not None]
+    if len(found) != 1:
+        raise ConfigError("--method: needs --source FILE for translation, --examples FILE for other tasks, or --faithfulness FILE")
+    return found[0]
+
+
+def _write(path: Path | None, figures: dict[str, Any]) -> None:
+    from regard.data.lines import write_files
+
+    if path is not None:
+        write_files({path: (json.dumps(figures, indent=1, ensure_ascii=False) + "\n").encode()})

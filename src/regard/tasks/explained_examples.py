@@ -1,0 +1,215 @@
+"""Examples of a trained run as the methods of `regard.explanations` take them, and what these say of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from regard import progress
+from regard.data.batching import collate
+from regard.data.labelled import pad_tokens
+from regard.data.lines import read_lines
+from regard.data.parallel import SentencePair, read_pairs
+from regard.data.running_text import pad_rows
+from regard.data.vocabulary import BOS, EOS, TokenizedText
+from regard.errors import ConfigError, DataError
+from regard.explanations import LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, explain
+from regard.explanations.methods import Method
+from regard.metrics.alignment import Links, links_from_weights
+from regard.tasks.classification_prediction import encode_example, predict_labels, token_texts
+from regard.tasks.classification_training import SentenceRun, open_sentence_run, read_labelled_file
+from regard.tasks.language_training import LanguageRun, open_language_run
+from regard.tasks.run_folder import device_of, run_task
+from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_run import TranslationRun, open_translation_run
+from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
+
+BATCH_SIZE = 16
+
+
+class ExplainedBatch(NamedTuple):
+    """Examples that are explained together.
+
+    Attributes:
+        batch: as the methods take them.
+        inputs: for each example its inputs as text, in the order of their columns.
+        outputs: for each example its outputs as text.
+        pairs: for each sentence pair its texts and both as tokens; none of other tasks.
+    """
+
+    batch: ModelBatch
+    inputs: list[list[str]]
+    outputs: list[list[str]]
+    pairs: list[tuple[SentencePair, TokenizedText, TokenizedText]]
+
+
+class ExplainedExample(NamedTuple):
+    """What methods say of one example.
+
+    Attributes:
+        inputs: as text.
+        outputs: as text.
+        scores: for each method (outputs, inputs).
+    """
+
+    inputs: list[str]
+    outputs: list[str]
+    scores: dict[Method, np.ndarray]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it, ready for JSON."""
+        return {"inputs": self.inputs, "outputs": self.outputs, "scores": {name: found.tolist() for name, found in self.scores.items()}}
+
+
+def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
+    """Return sentence pairs in batches, in order; both sides are cut to `data.max_length` tokens.
+
+    Raises:
+        DataError: a pair with an empty side; names its number.
+    """
+    limit, found = run.config.data.max_length, []
+    for start in range(0, len(pairs), BATCH_SIZE):
+        some = pairs[start : start + BATCH_SIZE]
+        encoded = [
+            (pair, run.vocabularies.source.encode(pair[0]).first(limit), run.vocabularies.target.encode(pair[1]).first(limit))
+            for pair in some
+        ]
+        for number, (_, source, target) in enumerate(encoded, start=start + 1):
+            if not source.ids or not target.ids:
+                raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
+        sources, targets = [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded]
+        given = collate(sources, targets, range(len(some))).to(device_of(run.model))
+        batch = TranslationBatch(
+            run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths
+        )
+        inputs = [source.pieces for _, source, _ in encoded]
+        found.append(ExplainedBatch(batch, inputs, [[*target.pieces, "</s>"] for *_, target in encoded], encoded))
+    return found
+
+
+def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
+    """Return texts, or pairs of them, in batches, with the labels that the run gives them; those with an empty text are left out."""
+    encoded = [(texts, encode_example(run, texts)[0]) for texts in examples]
+    usable = [(texts, ids) for texts, ids in encoded if all(ids)]
+    answers = predict_labels(run, [ids for _, ids in usable])
+    found = []
+    for start in range(0, len(usable), BATCH_SIZE):
+        some = usable[start : start + BATCH_SIZE]
+        labels = torch.tensor([int(answer.probabilities.argmax()) for answer in answers[start : start + BATCH_SIZE]])
+        padded = [pad_tokens([ids[side] for _, ids in some]) for side in range(len(some[0][1]))]
+        device = device_of(run.model)
+        batch = LabelBatch(run.model, [ids.to(device) for ids, _ in padded], [n.to(device) for _, n in padded], labels.to(device))
+        inputs = [[piece for text in texts for piece in token_texts(run, text)] for texts, _ in some]
+        found.append(ExplainedBatch(batch, inputs, [[run.labels[label]] for label in labels.tolist()], []))
+    return found
+
+
+def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBatch]:
+    """Return lines of text in batches; empty ones are left out."""
+    encoded = [found for found in map(run.vocabulary.encode, lines) if found.ids]
+    found = []
+    for start in range(0, len(encoded), BATCH_SIZE):
+        some = encoded[start : start + BATCH_SIZE]
+        given = pad_rows([np.array([*text.ids, EOS]) for text in some], [BOS] * len(some)).to(device_of(run.model))
+        batch = LanguageBatch(run.model, given.inputs, given.goals, given.lengths)
+        pieces = [text.pieces for text in some]
+        found.append(ExplainedBatch(batch, [["<s>", *own] for own in pieces], [[*own, "</s>"] for own in pieces], []))
+    return found
+
+
+def batches_of_run(folder: str | Path, examples: str | Path, *, target: str | Path | None = None) -> list[ExplainedBatch]:
+    """Read examples as the methods of a run take them.
+
+    Args:
+        folder: a run of translation, classification, entailment or a language model.
+        examples: of translation a file of pairs (.tsv, .jsonl), or of sources, whose targets are in `target` or else what the run makes
+            of them; of labels a file as for training; of a language model lines of text.
+        target: targets, line by line with the sources.
+
+    Raises:
+        ConfigError: a run of another task, or a `target` for one that is no translation.
+        CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
+        DataError: a file cannot be read, or holds nothing to explain.
+
+    Example:
+        >>> batches_of_run("no-such-run", "test.tsv")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    task = run_task(Path(folder))
+    if target is not None and task != "translation":
+        raise ConfigError(f"--target: {folder} is a run of the task {task}, which has no targets")
+    match task:
+        case "translation":
+            run = open_translation_run(folder)
+            return translation_batches(run, _pairs(run, Path(examples), target))
+        case "classification" | "entailment":
+            sentences = open_sentence_run(folder)
+            found = label_batches(sentences, [each.texts for each in read_labelled_file(sentences.config, examples).examples])
+        case "lm":
+            found = language_batches(open_language_run(folder), read_lines(examples))
+        case _:
+            raise ConfigError(f"{folder}: a run of the task {task}; explain its model from Python with regard.explanations.CaptionBatch")
+    if not found:
+        raise DataError(f"{examples}: nothing to explain, every example is empty")
+    return found
+
+
+def _pairs(run: TranslationRun, examples: Path, target: str | Path | None) -> list[SentencePair]:
+    if target is not None or examples.name.removesuffix(".gz").endswith((".tsv", ".jsonl")):
+        return read_pairs(examples, target)
+    lines = read_lines(examples)
+    return [(line, found.text) for line, found in zip(lines, Translator(run).translate(lines), strict=True)]
+
+
+def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> list[ExplainedExample]:
+    """Explain every example by every method that is defined for the model.
+
+    Raises:
+        ConfigError: none of them is defined; says why of the last.
+    """
+    found, refused = [], dict[Method, str]()
+    for item in progress.track(batches, "Explaining", unit="batches"):
+        scores: dict[Method, np.ndarray] = {}
+        for method in methods:
+            try:
+                scores[method] = explain(item.batch, method).double().cpu().numpy()
+            except ConfigError as error:
+                refused[method] = str(error)
+        if not scores:
+            raise ConfigError(refused[methods[-1]])
+        columns = item.batch.inputs.cpu().numpy()
+        for number, (inputs, outputs) in enumerate(zip(item.inputs, item.outputs, strict=True)):
+            # A language model reads a first token that is none of its inputs.
+            kept = columns[number] | (np.arange(columns.shape[1]) < 1 if item.batch.attends_to_itself else False)
+            own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
+            found.append(ExplainedExample(inputs[: int(kept.sum())], outputs, own))
+    return found
+
+
+def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) -> list[Links]:
+    """Link each target word or character of sentence pairs to the source unit of the highest score, (B, T, S).
+
+    A source unit has the sum of its tokens, a target unit the mean of its tokens.
+    """
+    found = []
+    for (pair, source, target), table in zip(item.pairs, scores, strict=True):
+        rows, columns = (
+            overlap_shares(unit_spans(text[: side.offsets[-1][1]], unit), side.offsets)
+            for text, side in ((pair[1], target), (pair[0], source))
+        )
+        found.append(links_from_weights(regroup_weights(table[: len(target.ids), : len(source.ids)], rows, columns)))
+    return found
+
+
+def describe_example(example: ExplainedExample, say: Callable[[str], None], *, most: int = 3) -> None:
+    """Write for each method and output the inputs of the highest scores."""
+    for method, table in example.scores.items():
+        for output, row in zip(example.outputs, table, strict=True):
+            best = sorted(range(len(row)), key=lambda place: (-row[place], place))[:most]
+            say(f"{method}: {output} <- " + ", ".join(f"{example.inputs[place]} {row[place]:.3f}" for place in best))

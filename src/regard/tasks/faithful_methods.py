@@ -1,0 +1,247 @@
+"""How faithful the methods of `regard.explanations` are to a run: erasure, known links, random weights; each with an interval."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard import progress
+from regard.errors import ConfigError, DataError
+from regard.explanations import METHODS, ModelBatch, explain, greedy_order
+from regard.explanations.faithfulness import SHARES, erasure_curves, randomized, rank_correlation, with_model
+from regard.explanations.methods import Method
+from regard.metrics.significance import bootstrap_interval
+from regard.tasks.explained_examples import ExplainedBatch, links_of_scores
+from regard.tasks.translation_evaluation import KnownLinks
+
+RANDOM, GREEDY = "random order", "greedy leave-one-out"
+"""What methods are compared with: an order drawn at random, and the best that can be found one input at a time."""
+
+
+class Figure(NamedTuple):
+    """A mean over examples with its 95 % interval, by bootstrap over examples."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+class MethodFigures(NamedTuple):
+    """How faithful a method is.
+
+    Attributes:
+        method: its name, or `RANDOM`, or `GREEDY`.
+        comprehensiveness: mean probability that an output loses without the inputs ranked first; high is faithful.
+        sufficiency: mean probability that it loses with nothing else; low is faithful.
+        alignment_error: alignment error rate in percent; None without known links.
+        random_weights: Spearman's correlation with what the method says of the same model with shuffled weights; near 0 is right.
+        seconds: per example.
+        refused: why it is not defined for this model; None where it is, and then all figures but the links' are there.
+    """
+
+    method: str
+    comprehensiveness: Figure | None = None
+    sufficiency: Figure | None = None
+    alignment_error: Figure | None = None
+    random_weights: Figure | None = None
+    seconds: float | None = None
+    refused: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        return {name: part._asdict() if isinstance(part, Figure) else part for name, part in self._asdict().items()}
+
+
+class FaithfulnessTable(NamedTuple):
+    """Methods side by side.
+
+    Attributes:
+        methods: their figures.
+        examples: how many.
+        outputs: how many of theirs were looked at.
+        shares: of the inputs that were taken away.
+        seed: of the outputs, the random order and the shuffled weights.
+    """
+
+    methods: list[MethodFigures]
+    examples: int
+    outputs: int
+    shares: tuple[float, ...]
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures, ready for a JSON file."""
+        return {**self._asdict(), "methods": [figures.to_json() for figures in self.methods]}
+
+
+class _Chosen(NamedTuple):
+    # Outputs of a batch that are looked at: the example and the column of each.
+    rows: Tensor
+    outputs: Tensor
+
+
+def measure_methods(
+    batches: Sequence[ExplainedBatch],
+    methods: Sequence[Method] = METHODS,
+    *,
+    links: KnownLinks | None = None,
+    outputs: int = 3,
+    seed: int = 1,
+    samples: int = 1000,
+) -> FaithfulnessTable:
+    """Measure how faithful methods are, beside a random order and the greedy one.
+
+    Args:
+        batches: examples of one run.
+        methods: names.
+        links: known alignments of the pairs of a translation run, in order.
+        outputs: of each example so many, drawn at random, are looked at; the end of a sentence is none of them.
+        seed: of what is drawn.
+        samples: resampled sets for the intervals.
+
+    Raises:
+        ConfigError: `outputs` or `samples` is below 1, or a method does not exist.
+        DataError: no example, no output with two inputs or more, or not as many links as pairs.
+
+    Example:
+        >>> measure_methods([])
+        Traceback (most recent call last):
+            ...
+        regard.errors.DataError: faithfulness: no example with an output of two inputs or more
+    """
+    if outputs < 1 or samples < 1:
+        raise ConfigError(f"faithfulness: outputs {outputs} and samples {samples} must be 1 or more")
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [_choose(item.batch, outputs, generator) for item in batches]
+    if not sum(len(part.rows) for part in chosen):
+        raise DataError("faithfulness: no example with an output of two inputs or more")
+    count = sum(len(item.inputs) for item in batches)
+    if links is not None and len(links.possible) != sum(len(item.pairs) for item in batches):
+        raise DataError(f"links: {len(links.possible)} lines, but there are {count} pairs")
+    shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
+    found = []
+    with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
+        for name in (*methods, RANDOM, GREEDY):
+            try:
+                found.append(_Measurement(name, batches, chosen, samples).run(links, shuffled, generator))
+            except ConfigError as error:
+                if name not in METHODS:
+                    raise
+                found.append(MethodFigures(name, refused=str(error)))
+            stage.advance(1)
+    return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed)
+
+
+class _Measurement:
+    """One method over all batches."""
+
+    def __init__(self, name: str, batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], samples: int) -> None:
+        self.name, self.batches, self.chosen, self.samples = name, batches, chosen, samples
+
+    def run(self, links: KnownLinks | None, shuffled: Any, generator: torch.Generator) -> MethodFigures:
+        started = time.perf_counter()
+        tables = [self._scores(item.batch, part, generator) for item, part in zip(self.batches, self.chosen, strict=True)]
+        examples = sum(len(item.inputs) for item in self.batches)
+        seconds = (time.perf_counter() - started) / examples
+        kinds: list[list[np.ndarray]] = [[], [], []]
+        for item, part, (_, scores) in zip(self.batches, self.chosen, tables, strict=True):
+            batch = item.batch.select(part.rows)
+            areas = erasure_curves(batch, part.outputs, scores).areas
+            parts = [*areas, self._random_weights(item.batch, part, scores, shuffled)]
+            for kind, values in zip(kinds, parts, strict=True):
+                kind.append(_by_example(values, part.rows, len(item.inputs)))
+        errors = None if links is None or self.name not in METHODS else self._errors(links, [whole for whole, _ in tables])
+        figures = [self._figure(np.concatenate(kind)) for kind in kinds]
+        return MethodFigures(self.name, figures[0], figures[1], self._figure(errors), figures[2], seconds)
+
+    def _scores(self, batch: ModelBatch, part: _Chosen, generator: torch.Generator) -> tuple[Tensor | None, Tensor]:
+        # (B, T, S) of a method, and (N, S) of the outputs that are looked at.
+        if self.name == RANDOM:
+            return None, torch.rand(len(part.rows), batch.inputs.shape[1], generator=generator).to(batch.inputs.device)
+        if self.name == GREEDY:
+            some = batch.select(part.rows)
+            most = math.ceil(max(SHARES) * int(batch.inputs.sum(1).max()))
+            return None, greedy_order(some, part.outputs, most)
+        found = explain(batch, self.name)  # type: ignore[arg-type]
+        return found, found[part.rows, part.outputs]
+
+    def _random_weights(self, batch: ModelBatch, part: _Chosen, scores: Tensor, shuffled: Any) -> Tensor:
+        if self.name not in METHODS:
+            return torch.full((len(scores),), torch.nan)
+        other = explain(with_model(batch, shuffled), self.name)[part.rows, part.outputs]  # type: ignore[arg-type]
+        return rank_correlation(scores, other, batch.select(part.rows).inputs_of(part.outputs))
+
+    def _errors(self, links: KnownLinks, tables: Sequence[Tensor | None]) -> np.ndarray:
+        counts, number = [], 0
+        for item, table in zip(self.batches, tables, strict=True):
+            assert table is not None
+            for found in links_of_scores(item, table.double().cpu().numpy(), links.unit):
+                sure, possible = links.sure[number], links.possible[number] | links.sure[number]
+                # A target unit without any known source, such as the hyphen of a date, may be linked to anything.
+                judged = {link for link in found if link[0] in {row for row, _ in possible}}
+                total = len(judged) + len(sure)
+                counts.append((100.0 * (total - len(judged & sure) - len(judged & possible)), total))
+                number += 1
+        return np.array(counts)
+
+    def _figure(self, counts: np.ndarray | None) -> Figure | None:
+        if counts is None or not counts[:, 1].any():
+            return None
+        counts = counts[counts[:, 1] > 0]
+        return Figure(float(counts[:, 0].sum() / counts[:, 1].sum()), *bootstrap_interval("mean", counts, samples=self.samples))
+
+
+def _choose(batch: ModelBatch, most: int, generator: torch.Generator) -> _Chosen:
+    rows, columns = [], []
+    there = batch.outputs.clone()
+    if there.shape[1] > 1:  # the end of a sentence
+        there &= torch.arange(there.shape[1], device=there.device) < batch.outputs.sum(1, keepdim=True) - 1
+    for row, own in enumerate(there):
+        usable = own.nonzero().flatten()
+        each = batch.select(torch.full((len(usable),), row, device=there.device)).inputs_of(usable).sum(1) if len(usable) else usable
+        usable = usable[each > 1]
+        drawn = usable[torch.randperm(len(usable), generator=generator)[:most].to(usable.device)]
+        rows += [row] * len(drawn)
+        columns += drawn.tolist()
+    device = there.device
+    return _Chosen(torch.tensor(rows, dtype=torch.long, device=device), torch.tensor(columns, dtype=torch.long, device=device))
+
+
+def _by_example(values: Tensor, rows: Tensor, size: int) -> np.ndarray:
+    # (size, 2): the sum over the outputs of each example, and how many there are; what is not a number does not count.
+    found = np.zeros((size, 2))
+    for value, row in zip(values.double().cpu().tolist(), rows.tolist(), strict=True):
+        if not math.isnan(value):
+            found[row] += (value, 1.0)
+    return found
+
+
+def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None:
+    """Write the figures, a line for each method."""
+    say(f"{table.examples} examples, {table.outputs} outputs; without, or with only, the first {_percent(table.shares)} of the inputs")
+    for figures in table.methods:
+        if figures.refused is not None:
+            say(f"{figures.method}: not defined: {figures.refused}")
+            continue
+        parts = [f"comprehensiveness {figures.comprehensiveness}", f"sufficiency {figures.sufficiency}"]
+        if figures.alignment_error is not None:
+            error = figures.alignment_error
+            parts.append(f"alignment error {error.value:.2f} % ({error.low:.2f} to {error.high:.2f})")
+        if figures.random_weights is not None:
+            parts.append(f"correlation with shuffled weights {figures.random_weights}")
+        if figures.seconds is not None:
+            parts.append(f"{figures.seconds:.3f} s per example")
+        say(f"{figures.method}: {', '.join(parts)}")
+
+
+def _percent(shares: Sequence[float]) -> str:
+    return ", ".join(f"{share:.0%}" for share in shares)

@@ -1,0 +1,120 @@
+"""Methods measured on runs: figures with intervals, known links, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import ConfigError, DataError
+from regard.explanations import explain
+from regard.metrics import alignment_error_rate
+from regard.tasks.explained_examples import batches_of_run, explain_batches, links_of_scores, translation_batches
+from regard.tasks.faithful_methods import describe_table, measure_methods
+from regard.tasks.translation_evaluation import KnownLinks
+from regard.tasks.word_links import find_links
+from tests.tasks import tiny_language, tiny_sentences
+from tests.tasks.tiny import FAMILIES, TEXTS, translator
+
+PAIRS = [(text, " ".join(reversed(text.split()))) for text in TEXTS]
+
+
+def links_of_words(pairs: list[tuple[str, str]]) -> KnownLinks:
+    """Return links of texts that are written backwards, word by word."""
+    known = [{(place, len(source.split()) - 1 - place) for place in range(len(source.split()))} for source, _ in pairs]
+    return KnownLinks([set() for _ in known], known, "word")
+
+
+def test_links_of_leave_one_out_are_those_of_word_links() -> None:
+    run = translator("bpe", model=FAMILIES["gru"]).run
+    (item,) = translation_batches(run, PAIRS)
+    scores = explain(item.batch, "leave-one-out").double().numpy()
+    assert links_of_scores(item, scores, "word") == find_links(run, PAIRS, method="leave-one-out")
+
+
+def test_methods_have_figures_with_intervals_and_reasons() -> None:
+    run = translator("word", model=FAMILIES["area"]).run
+    batches, known = translation_batches(run, PAIRS), links_of_words(PAIRS)
+    table = measure_methods(batches, ["weights", "alti", "leave-one-area-out"], links=known, outputs=2, samples=50)
+    found = {figures.method: figures for figures in table.methods}
+    assert list(found) == ["weights", "alti", "leave-one-area-out", "random order", "greedy leave-one-out"]
+    assert table.examples == len(PAIRS)
+    (item,) = batches
+    for name in ("weights", "alti"):
+        figures = found[name]
+        assert figures.comprehensiveness is not None
+        assert figures.comprehensiveness.low <= figures.comprehensiveness.value <= figures.comprehensiveness.high
+        scores = explain(item.batch, name).double().numpy()  # type: ignore[arg-type]
+        expected = alignment_error_rate(links_of_scores(item, scores, "word"), known.sure, known.possible)
+        assert figures.alignment_error is not None
+        assert figures.alignment_error.value == pytest.approx(expected.value)
+    assert found["random order"].alignment_error is None
+    assert found["greedy leave-one-out"].comprehensiveness is not None
+    lines: list[str] = []
+    describe_table(table, lines.append)
+    assert len(lines) == 6
+    assert "alignment error" in lines[1]
+    json.dumps(table.to_json())
+
+
+def test_a_method_that_is_not_defined_says_why() -> None:
+    run = translator("word", model=FAMILIES["gru"]).run
+    table = measure_methods(translation_batches(run, PAIRS), ["rollout"], samples=5)
+    assert table.methods[0].refused is not None
+    assert "is no Transformer" in table.methods[0].refused
+    with pytest.raises(ConfigError, match="is no Transformer"):
+        explain_batches(translation_batches(run, PAIRS), ["rollout"])
+
+
+def test_scores_of_an_example_have_a_column_for_each_token() -> None:
+    run = translator("word", model=FAMILIES["transformer"]).run
+    for example, (source, target) in zip(explain_batches(translation_batches(run, PAIRS), ["weights", "rollout"]), PAIRS, strict=True):
+        assert example.inputs == source.split()
+        assert len(example.outputs) == len(target.split()) + 1
+        assert example.scores["rollout"].shape == (len(example.outputs), len(example.inputs))
+
+
+def test_measuring_leaves_the_model_as_it_was() -> None:
+    run = translator("word", model=FAMILIES["gru"]).run
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    measure_methods(translation_batches(run, PAIRS), samples=5)
+    assert all(torch.equal(value, before[name]) for name, value in run.model.state_dict().items())
+    assert not any("forward" in module.__dict__ for module in run.model.modules())
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    run = translator("word", model=FAMILIES["gru"]).run
+    batches = translation_batches(run, PAIRS)
+    with pytest.raises(DataError, match=r"pair 2: a side of it is empty"):
+        translation_batches(run, [PAIRS[0], ("ein", "")])
+    with pytest.raises(DataError, match="links: 1 lines, but there are 5 pairs"):
+        measure_methods(batches, links=links_of_words(PAIRS[:1]))
+    with pytest.raises(DataError, match="no example with an output of two inputs or more"):
+        measure_methods(translation_batches(run, [("ein", "ein")]))
+    with pytest.raises(ConfigError, match="outputs 0 and samples 1000 must be 1 or more"):
+        measure_methods(batches, outputs=0)
+
+
+@pytest.mark.parametrize("kind", ["translation", "classification", "lm"])
+def test_runs_of_each_task_are_explained(kind: str, tmp_path: Path, run_folder: Path) -> None:
+    folder, path = tmp_path / "run", tmp_path / ("examples.tsv" if kind == "classification" else "examples.txt")
+    match kind:
+        case "translation":
+            folder = run_folder
+            path.write_text("ein Hund bellt\nein Haus\n")
+        case "classification":
+            tiny_sentences.train(tiny_sentences.configuration(tmp_path, training={"max_updates": 2}), folder)
+            path.write_text("good\tthe joy of it\n")
+        case "lm":
+            tiny_language.run(tmp_path, training={"max_updates": 2})
+            path.write_text("ein Hund bellt\n\n")
+    batches = batches_of_run(folder, path)
+    for example in explain_batches(batches, ["leave-one-out", "input-gradient"]):
+        table = example.scores["leave-one-out"]
+        assert table.shape == (len(example.outputs), len(example.inputs))
+        assert np.isfinite(table).all()
+    figures = measure_methods(batches, ["leave-one-out"], samples=5).methods[0]
+    assert figures.comprehensiveness is not None
