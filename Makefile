@@ -77,6 +77,7 @@ clean:
 # The stamps keep an installation from being repeated; a change of what it is built from brings it back.
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(new_environment)
+	@echo "Installing Regard into $(VENV) and compiling its native code: a minute or two. Afterwards: source $(VENV)/bin/activate"
 	$(INSTALL) -e .
 	@touch $@
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from regard.tasks.doctor import report
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Where the module has another name than what is installed.
@@ -68,3 +70,13 @@ def test_every_hint_to_install_names_an_extra_there_is_and_the_clone():
     assert shown
     assert set(calls) | set(shown) <= set(PROJECT["optional-dependencies"])
     assert [str(path) for path, text in texts.items() if re.search(r"pip install '?regard", text)] == []
+
+
+def test_the_doctor_tells_what_each_extra_lacks(monkeypatch):
+    monkeypatch.setattr("regard.tasks.doctor._installed", lambda name: name not in ("starlette", "h11"))
+    lines = [line for line in report() if line.startswith("extra ")]
+    assert [line.split(":")[0].removeprefix("extra ") for line in lines] == [
+        name for name in PROJECT["optional-dependencies"] if name != "dev"
+    ]
+    lacking = [line for line in lines if not line.endswith(": installed")]
+    assert lacking == ["extra serve: lacks starlette, h11 (pip install '.[serve]' in the clone)"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import re
 import sys
 
 import torch
@@ -45,7 +46,32 @@ def report() -> list[str]:
         # With the build, which the metadata of some releases leave out.
         f"torch {torch.__version__}",
     ]
-    return lines + [f"{name} {importlib.metadata.version(name)}" for name in _PARTS]
+    return lines + [f"{name} {importlib.metadata.version(name)}" for name in _PARTS] + _extras()
+
+
+def _extras() -> list[str]:
+    # What the extras bring, in the order of the project's metadata.
+    lines = list[str]()
+    for extra in importlib.metadata.metadata("regard").get_all("Provides-Extra", []):
+        if extra == "dev":
+            continue
+        missing = list[str]()
+        for requirement in importlib.metadata.requires("regard") or []:
+            name = re.split(r"[^\w.-]", requirement)[0]
+            if f'extra == "{extra}"' in requirement and not _installed(name):
+                missing.append(name)
+        lines.append(
+            f"extra {extra}: " + (f"lacks {', '.join(missing)} (pip install '.[{extra}]' in the clone)" if missing else "installed")
+        )
+    return lines
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _workers() -> str:
