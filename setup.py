@@ -1,6 +1,7 @@
 """Builds the native CPU kernels: every C file of `ops/kernels/csrc` into one library beside the package. All else is in pyproject.toml.
 
 Optional by design: without a C compiler the package installs all the same, and computes with PyTorch alone.
+REGARD_PURE=1 leaves them out, for a wheel that every platform takes.
 To add native code, put a C file into the folder; its README says how the files are cut.
 """
 
@@ -45,16 +46,15 @@ class BuildKernels(build_ext):
         return True
 
 
-setup(
-    ext_modules=[
-        Extension(
-            "regard.ops.kernels._cpu",
-            sources=sorted(path.as_posix() for path in FOLDER.glob("*.c")),
-            depends=sorted(path.as_posix() for path in FOLDER.glob("*.h")),
-            py_limited_api=True,  # nothing of Python's is used: one file for every Python version
-            optional=True,
-        )
-    ],
-    cmdclass={"build_ext": BuildKernels},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+KERNELS = Extension(
+    "regard.ops.kernels._cpu",
+    sources=sorted(path.as_posix() for path in FOLDER.glob("*.c")),
+    depends=sorted(path.as_posix() for path in FOLDER.glob("*.h")),
+    py_limited_api=True,  # nothing of Python's is used: one file for every Python version
+    optional=True,
 )
+
+if os.environ.get("REGARD_PURE") == "1":
+    setup()
+else:
+    setup(ext_modules=[KERNELS], cmdclass={"build_ext": BuildKernels}, options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -1,0 +1,155 @@
+"""Releases and the workflows that build and test them: source distribution, pure wheel, actions, Makefile targets, Python versions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+# What tests and builds leave behind, and what no release may hold.
+PLANTED = (
+    ".git/config",
+    ".hypothesis/examples/one",
+    ".pytest_cache/README.md",
+    ".venv/bin/python",
+    "runs/demo/config.yaml",
+    "src/regard/ops/kernels/_cpu.abi3.so",
+    "src/regard/ops/__pycache__/linear.cpython-311.pyc",
+    "tests/__pycache__/test_house.cpython-311.pyc",
+)
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def jobs() -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{path.name}: {name}", job) for path in WORKFLOWS for name, job in parsed(path)["jobs"].items()]
+
+
+def commands() -> list[str]:
+    """Return what the workflows run: the steps' commands, and the settings that are commands."""
+    found = [str(step["run"]) for _, job in jobs() for step in job["steps"] if "run" in step]
+    return found + [str(value) for path in WORKFLOWS for value in parsed(path).get("env", {}).values()]
+
+
+def python_versions() -> set[str]:
+    """Return every Python version that a workflow names."""
+    found: set[str] = set()
+    for _, job in jobs():
+        found |= set(job.get("strategy", {}).get("matrix", {}).get("python-version", ()))
+        found |= {step["with"]["python-version"] for step in job["steps"] if "python-version" in step.get("with", {})}
+    return {version for version in found if not version.startswith("${{")}
+
+
+def test_workflows_ask_for_no_secret_and_no_right_but_to_read() -> None:
+    assert {path.name for path in WORKFLOWS} >= {"ci.yml", "wheels.yml"}
+    for path in WORKFLOWS:
+        assert parsed(path)["permissions"] == {"contents": "read"}, path.name
+        assert "secrets." not in path.read_text(encoding="utf-8"), path.name
+    assert [where for where, job in jobs() if "permissions" in job] == []
+
+
+def test_actions_are_pinned_by_their_major_version_and_jobs_end() -> None:
+    used = {step["uses"] for _, job in jobs() for step in job["steps"] if "uses" in step}
+    assert used
+    assert [name for name in used if not re.fullmatch(r"actions/[a-z-]+@v\d+", name)] == []
+    assert [where for where, job in jobs() if not 0 < job["timeout-minutes"] <= 60] == []
+
+
+def test_only_linux_on_x86_64_is_required() -> None:
+    required = {name for name, job in parsed(ROOT / ".github/workflows/ci.yml")["jobs"].items() if not job.get("continue-on-error", False)}
+    assert required == {"check", "test"}
+    assert {job["runs-on"] for where, job in jobs() if where in {"ci.yml: check", "ci.yml: test"}} == {"ubuntu-24.04"}
+
+
+def test_workflows_call_targets_and_files_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    called = {target for command in commands() for target in re.findall(r"\bmake ([a-z]+)", command)}
+    assert called == {"check", "test"}
+    assert called <= targets
+    named = {name for command in commands() for name in re.findall(r"(?<![\w.-])(?:tests|src|benchmarks)/[\w/.-]+", command)}
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_workflows_run_the_python_versions_that_the_project_names() -> None:
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    assert [version for version in python_versions() if version not in allowed] == []
+    matrix = parsed(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]["strategy"]["matrix"]["python-version"]
+    named = [line.rpartition(" :: ")[2] for line in PROJECT["classifiers"] if line.startswith("Programming Language :: Python :: 3.")]
+    assert matrix == named
+    assert not SpecifierSet(PROJECT["requires-python"]).contains("3.10")
+    assert matrix[0] == "3.11"
+
+
+def test_issue_forms_are_whole_and_a_bug_comes_with_the_output_of_doctor() -> None:
+    forms = {path.stem: parsed(path) for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config"}
+    assert set(forms) == {"bug", "feature"}
+    for form in forms.values():
+        assert set(form) == {"name", "description", "labels", "body"}
+        fields = [part for part in form["body"] if part["type"] != "markdown"]
+        assert len({part["id"] for part in fields}) == len(fields)
+        assert {part["type"] for part in fields} == {"textarea"}
+    (doctor,) = (part for part in forms["bug"]["body"] if part.get("id") == "doctor")
+    assert "`regard doctor`" in doctor["attributes"]["label"]
+    assert doctor["validations"] == {"required": True}
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the working tree with what tests and builds leave behind; building writes into the tree."""
+    pytest.importorskip("setuptools")
+    folder = tmp_path_factory.mktemp("packaging") / "tree"
+    left_out = shutil.ignore_patterns(
+        ".git", ".venv", "runs", "build", "dist", "*.egg-info", "__pycache__", "*.so", ".*cache", ".hypothesis"
+    )
+    shutil.copytree(ROOT, folder, ignore=left_out)
+    for name in PLANTED:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"planted")
+    return folder
+
+
+def build(folder: Path, kind: str, **environment: str) -> Path:
+    """Build a distribution with the project's backend, without a network, and return its file."""
+    command = [sys.executable, "setup.py", "-q", kind]
+    done = subprocess.run(command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = (folder / "dist").glob("*.tar.gz" if kind == "sdist" else "*.whl")
+    return found
+
+
+def test_the_source_distribution_holds_tests_configurations_and_c_sources_and_no_leavings(copied: Path) -> None:
+    with tarfile.open(build(copied, "sdist")) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    folders = (".github", "benchmarks", "configs", "docs", "examples", "src/regard", "studies", "tests")
+    wanted = {path.relative_to(copied).as_posix() for folder in folders for path in (copied / folder).rglob("*") if path.is_file()}
+    wanted |= {"Makefile", "conftest.py", "pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    assert {"tests/test_packaging.py", "src/regard/ops/kernels/csrc/area.h", "src/regard/viewer/page/page.html"} <= wanted
+    assert sorted(wanted - held - set(PLANTED)) == []
+    assert sorted(held & set(PLANTED)) == []
+    assert [name for name in sorted(held) if re.search(r"__pycache__|\.py[cod]$|\.so$|^\.git/|^\.(venv|hypothesis)|cache/", name)] == []
+
+
+def test_a_pure_wheel_fits_every_platform_and_holds_no_library(copied: Path) -> None:
+    (copied / "src/regard/ops/kernels/_cpu.abi3.so").unlink()  # what lies there would be taken along
+    wheel = build(copied, "bdist_wheel", REGARD_PURE="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    held = zipfile.ZipFile(wheel).namelist()
+    assert "regard/ops/kernels/native.py" in held
+    assert [name for name in held if name.endswith((".so", ".pyd", ".dylib"))] == []
