@@ -24,7 +24,7 @@ def test_it_offers_what_the_readme_promises():
         assert getattr(regard, name) is getattr(regard.attention, name)
     assert regard.ops is importlib.import_module("regard.ops")
     assert regard.models is importlib.import_module("regard.models")
-    assert regard.view is importlib.import_module("regard.viewer").view
+    assert regard.view is importlib.import_module("regard.observe").view
     code = "from regard import *; import json; print(json.dumps([name for name in dir() if not name.startswith('_')]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(json.loads(done.stdout)) - {"json"} == set(regard.__all__)

@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "study": {"errors", "strict_json", "progress", "config", "models", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),
-    "commands": LIBRARY | {"mask_check", "explanations", "tasks", "study", "integrations", "mechanisms"} | LEAVES,
+    "commands": LIBRARY | {"mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"} | LEAVES,
     "cli": {"errors", "progress", "commands", "integrations", "serve"},
     "__main__": {"cli"},
     "__init__": {

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from regard import attention, models, ops
     from regard.attention import *  # noqa: F403
     from regard.mask_check import check
-    from regard.observe import watch
+    from regard.observe import view, watch
     from regard.tasks import open_any as open
-    from regard.viewer import view
 
     __all__ = ["attention", "check", "models", "open", "ops", "view", "watch"]
 
@@ -27,7 +26,7 @@ _PACKAGES = ("attention", "models", "ops")
 _NAMES = {
     "check": ("regard.mask_check", "check"),
     "open": ("regard.tasks", "open_any"),
-    "view": ("regard.viewer", "view"),
+    "view": ("regard.observe", "view"),
     "watch": ("regard.observe", "watch"),
 }
 

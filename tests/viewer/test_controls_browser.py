@@ -278,7 +278,7 @@ def test_typed_text_is_asked_of_the_server_and_its_answer_shown(driver, server):
     driver.get_log("browser")
     driver.get(address)
     wait = WebDriverWait(driver, 10, 0.05)
-    assert "Write something" in one(driver, "#view").text
+    assert "Type a text" in one(driver, "#view").text
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]})
     wait.until(lambda _: brightness(style(driver, "html", "backgroundColor")[0]) < 60)
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -23,7 +23,11 @@ commands = typer.Typer()
 
 @commands.command()
 def view(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN|FILE...", help="run folders to compare, or record files")],
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN|FILE...]", help="run folders to compare, or record files")] = None,
+    hf: Annotated[
+        Path | None,
+        typer.Option("--hf", metavar="FOLDER", help="a Hugging Face model instead: config.json, safetensors weights, tokenizer"),
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(help="a sentence, or a premise, a tab and a hypothesis; may be repeated; default: standard input"),
@@ -48,18 +52,23 @@ def view(
     from regard.viewer import group_by_example, read_records, render_alignment
     from regard.viewer.history import share_images
 
-    asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size}
-    if history or runs[0].is_file():
-        refuse(asked, "not with --history" if history else f"not with {runs[0]}, a file of records")
-        records = _histories(runs) if history else share_images([record for path in runs for record in read_records(path)])
-        if not records:
-            raise DataError(f"{runs[0]}: holds no records")
+    if (runs is None) == (hf is None):
+        raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
+    if hf is not None:
+        refuse({"--beam-size": beam_size, "--history": history or None}, "not with --hf")
+        records = _pretrained(hf, text, image, target)
     else:
-        if text is not None and image is not None:
-            raise ConfigError("--text and --image: no run reads both")
-        seen = image if image is not None else text if text is not None else list(input_lines("a line"))
-        with progress.stage("Recording attention", unit="examples"):
-            records = side_by_side(runs, seen, target=target, beam_size=beam_size)
+        paths = runs or []
+        asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size}
+        if history or paths[0].is_file():
+            refuse(asked, "not with --history" if history else f"not with {paths[0]}, a file of records")
+            records = _histories(paths) if history else share_images([record for path in paths for record in read_records(path)])
+            if not records:
+                raise DataError(f"{paths[0]}: holds no records")
+        else:
+            seen = _inputs(text, image)
+            with progress.stage("Recording attention", unit="examples"):
+                records = side_by_side(paths, seen, target=target, beam_size=beam_size)
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
     if example is not None:
         records = choose_example(records, example)
@@ -71,6 +80,23 @@ def view(
         return
     last = [group[-1] for group in group_by_example(records)]
     write_line("\n\n".join(render_alignment(record, width=terminal_width(), color=sys.stdout.isatty(), **chosen) for record in last))
+
+
+def _inputs(text: list[str] | None, image: list[Path] | None) -> list[str] | list[Path]:
+    if text is not None and image is not None:
+        raise ConfigError("--text and --image: no model here reads both")
+    return image if image is not None else text if text is not None else list(input_lines("a line"))
+
+
+def _pretrained(folder: Path, text: list[str] | None, image: list[Path] | None, target: str | None) -> list[AttentionRecord]:
+    """Run a Hugging Face model and record what it attends to."""
+    from regard.mask_check import load_folder
+    from regard.observe.pretrained import load_processor, records_of
+
+    seen = _inputs(text, image)
+    model = load_folder(folder)
+    with progress.stage("Recording attention", unit="examples"):
+        return records_of(model, load_processor(folder, images=image is not None), seen, output=target)
 
 
 def _histories(runs: list[Path]) -> list[AttentionRecord]:

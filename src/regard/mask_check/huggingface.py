@@ -50,7 +50,7 @@ def load_folder(folder: str | Path) -> nn.Module:
     try:
         import transformers
     except ImportError as error:
-        raise missing_extra("regard check --hf needs transformers 5.20 or newer", "hf") from error
+        raise missing_extra("a Hugging Face model needs transformers 5.20 or newer", "hf") from error
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         names = config.architectures or []
