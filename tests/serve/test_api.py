@@ -46,6 +46,33 @@ def test_one_line_is_a_list_of_one(site: Site) -> None:
     assert site.post("/translate", {"text": TEXTS[0]}).json == site.post("/translate", {"text": TEXTS[:1]}).json
 
 
+def test_tags_are_kept_when_asked_for(site: Site) -> None:
+    lines = ["ein <b>Hund</b> bellt {x}", "Haus", "<br/>"]
+    answer = site.post("/translate", {"text": lines, "keep_tags": True})
+    found = [item["text"] for item in answer.json["translations"]]
+    assert found == [item.text for item in translator().translate_tagged(lines)]
+    assert [found[0].count(part) for part in ("<b>", "</b>", "{x}")] == [1, 1, 1]
+    assert found[1:] == [translator().translate(["Haus"])[0].text, "<br/>"]
+    plain = site.post("/translate", {"text": lines, "keep_tags": False})
+    assert [item["text"] for item in plain.json["translations"]] == [item.text for item in translator().translate(lines)]
+    assert plain.json == site.post("/translate", {"text": lines}).json
+
+
+def test_tags_are_not_kept_where_nothing_says_where_they_go(site: Site) -> None:
+    answer = site.post("/translate", {"text": "a", "model": 1, "keep_tags": True})
+    assert (answer.status, answer.error) == (422, "keep_tags: this model has no attention over the source to place tags by")
+    assert site.post("/attention", {"text": "a", "keep_tags": True}).status == 422
+    described = site.ask("GET", "/openapi.json").json["paths"]
+    schemas = {
+        path: described[path]["post"]["requestBody"]["content"]["application/json"]["schema"] for path in ("/translate", "/attention")
+    }
+    assert {path: schema["properties"].get("keep_tags", {}).get("type") for path, schema in schemas.items()} == {
+        "/translate": "boolean",
+        "/attention": None,
+    }
+    assert schemas["/translate"]["required"] == ["text"]
+
+
 def test_the_search_is_as_asked_for(site: Site) -> None:
     own = translator()
     changes = {"beam_size": 1, "length_penalty": 0.3, "max_length": 3}
@@ -140,6 +167,8 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
 @pytest.mark.parametrize("path", ["/translate", "/attention"])
 def test_a_body_that_does_not_fit_is_refused(site: Site, path: str, body: Any, error: str) -> None:
     answer = site.post(path, body)
+    if path == "/translate":  # its own operation has an option more
+        error = error.replace("known ones: text, ", "known ones: text, keep_tags, ")
     assert (answer.status, answer.error) == (422, error)
 
 

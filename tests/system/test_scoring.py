@@ -1,4 +1,4 @@
-"""`regard score`, `regard align` and `regard translate --links`: a line out for each pair in, from files, pipes and JSON."""
+"""`regard score`, `regard align`, `regard translate --links` and `--keep-tags`: a line out for each pair in, from files, pipes and JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from regard.data.markup import place_markup, split_markup
+from regard.tasks import Translator
 from regard.tasks.translation_run import open_translation_run
 from regard.tasks.word_links import FILE, find_links, format_links
 from tests.tasks import tiny, tiny_sentences
@@ -77,6 +79,25 @@ def test_links_of_given_pairs_and_of_translations_are_those_of_python(call: Call
     assert " ".join(f"{source}-{target}" for source, target in json.loads(answer)["links"]) == written[0]
 
 
+@pytest.mark.parametrize("more", [(), ("--ensemble", "run")])
+def test_tags_are_carried_over_by_the_links_of_the_plain_line(call: Call, folder: Path, more: tuple[str, ...]) -> None:
+    sources = ["ein <b>Hund</b> bellt {x}<br/>", "", "Häuser", "<hr/>"]
+    options = [folder / word if word == "run" else word for word in more]
+    answer = call("translate", folder / "run", "--keep-tags", *options, stdin="\n".join(sources).encode())
+    texts = lines_of(answer)
+    marked, own = split_markup(sources[0]), Translator.open(folder / "run", *(options[1:]))
+    plain = [item.text for item in own.translate([marked.plain, sources[2]])]
+    assert texts == [place_markup(marked, plain[0], find_links(own.run, [(marked.plain, plain[0])])[0]), "", plain[1], "<hr/>"]
+    assert [texts[0].count(part) for part in ("<b>", "</b>", "{x}", "<br/>")] == [1] * 4
+    asked = "\n".join(json.dumps({"text": source}) for source in sources).encode()
+    found = [json.loads(line) for line in lines_of(call("translate", folder / "run", "--keep-tags", "--json-input", *options, stdin=asked))]
+    assert [item["text"] for item in found] == texts
+    several = lines_of(call("translate", folder / "run", "--keep-tags", "--n-best", 2, *options, stdin=sources[0].encode()))
+    hypotheses = json.loads(several[0])["hypotheses"]
+    assert [item["text"].count("<b>") for item in hypotheses] == [1, 1]
+    assert hypotheses[0]["text"] == texts[0]
+
+
 def test_a_choice_can_be_made_again(call: Call, folder: Path) -> None:
     before = (folder / "run" / FILE).read_bytes()
     (folder / "run" / FILE).write_text("{}")
@@ -113,6 +134,8 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
         ("align {}/plain/run --choose --source {}/source --target {}/target", "--choose: no attention over the source to choose from"),
         ("translate {}/plain/run --links {}/new.links", "no attention over the source"),
         ("translate {}/run --links {}", "cannot be written"),
+        ("translate {}/run --links {}/new.links --keep-tags", "--links: not with --keep-tags"),
+        ("translate {}/plain/run {}/source --keep-tags", "keep tags: this model has no attention over the source"),
         ("translate {}/run --links {}/new.links --json-input", "--links: not with --json-input"),
     ],
 )

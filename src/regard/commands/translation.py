@@ -55,6 +55,7 @@ def translate(
     json_lines: Annotated[bool, typer.Option("--json", help="one JSON object per line: text, tokens, log-probabilities, score")] = False,
     json_input: JsonInput = False,
     links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
+    keep_tags: Annotated[bool, typer.Option("--keep-tags", help="carry tags, placeholders and addresses over, by word links")] = False,
     timing: Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")] = False,
 ) -> None:
     """Translate files or standard input.
@@ -70,6 +71,8 @@ def translate(
         raise ConfigError("--temperature, --top-k, --top-p, --seed: only with --sample")
     if links is not None and json_input:
         raise ConfigError("--links: not with --json-input, where a line may have no answer; `regard align` takes the pairs")
+    if links is not None and keep_tags:
+        raise ConfigError("--links: not with --keep-tags, which takes the tags out of the lines that links count the words of")
     translator = Translator.open(run, *(others or []))
     decoding = chosen_decoding(
         translator.run.config,
@@ -100,7 +103,8 @@ def translate(
         return item.text
 
     def work(chunk: list[str]) -> list[Translation]:
-        found = translator.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
+        ask = translator.translate_tagged if keep_tags else translator.translate
+        found = ask(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
         if linked is not None:
             linked.write([(line, item.text) for line, item in zip(chunk, found, strict=True)])
         return found
@@ -115,11 +119,14 @@ def translate(
         )
     unknown.tell()
     if timing:
-        seconds = time.perf_counter() - started
-        rates = {"sentences_per_second": lines / seconds, "tokens_per_second": tokens / seconds}
-        print(json.dumps({"lines": lines, "tokens": tokens, "seconds": seconds, **rates}), file=sys.stderr)
+        _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
         raise typer.Exit(1)
+
+
+def _write_rates(lines: int, tokens: int, seconds: float) -> None:
+    rates = {"sentences_per_second": lines / seconds, "tokens_per_second": tokens / seconds}
+    print(json.dumps({"lines": lines, "tokens": tokens, "seconds": seconds, **rates}), file=sys.stderr)
 
 
 def chosen_decoding(config: TranslationConfig, **changes: Any) -> DecodingConfig:

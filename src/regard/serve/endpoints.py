@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from regard.config import DecodingConfig
@@ -51,6 +52,7 @@ class ServedTask(NamedTuple):
         answer: of items with a worker, the settings of the search and the limits; called in the model's thread.
         records: what was attended to, in the same way; None leaves an item out.
         has_content: whether there is anything in an item to look at.
+        options: fields that a body of the task's own operation may have besides.
         searches: whether text is generated.
         max_body: bytes of a body at most.
     """
@@ -66,6 +68,7 @@ class ServedTask(NamedTuple):
     answer: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Answer]]
     records: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Look]]
     has_content: Callable[[Any], object] = lambda item: True
+    options: Mapping[str, Schema] = MappingProxyType({})
     searches: bool = False
     max_body: Callable[[Limits], int] = lambda limits: limits.max_body
 
@@ -84,7 +87,8 @@ class Endpoint:
         self._task, self._models, self._limits, self._looks = task, models, limits, looks
         self.path, self.summary = ("/attention", task.looks) if looks else (task.path, task.summary)
         self.result, self.item = ("records", RECORD) if looks else (task.result, task.item)
-        self.request = body_schema(models, task.fields(models, limits), limits, searches=task.searches)
+        options = {} if looks else task.options
+        self.request = body_schema(models, task.fields(models, limits), limits, options=options, searches=task.searches)
         self.max_body = task.max_body(limits)
 
     def plan(self, body: dict[str, Any]) -> tuple[DecodingRequest, list[Any]]:
@@ -141,8 +145,15 @@ def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def body_schema(models: Sequence[ServedModel[Any]], fields: dict[str, Schema], limits: Limits, *, searches: bool = False) -> Schema:
-    """Return the schema of a body: these fields, all of them required, which model, and for text that is generated how to search.
+def body_schema(
+    models: Sequence[ServedModel[Any]],
+    fields: dict[str, Schema],
+    limits: Limits,
+    *,
+    options: Mapping[str, Schema] = MappingProxyType({}),
+    searches: bool = False,
+) -> Schema:
+    """Return the schema of a body: these fields, all of them required, options, which model, and for generated text how to search.
 
     Example:
         >>> list(body_schema([ServedModel("a", None)], {"text": {"type": "string"}}, Limits())["properties"])
@@ -150,7 +161,7 @@ def body_schema(models: Sequence[ServedModel[Any]], fields: dict[str, Schema], l
     """
     names = ", ".join(f"{number} is {model.name}" for number, model in enumerate(models))
     model = {"type": "integer", "minimum": 0, "maximum": len(models) - 1, "default": 0, "description": f"which run: {names}"}
-    properties: dict[str, Schema] = {**fields, "model": model}
+    properties: dict[str, Schema] = {**fields, **options, "model": model}
     if searches:
         kept = {"type": "integer", "minimum": 1, "maximum": limits.max_beam, "description": "beam width; 1 is greedy decoding"}
         alpha = {"type": "number", "minimum": 0, "maximum": 10, "description": "alpha: scores are divided by ((5 + length) / 6) ** alpha"}

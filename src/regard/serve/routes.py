@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,16 +43,34 @@ def _score(hypotheses: Sequence[Any]) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _translate(translator: Translator, lines: Sequence[str], decoding: DecodingConfig, _: Limits) -> list[Answer]:
-    # Lines are already as many as fit together; those of one batch must not be divided by who called.
-    found = translator.translate(lines, decoding=decoding.model_copy(update={"batch_size": len(lines)}))
-    return [{"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated} for item in found]
+class _Line(NamedTuple):
+    text: str
+    keep_tags: bool
 
 
-def _translation_records(translator: Translator, lines: Sequence[str], decoding: DecodingConfig, _: Limits) -> list[Look]:
+def _translation_lines(body: dict[str, Any]) -> list[_Line]:
+    return [_Line(line, body.get("keep_tags", False)) for line in _lines(body)]
+
+
+def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Answer]:
+    """Translate lines together; one whose tags a model without attention cannot place is refused (422)."""
+    answers: list[Any] = [HTTPError(422, "keep_tags: this model has no attention over the source to place tags by")] * len(lines)
+    for tagged, translate in ((False, translator.translate), (True, translator.translate_tagged)):
+        numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged]
+        if not numbers or (tagged and not translator.run.model.attends):
+            continue
+        # Lines are already as many as fit together; those of one batch must not be divided by who called.
+        found = translate([lines[number].text for number in numbers], decoding=decoding.model_copy(update={"batch_size": len(numbers)}))
+        for number, item in zip(numbers, found, strict=True):
+            answers[number] = {"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated}
+    return answers
+
+
+def _translation_records(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Look]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
-    found = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
-    return [translator.record(line, item) for line, item in zip(lines, found, strict=True)]
+    texts = [line.text for line in lines]
+    found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
+    return [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
 
 
 def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
@@ -106,6 +124,11 @@ def _label_records(worker: Classifier | Entailer, examples: Sequence[tuple[str, 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
 COUNT = {"type": "integer", "minimum": 0}
 PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
+KEEP_TAGS = {
+    "type": "boolean",
+    "default": False,
+    "description": "carry tags, placeholders and addresses over to the translation, as `regard translate --keep-tags` does",
+}
 TRANSLATION = ServedTask(
     path="/translate",
     summary="Translate lines, as `regard translate` does.",
@@ -117,11 +140,12 @@ TRANSLATION = ServedTask(
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
     ),
     fields=_lines_field,
-    items=_lines,
-    width=len,
+    items=_translation_lines,
+    width=lambda line: len(line.text),
     answer=_translate,
     records=_translation_records,
-    has_content=str.strip,
+    has_content=lambda line: line.text.strip(),
+    options={"keep_tags": KEEP_TAGS},
     searches=True,
 )
 CAPTIONING = ServedTask(

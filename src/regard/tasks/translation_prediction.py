@@ -15,6 +15,7 @@ from regard import progress
 from regard.config import DecodingConfig, TranslationConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
+from regard.data.markup import place_markup, split_markup
 from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError
@@ -23,6 +24,7 @@ from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest
 from regard.tasks.record_layers import add_layers, hypothesis_records
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
+from regard.tasks.word_links import find_links
 from regard.viewer import AttentionRecord
 
 
@@ -130,6 +132,30 @@ class Translator(Predictor[TranslationRun]):
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
             translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated))
         return translations
+
+    def translate_tagged(
+        self, lines: Sequence[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
+    ) -> list[Translation]:
+        """Translate lines without their tags, and put these into the translations by word links; see `regard.data.markup`.
+
+        A line without markup is translated as by `translate`, whose arguments these are. The texts have the tags; tokens, scores and
+        attention are those of the lines without.
+
+        Raises:
+            ConfigError: the model has no attention, which gives the links; or see `translate`.
+        """
+        if not self.run.model.attends:
+            raise ConfigError("keep tags: this model has no attention over the source to place them by")
+        marked = [split_markup(line) for line in lines]
+        found = self.translate([line.plain for line in marked], decoding=decoding, n_best=n_best, sampling=sampling)
+        places = [(row, rank) for row, line in enumerate(marked) if line.marked for rank in range(len(found[row].texts))]
+        pairs = [(marked[row].plain, found[row].texts[rank]) for row, rank in places]
+        for (row, rank), links in zip(places, find_links(self.run, pairs, poll=self._poll), strict=True):
+            found[row].texts[rank] = place_markup(marked[row], found[row].texts[rank], links)
+        return [
+            item._replace(text=item.texts[0] if item.texts else place_markup(line, "", set()))
+            for line, item in zip(marked, found, strict=True)
+        ]
 
     def stream(
         self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None

@@ -1,0 +1,399 @@
+"""Inline markup of a line: taken out before translation, and put into the translation by word links.
+
+Tags (`<b>`, `</b>`, `<br/>`, comments) are taken out. A word that holds a placeholder (`{name}`, `{{ x }}`, `${x}`, `%s`, `%(n)d`), an
+address (`https://...`, `me@example.org`), or nothing but an entity (`&amp;`), is opaque: the model reads it, and the translation gets it
+verbatim.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+# No alternative can run past the next `<` or brace, or start twice in one run of characters: the time is linear in the line.
+TAG = r"""<(?:(?P<close>/)?(?P<name>[A-Za-z][\w:.-]*)(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*)?/?|(?:!--|[!?][A-Za-z])[^<>]*)>"""
+OPAQUE = (
+    r"\$?\{[{%][^{}]*[%}]\}",
+    r"[$#%]?\{ ?[^{}<>\s]* ?\}",
+    r"(?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?[hl]{0,2}[sdiufgxXcrp@](?!\w)",
+    r"""(?:(?:https?|ftp)://|\bwww\.)[^\s<>"]*[^\s<>".,;:!?')\]]""",
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
+    r"(?<![^\s>])&#?\w+;(?![^\s<])",
+)
+MARKUP = re.compile("|".join((f"(?P<tag>{TAG})", *OPAQUE)))
+WORD = re.compile(r"\S+")
+# Punctuation before and after a word, which a tag around the word leaves out.
+OPENING, CLOSING = "([\"'«„“‘¿¡‹", ".,;:!?…)]\"'»“”‘’›。、，！？"  # noqa: RUF001 - quotes of other scripts
+
+
+class TagPair(NamedTuple):
+    """An opening tag, its closing tag, and what they enclose.
+
+    Attributes:
+        opening: the tag, verbatim.
+        closing: likewise.
+        first: number of the first word between them.
+        last: of the last one.
+        inside: whether the opening tag belongs behind punctuation before a word, and the closing tag in front of that after a word.
+        parent: number of the pair around this one; -1: none.
+    """
+
+    opening: str
+    closing: str
+    first: int
+    last: int
+    inside: tuple[bool, bool]
+    parent: int
+
+
+class EmptyTag(NamedTuple):
+    """A tag that encloses no word: `<br/>`, `<b></b>`, a comment, a tag without its partner.
+
+    Attributes:
+        text: the tag or tags, verbatim.
+        word: number of the word before it; -1: none.
+        pair: number of the pair that closes between that word and this tag; -1: none.
+        parent: number of the pair around it; -1: none.
+        spaced: whether white space separates it from the word before it, or for the first of a line or a pair from the word after it.
+    """
+
+    text: str
+    word: int
+    pair: int
+    parent: int
+    spaced: bool
+
+
+class MarkedLine(NamedTuple):
+    """A line without its tags, and what is to be put into its translation.
+
+    Attributes:
+        plain: the text for the model; links count its words (what white space separates).
+        words: how many there are.
+        pairs: tags around words, in the order of their opening tags.
+        empty: tags without words, in order.
+        opaque: number of each opaque word -> (as it stands in `plain`, verbatim), without the punctuation around it.
+    """
+
+    plain: str
+    words: int
+    pairs: tuple[TagPair, ...]
+    empty: tuple[EmptyTag, ...]
+    opaque: dict[int, tuple[str, str]]
+
+    @property
+    def marked(self) -> bool:
+        """Whether there is anything to put into the translation."""
+        return bool(self.pairs or self.empty or self.opaque)
+
+
+class _Unit(NamedTuple):
+    """A word of the translation: the white space before it, its text, where punctuation leaves the word, its source words."""
+
+    space: str
+    text: str
+    core: tuple[int, int]
+    sources: frozenset[int]
+    opaque: bool = False
+
+
+def split_markup(line: str) -> MarkedLine:
+    """Take the markup out of a line.
+
+    A `<` that begins no tag is text, and entities are not decoded. A closing tag closes the last open tag of its name; a tag that stays
+    without a partner is carried as an empty one. Where an empty tag, or a closing and an opening one, stand between two letters, they
+    separate words. White space inside a placeholder becomes `_` in the plain text.
+
+    Example:
+        >>> line = split_markup("A <b>red</b> ball for {name}.")
+        >>> line.plain, line.pairs[0][:4], line.opaque
+        ('A red ball for {name}.', ('<b>', '</b>', 1, 1), {4: ('{name}', '{name}')})
+    """
+    found = list(MARKUP.finditer(line))
+    tags = [match for match in found if match["tag"]]
+    partner = _partners(tags)
+    plain, verbatim, places, fixed = _plain_text(line, found, partner)
+    spans = [match.span() for match in WORD.finditer(plain)]
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    pairs: list[TagPair] = []
+    empty: list[EmptyTag] = []
+    around: list[int] = []
+    closed = done = -1
+    for number, tag in enumerate(tags):
+        other, place, parent = partner.get(number, number), places[number], around[-1] if around else -1
+        if number <= done:
+            continue
+        if other < number:
+            closed = around.pop()
+            continue
+        first, last = bisect_right(ends, place), bisect_left(starts, places[other]) - 1
+        if place < places[other] and first <= last:
+            text = plain[place : places[other]].strip()
+            around.append(len(pairs))
+            inside = (text[0] not in OPENING, text[-1] not in CLOSING)
+            pairs.append(TagPair(tag[0], tags[other][0], first, last, inside, parent))
+            continue
+        done, word, end = other, bisect_left(starts, place) - 1, tags[other].end()
+        follows = closed >= 0 and (pairs[closed].parent, pairs[closed].last) == (parent, word)
+        leads = word < (pairs[parent].first if parent >= 0 else 0)
+        beside = line[end : end + 1] if leads else line[tag.start() - 1]
+        empty.append(EmptyTag(line[tag.start() : end], word, closed if follows else -1, parent, beside.isspace()))
+    return MarkedLine(plain, len(spans), tuple(pairs), tuple(empty), _opaque_words(plain, verbatim, spans, fixed))
+
+
+def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, int]]) -> str:
+    """Put the markup of a line into its translation.
+
+    A pair of tags goes around the target words linked to its words, a pair around the whole line around the whole translation. An
+    empty tag follows the last target word linked to the word before it. An opaque word replaces the longest run of target words linked
+    to it. What has no link goes where its nearest linked neighbor is. Every tag and every opaque word comes exactly once, and pairs are
+    well nested, whatever the links: of two pairs that would cross, the later one is cut short.
+
+    Args:
+        line: see `split_markup`.
+        target: the translation of `line.plain`.
+        links: (target, source) word numbers, from 0.
+
+    Example:
+        >>> line = split_markup("a <b>red</b> ball")
+        >>> place_markup(line, "une balle rouge", {(0, 0), (1, 2), (2, 1)})
+        'une balle <b>rouge</b>'
+    """
+    units = _with_opaque(line, _units(target, links)) or [_Unit("", "", (0, 0), frozenset())]
+    ranges: list[tuple[int, int]] = []
+    taken: set[tuple[int, int]] = set()  # fewer than twice as many as words, since none cross
+    for pair in line.pairs:
+        first, last = _target_range(line, pair, units)
+        if pair.parent >= 0:
+            low, high = ranges[pair.parent]
+            first, last = min(max(first, low), high), min(max(last, low), high)
+        ranges.append(_uncrossed(first, last, taken))
+        taken.add(ranges[-1])
+    before: list[list[tuple[str, bool]]] = [[] for _ in units]
+    after: list[list[tuple[str, bool]]] = [[] for _ in units]
+    leading: dict[int, list[str]] = {}
+    trailing: dict[int, list[str]] = {}
+    elsewhere: list[tuple[int, str]] = []
+    for tag in line.empty:
+        place = _target_place(line, tag, units, ranges)
+        if place < 0:
+            leading.setdefault(tag.parent, []).append(tag.text + " " * tag.spaced)
+            continue
+        text = " " * tag.spaced + tag.text
+        if tag.parent >= 0 and ranges[tag.parent][1] == place:
+            trailing.setdefault(tag.parent, []).append(text)
+        else:
+            elsewhere.append((place, text))
+    order = sorted(range(len(ranges)), key=lambda number: (ranges[number][0], -ranges[number][1], number))
+    before[0] += [(text, False) for text in leading.get(-1, ())]
+    for number in order:
+        opened = [(line.pairs[number].opening, line.pairs[number].inside[0] and not _whole(line, line.pairs[number]))]
+        before[ranges[number][0]] += opened + [(text, False) for text in leading.get(number, ())]
+    for number in reversed(order):
+        closing = [(line.pairs[number].closing, line.pairs[number].inside[1] and not _whole(line, line.pairs[number]))]
+        after[ranges[number][1]] += [(text, False) for text in trailing.get(number, ())] + closing
+    for place, text in elsewhere:
+        after[place].append((text, False))
+    parts = (_written(*parts) for parts in zip(units, before, after, strict=True))
+    return "".join((unit.space or " ") * (number > 0) + text for number, (unit, text) in enumerate(zip(units, parts, strict=True)))
+
+
+def _partners(tags: Sequence[re.Match[str]]) -> dict[int, int]:
+    # Of each tag of a pair the number of the other one.
+    found: dict[int, int] = {}
+    opened: list[int] = []
+    by_name: dict[str, list[int]] = {}
+    for number, tag in enumerate(tags):
+        name = (tag["name"] or "").lower()
+        if not name or tag[0].endswith("/>"):
+            continue
+        if not tag["close"]:
+            opened.append(number)
+            by_name.setdefault(name, []).append(number)
+        elif by_name.get(name):
+            match = by_name[name][-1]
+            while opened[-1] >= match:  # what was opened since stays open
+                by_name[tags[opened[-1]]["name"].lower()].pop()
+                if opened.pop() == match:
+                    break
+            found[match], found[number] = number, match
+    return found
+
+
+def _plain_text(line: str, found: Sequence[re.Match[str]], partner: dict[int, int]) -> tuple[str, str, list[int], list[tuple[int, int]]]:
+    # The plain text, the same with white space inside placeholders, the place of each tag in it, and those of what is opaque.
+    plain: list[str] = []
+    verbatim: list[str] = []
+    places: list[int] = []
+    fixed: list[tuple[int, int]] = []
+    size = at = 0
+    last, breaks = "", False
+
+    def add(text: str, shown: str) -> None:
+        nonlocal size, last, breaks
+        if at_tag and (not last or last.isspace()):  # a tag between spaces leaves one of them
+            text, shown = text.lstrip(), shown.lstrip()
+        if not text:
+            return
+        gap = " " * (breaks and last.isalnum() and text[0].isalnum())
+        plain.append(gap + shown)
+        verbatim.append(gap + text)
+        size, last, breaks = size + len(gap + text), text[-1], False
+
+    closed, at_tag = -1, False
+    for match in found:
+        start, end = match.span()
+        if at < start:
+            add(line[at:start], line[at:start])
+        at, at_tag = end, bool(match["tag"])
+        if not at_tag:
+            add(match[0], re.sub(r"\s", "_", match[0]))
+            fixed.append((size - len(match[0]), size))
+            continue
+        breaks = breaks or len(places) not in partner or (not match["close"] and closed == start)
+        closed = end if match["close"] else -1
+        places.append(size)
+    if at < len(line):
+        add(line[at:], line[at:])
+    text = "".join(plain)
+    return text.rstrip() if at_tag else text, "".join(verbatim), places, fixed
+
+
+def _opaque_words(
+    plain: str, verbatim: str, words: Sequence[tuple[int, int]], fixed: Iterable[tuple[int, int]]
+) -> dict[int, tuple[str, str]]:
+    extents: dict[int, tuple[int, int]] = {}
+    ends = [end for _, end in words]
+    for start, end in fixed:
+        number = bisect_right(ends, start)
+        low, high = words[number]
+        first, last = extents[number] if number in extents else (low + part for part in _core(plain[low:high]))
+        extents[number] = min(first, start), max(last, end)
+    for number, (start, last) in extents.items():
+        end = last
+        while end < words[number][1] and plain[end] == ")" and plain.count("(", start, end) > plain.count(")", start, end):
+            end += 1  # of an address such as .../Area_(maths)
+        extents[number] = start, end
+    return {number: (plain[start:end], verbatim[start:end]) for number, (start, end) in extents.items()}
+
+
+def _core(word: str) -> tuple[int, int]:
+    # Where a word begins and ends without the punctuation around it; one of nothing else is a word.
+    start, end = len(word) - len(word.lstrip(OPENING)), len(word.rstrip(CLOSING))
+    return (start, end) if start < end else (0, len(word))
+
+
+def _units(target: str, links: AbstractSet[tuple[int, int]]) -> list[_Unit]:
+    sources: dict[int, set[int]] = {}
+    for word, source in links:
+        sources.setdefault(word, set()).add(source)
+    found = enumerate(re.findall(r"(\s*)(\S+)", target))
+    return [_Unit(space, text, _core(text), frozenset(sources.get(number, ()))) for number, (space, text) in found]
+
+
+def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
+    missing: list[int] = []
+    for word, (seen, verbatim) in sorted(line.opaque.items()):
+        run = _copied(word, seen, units) or _linked_run(word, units)
+        if run is None:
+            missing.append(word)
+            continue
+        first, last = units[run[0]], units[run[1]]
+        start, end = (first.text.index(seen), first.text.index(seen) + len(seen)) if seen in first.text else (first.core[0], last.core[1])
+        text = first.text[:start] + verbatim + last.text[end:]
+        unit = _Unit(first.space, text, (start, start + len(verbatim)), frozenset({word}), True)
+        units = [*units[: run[0]], unit, *units[run[1] + 1 :]]
+    copies = {seen for seen, _ in line.opaque.values()}
+    kept: list[_Unit] = []
+    for unit in units:
+        text = unit.text
+        while not unit.opaque and (again := next((seen for seen in copies if seen in text), None)):
+            text = text.replace(again, "")  # the model wrote it more than once
+        if text.strip(OPENING + CLOSING) or text == unit.text:
+            kept.append(unit if text == unit.text else unit._replace(text=text, core=_core(text)))
+    gaps: dict[int, list[_Unit]] = {}
+    for word in missing:
+        near, left = _nearest(word, word, kept)
+        verbatim = line.opaque[word][1]
+        gaps.setdefault(near + left, []).append(_Unit(" ", verbatim, (0, len(verbatim)), frozenset({word}), True))
+    return [unit for number in range(len(kept) + 1) for unit in (*gaps.get(number, ()), *kept[number : number + 1])]
+
+
+def _copied(word: int, seen: str, units: Sequence[_Unit]) -> tuple[int, int] | None:
+    # A word of the translation that the model copied itself, rather one that is linked.
+    def copies(text: str) -> bool:
+        before, found, behind = text.partition(seen)
+        return bool(found) and not (before + behind).strip(OPENING + CLOSING)
+
+    same = [number for number, unit in enumerate(units) if not unit.opaque and copies(unit.text)]
+    best = min(same, key=lambda number: word not in units[number].sources, default=None)
+    return None if best is None else (best, best)
+
+
+def _linked_run(word: int, units: Sequence[_Unit]) -> tuple[int, int] | None:
+    runs: list[tuple[int, int]] = []
+    for number, unit in enumerate(units):
+        if word in unit.sources and not unit.opaque:
+            runs.append((runs.pop()[0] if runs and runs[-1][1] == number - 1 else number, number))
+    return max(runs, key=lambda run: run[1] - run[0], default=None)
+
+
+def _nearest(first: int, last: int, units: Sequence[_Unit]) -> tuple[int, bool]:
+    # The word of the translation that is linked to the source word nearest to some, and whether that stands to the left of them.
+    found = [
+        (first - source, False, -number) if source < first else (source - last, True, number)
+        for number, unit in enumerate(units)
+        for source in unit.sources
+    ]
+    _, right, number = min(found, default=(0, False, -max(0, len(units) - 1)))
+    return abs(number), not right and bool(units)
+
+
+def _whole(line: MarkedLine, pair: TagPair) -> bool:
+    return pair.last - pair.first + 1 == line.words
+
+
+def _target_range(line: MarkedLine, pair: TagPair, units: Sequence[_Unit]) -> tuple[int, int]:
+    if _whole(line, pair):
+        return 0, len(units) - 1
+    hits = [number for number, unit in enumerate(units) if any(pair.first <= source <= pair.last for source in unit.sources)]
+    hits = hits or [_nearest(pair.first, pair.last, units)[0]]
+    return hits[0], hits[-1]
+
+
+def _uncrossed(first: int, last: int, others: set[tuple[int, int]]) -> tuple[int, int]:
+    while crossed := next(((low, high) for low, high in others if first < low <= last < high or low < first <= high < last), None):
+        first, last = (first, crossed[0] - 1) if first < crossed[0] else (crossed[1] + 1, last)
+    return first, last
+
+
+def _target_place(line: MarkedLine, tag: EmptyTag, units: Sequence[_Unit], ranges: Sequence[tuple[int, int]]) -> int:
+    # The number of the word of the translation that the tag follows; -1: it comes first in its pair, or in the line.
+    if tag.word < (line.pairs[tag.parent].first if tag.parent >= 0 else 0):
+        return -1
+    if tag.pair >= 0:
+        place = ranges[tag.pair][1]
+    else:
+        hits = [number for number, unit in enumerate(units) if tag.word in unit.sources]
+        near, left = (hits[-1], True) if hits else _nearest(tag.word, tag.word, units)
+        place = near if left else near - 1
+    if tag.parent < 0:
+        return place
+    low, high = ranges[tag.parent]
+    return min(max(place, low), high)
+
+
+def _written(unit: _Unit, before: Sequence[tuple[str, bool]], after: Sequence[tuple[str, bool]]) -> str:
+    # Tags before and after punctuation; what is nested in a tag behind the punctuation stands behind it, too. White space beside an empty
+    # tag does not come between a word and its punctuation.
+    start, end = unit.core
+    first = next((number for number, (_, inside) in enumerate(before) if inside), len(before))
+    first = max([first, *(number for number, (text, _) in enumerate(before, start=1) if text.endswith(" "))])
+    last = max((number for number, (_, inside) in enumerate(after, start=1) if inside), default=0)
+    last = min([last, *(number for number, (text, _) in enumerate(after) if text.startswith(" "))])
+    texts = [[text for text, _ in part] for part in (before[:first], before[first:], after[:last], after[last:])]
+    outer_before, inner_before, inner_after, outer_after = map("".join, texts)
+    return f"{outer_before}{unit.text[:start]}{inner_before}{unit.text[start:end]}{inner_after}{unit.text[end:]}{outer_after}"
