@@ -181,7 +181,9 @@ def test_features_are_taken_and_a_mask_that_is_added() -> None:
 
 def test_outputs_and_skipped_checks_are_taken_from_an_adapter() -> None:
     model = FAULTS["batch_first forgotten"].build()
-    adapter = Adapter((Sequence("idx"),), outputs={"": ("batch", "idx", None)}, skip=("other rows", "row alone", "training mode"))
+    adapter = Adapter(
+        (Sequence("idx"),), outputs={"": ("batch", "idx", None)}, skip=("other rows", "row alone", "training mode", "sees context")
+    )
     report = check(model, tokens(), adapter=adapter)
     assert report.ok
     assert {"other rows", "row alone"} & {result.name for result in report.results} == set()

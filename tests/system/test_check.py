@@ -73,7 +73,7 @@ def test_a_leak_is_told_with_exit_code_1(call: Callable[..., Any], runs: Path, m
         ([], "check: give a run folder, or --hf and the folder of a Hugging Face model"),
         (["{runs}/lm", "--hf", "{runs}/hf"], "check: give a run folder, or --hf and the folder of a Hugging Face model"),
         (["{runs}/none"], "none: no such run folder"),
-        (["{runs}/hf"], "hf: not a run folder, it has no config.yaml"),
+        (["{runs}/hf"], "hf: not a run folder, it has no config.yaml; to check a Hugging Face model, say --hf"),
         (["--hf", "{runs}/none"], "none: no such folder"),
         (["--hf", "{runs}/lm"], "lm: not the folder of a Hugging Face model, it has no config.json"),
         (["--hf", "{runs}/empty"], "empty: cannot be loaded as a Hugging Face model"),

@@ -30,6 +30,7 @@ CHECKS = (
     "row alone",
     "cache",
     "training mode",
+    "sees context",
 )
 """What `regard.check` changes, in the order in which it does."""
 

@@ -173,7 +173,10 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
 def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
     """Return the likeliest cause of chunks that are off where single tokens are right."""
     before = f"one token at a time is right, {CHUNK} at a time are not:"
-    corner = "the causal mask (T, S) of a chunk lies in the upper left corner, as is_causal=True lays it; it belongs in the lower right one"
+    corner = (
+        "there is no causal mask (T, S) of a chunk, or it lies in the upper left corner, as is_causal=True lays it; it belongs in the "
+        "lower right one"
+    )
     positions = "the positions of a chunk do not count on from what is kept"
     if origin is None or not origin.module:
         return f"{before} {corner}, as tril(S - T); or {positions}"

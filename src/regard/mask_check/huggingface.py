@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -89,17 +89,13 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
         model: a `PreTrainedModel`.
         batch: the user's, or None.
 
-    Raises:
-        ConfigError: the model takes no tokens.
     """
     parameters = inspect.signature(model.forward).parameters
     name = "input_ids" if batch is None or "input_ids" in batch else "inputs_embeds"
-    if name not in parameters or "attention_mask" not in parameters:
-        raise ConfigError(f"{type(model).__name__}: it takes no input_ids with an attention_mask; give adapter=Adapter(...)")
     pad = _pad(model)
     companions = () if batch is None else companions_of(batch, name)
     mask = ("attention_mask",) if batch is None or "attention_mask" in batch else ()
-    source = Sequence(name, mask=mask, pad=pad if mask else None, companions=companions)
+    source = Sequence(name, mask=mask, pad=pad if mask or _ends_in_padding(model, batch) else None, companions=companions)
     if model.config.is_encoder_decoder:
         return _encoder_decoder(model, batch, source)
     if not _is_decoder(model):
@@ -117,6 +113,38 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
         return Adapter((sequence,), call, _start, _step, chunked=True, sides=sides)
     return Adapter((sequence,), call, sides=sides)
+
+
+def reads_text(model: Any, batch: Inputs | None) -> bool:
+    """Tell whether a Hugging Face model is given text, with which `hugging_face_adapter` knows what to do.
+
+    Raises:
+        ConfigError: there is no batch, and the model takes no tokens.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    if batch is None and not {"input_ids", "attention_mask"} <= parameters.keys():
+        name = getattr(model, "main_input_name", "pixel_values")
+        raise ConfigError(
+            f"{type(model).__name__}: it takes no input_ids with an attention_mask, so no batch can be made for it; give one in Python: "
+            f"regard.check(model, {{{name!r}: ...}})"
+        )
+    given = parameters if batch is None else batch
+    return "attention_mask" in parameters and any(name in given and name in parameters for name in ("input_ids", "inputs_embeds"))
+
+
+def told(adapter: Adapter, causal: bool | Literal["strict"] | None, pad: int | None, call: Callable[[Any, Inputs], Any] | None) -> Adapter:
+    """Return the adapter with what the user says put in the place of what the model's configuration does."""
+    *others, last = adapter.sequences
+    if causal is not None and causal != last.causal:
+        last = replace(last, causal=causal)
+        if not causal:  # what sees later tokens cannot be continued from a cache
+            adapter = replace(adapter, start=None, step=None, chunked=False)
+    sequences = (*others, last)
+    if pad is not None:
+        sequences = (replace(sequences[0], pad=pad), *sequences[1:])
+    if call is not None:
+        adapter = replace(adapter, call=call, start=None, step=None, chunked=False, sides=adapter.sides[:1])
+    return replace(adapter, sequences=sequences)
 
 
 def hugging_face_batch(model: Any) -> Inputs:
@@ -145,8 +173,20 @@ def _pad(model: Any) -> int | None:
     return pad if isinstance(pad, int) and 0 <= pad < _vocabulary(model) else 0
 
 
+def _ends_in_padding(model: Any, batch: Inputs | None) -> bool:
+    """Tell whether some rows, but not all, end in the padding token: then a mask was forgotten. A token that ends texts may be a token."""
+    config = model.config.get_text_config()
+    pad, tokens = getattr(config, "pad_token_id", None), None if batch is None else batch.get("input_ids")
+    if pad is None or tokens is None or tokens.ndim != 2 or pad == getattr(config, "eos_token_id", None):
+        return False
+    ends = tokens[:, -1] == pad
+    return bool(ends.any()) and not bool(ends.all())
+
+
 def _is_decoder(model: Any) -> bool:
     config = model.config.get_text_config()
+    if config.model_type == "xlnet":  # sees all, unless it is given a perm_mask or made for one direction
+        return config.attn_type == "uni"
     if getattr(config, "is_decoder", False) or model.can_generate():
         return True
     # A decoder without its output layer cannot generate; the layers of one that transformers knows as such are causal.

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from regard.errors import listed
 from regard.mask_check.adapter import Sequence
 from regard.mask_check.cache import cache_probe, cause_of_cache, cause_of_chunks, locate_in_steps, step_through
 from regard.mask_check.causes import cause_of
@@ -151,10 +152,24 @@ def finite(survey: Survey) -> Result:
             )
             if one.size:
                 origin = describe(survey, survey.events, place, one)
-                cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
-                return _leak(base, survey, origin, _marked(found, survey.limit(name)), cause)
+                return _leak(base, survey, origin, _marked(found, survey.limit(name)), _why_nan(survey))
         return _leak(base, survey, None, _marked(found, survey.limit(name)), "NaN arises outside of the modules")
     return Result(check, check, "ok", says)
+
+
+def _why_nan(survey: Survey) -> str:
+    """Say why a softmax has nothing to run over: where the masks of the batch, turned round, leave no NaN, they are inverted."""
+    cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
+    masks = {key: values._replace(real=values.padding, padding=values.real) for key, values in survey.template.masks.items()}
+    if not masks:
+        return f"{cause}; see whether a padding mask is inverted" if any(s.paddable for s in survey.template.sequences) else cause
+    template = replace(survey.template, masks=masks)
+    try:
+        outputs = survey.runs.run(collate(template, survey.examples, survey.widths, side=template.side))
+    except Exception:  # a mask that cannot be turned round tells nothing
+        return cause
+    right = all(not outputs[name].isnan().any() for name in survey.comparable() if name in outputs)
+    return f"inverted mask: {listed(masks)} turned round leaves no NaN; as it is, {cause}" if right else cause
 
 
 def _marked(found: Difference, limit: float) -> Difference:

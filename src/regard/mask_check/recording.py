@@ -162,6 +162,11 @@ class Recorder:
         """How often each module was called."""
         return self._counts
 
+    @property
+    def innermost(self) -> Call | None:
+        """The innermost call that is under way, or None."""
+        return self._open[-1][0] if self._open else None
+
     @contextmanager
     def listening(self, model: nn.Module) -> Iterator[Recorder]:
         """Listen to a model while the block runs."""

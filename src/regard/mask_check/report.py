@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Verdict = Literal["ok", "leak", "error", "not checked"]
+Verdict = Literal["ok", "leak", "blind", "error", "not checked"]
 COLUMNS = ("check", "result", "first module", "change", "limit")
 
 
@@ -18,7 +18,7 @@ class Result:
     Attributes:
         check: one of `regard.mask_check.CHECKS`.
         name: the check as the table names it, with the sequence where there are several.
-        verdict: "ok", "leak", "error" where the model failed, or "not checked".
+        verdict: "ok", "leak", "blind" where nothing follows what should be seen, "error" where the model failed, or "not checked".
         says: what was changed and what had to stay.
         module: the first module that leaks or fails, "" for the model itself; None where there is none.
         kind: its class.
@@ -47,8 +47,8 @@ class Result:
 
     @property
     def bad(self) -> bool:
-        """Whether it is a leak or a failure."""
-        return self.verdict in ("leak", "error")
+        """Whether it is a leak, a mask that hides too much, or a failure."""
+        return self.verdict in ("leak", "blind", "error")
 
     def __str__(self) -> str:
         return "\n".join(self.paragraph()) if self.bad else f"{self.name}: {self.cause or self.verdict}"
@@ -56,7 +56,9 @@ class Result:
     def paragraph(self) -> Iterator[str]:
         """Give the lines that tell a leak in full."""
         yield f"{self.name}: {self.says}."
-        if self.verdict == "leak":
+        if self.verdict == "blind":
+            yield "  follows    nothing"
+        elif self.verdict == "leak":
             which = f"{self.output or 'the output'}"
             at = f" at {_ranges(self.positions)}" if self.positions else ""
             if self.limit or self.change:
@@ -102,12 +104,12 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing leaks and nothing failed."""
+        """Whether nothing leaks, no mask hides too much and nothing failed."""
         return not self.leaks
 
     @property
     def leaks(self) -> tuple[Result, ...]:
-        """The results that are not in order: leaks, and checks in which the model failed."""
+        """The results that are not in order: leaks, masks that hide too much, and checks in which the model failed."""
         return tuple(result for result in self.results if result.bad)
 
     def __getitem__(self, name: str) -> Result:
@@ -118,7 +120,8 @@ class Report:
         """Give the lines of the report: a headline, the table, and a paragraph for each leak."""
         sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         made = sum(result.verdict != "not checked" for result in self.results)
-        found = f"{len(self.leaks)} of {made} checks find a leak" if self.leaks else f"no leak in {made} checks"
+        kind = "a mask that hides too much" if self.leaks and all(one.verdict == "blind" for one in self.leaks) else "a leak"
+        found = f"{len(self.leaks)} of {made} checks find {kind}" if self.leaks else f"no leak in {made} checks"
         yield f"{self.model}: {found} ({f'{sizes}; ' if sizes else ''}{self.dtype}, {self.passes} passes)"
         if self.filled:
             yield f"{self.filled} parameters that are zero everywhere were filled with noise, so that they hide nothing"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.mask_check.adapter import Inputs
 from regard.mask_check.cache import CHUNK
+from regard.mask_check.context import sees_context
 from regard.mask_check.judge import cached, finite, judge, own_token
 from regard.mask_check.labels import shifted
 from regard.mask_check.probes import Missing, Probe, probes, training_probes
@@ -20,13 +21,15 @@ from regard.mask_check.survey import Survey
 CLEARLY = 4
 """How many times the limit of the model's own precision a change must be that has to be seen in it."""
 
+ANY = "any"
+
 
 class Step(NamedTuple):
     """One check, ready to be made on a survey.
 
     Attributes:
         make: makes it; with False, without saying where a leak begins.
-        after: the name of the check that must be in order for this one to say anything new, or "".
+        after: the name of the check that must be in order for this one to say anything new, ANY for all before it, or "".
         name: what it is called where that one is not in order.
     """
 
@@ -35,7 +38,7 @@ class Step(NamedTuple):
     name: str = ""
 
 
-def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
+def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator[Step]:
     """Give the checks of a model but for those that its adapter leaves out, in the order of `regard.mask_check.CHECKS`."""
     skip = survey.runs.adapter.skip
     if "finite values" not in skip:
@@ -57,6 +60,16 @@ def steps(survey: Survey, inputs: Inputs) -> Iterator[Step]:
             yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), "cache", "cache, in chunks")
     if "training mode" not in skip:
         yield from _training(survey)
+    if "sees context" not in skip:
+        yield from _context(survey, sees_all=sees_all)
+
+
+def _context(survey: Survey, *, sees_all: bool) -> Iterator[Step]:
+    """Give the checks that a mask does not hide too much; later tokens need only be seen where the user says that they may."""
+    for sequence in survey.template.sequences:
+        yield Step(lambda seen, explain, sequence=sequence: sees_context(seen, sequence, "earlier"), ANY, "sees context")
+    if sees_all and not (last := survey.template.sequences[-1]).causal:
+        yield Step(lambda seen, explain: sees_context(seen, last, "later"), ANY, "sees context, later tokens")
 
 
 def _before(name: str) -> str:
@@ -120,9 +133,10 @@ class SecondOpinion:
         results: dict[str, Result] = {}
         doubtful: dict[str, str] = {}  # what was found wrong, or not made for something wrong: with the name of that
         for step in steps:
-            if step.after in doubtful:
-                result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {doubtful[step.after]}")
-                doubtful[step.name] = doubtful[step.after]
+            earlier = next(iter(doubtful), "") if step.after == ANY else step.after
+            if earlier in doubtful:
+                result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {doubtful[earlier]}")
+                doubtful[step.name] = doubtful[earlier]
             else:
                 result = self.ask(step)
                 if result.bad:

@@ -1,0 +1,79 @@
+"""A mask that hides too much leaks nothing, and is found; models that mix nothing, or little, raise no alarm."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from regard.mask_check import check
+
+V, E, H, T = 29, 14, 2, 9
+
+
+class Attending(nn.Module):
+    """Attention with a residual, through a function of torch or written out, which keeps what `keep` says."""
+
+    def __init__(self, keep: str, *, written_out: bool = False) -> None:
+        super().__init__()
+        self.embedding, self.qkv, self.head = nn.Embedding(V, E), nn.Linear(E, 3 * E), nn.Linear(E, V)
+        self.keep, self.written_out = keep, written_out
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        length = x.shape[1]
+        q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        documents = torch.arange(length) // 4
+        keep = {
+            "all": torch.ones_like(causal),
+            "causal": causal,
+            "causal, inverted padding": causal,
+            "diagonal": torch.eye(length, dtype=torch.bool),
+            "neighbour": causal & ~causal.tril(-2),
+            "documents": causal & (documents[:, None] == documents),
+        }[self.keep]
+        keep = keep & (~mask if "inverted" in self.keep else mask)[:, None, None]
+        if self.written_out:
+            weights = (q @ k.mT).masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num()
+            y = weights @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+        return self.head(x + y.transpose(1, 2).flatten(2))
+
+
+def padded() -> dict[str, Tensor]:
+    mask = torch.arange(T) < torch.tensor([[9], [7], [5], [4]])
+    return {"tokens": torch.randint(1, V, mask.shape, generator=torch.Generator().manual_seed(3)) * mask, "mask": mask}
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+@pytest.mark.parametrize("keep", ["diagonal", "causal, inverted padding"])
+def test_a_mask_that_hides_all_others_is_found(keep: str, written_out: bool) -> None:
+    report = check(Attending(keep, written_out=written_out), padded(), causal=True)
+    found = report["sees context"]
+    assert (found.verdict, found.module, report.ok) == ("blind", "", False), str(report)
+    assert "the mask hides too much: no position sees an earlier one" in found.cause
+    assert "1 of" in str(report)
+    assert "find a mask that hides too much" in str(report)
+
+
+def test_a_causal_mask_where_later_tokens_may_be_seen_is_found() -> None:
+    report = check(Attending("causal"), padded(), causal=False)
+    assert report["sees context"].verdict == "ok"
+    assert report["sees context, later tokens"].verdict == "blind", str(report)
+    assert "it is causal or inverted" in report["sees context, later tokens"].cause
+
+
+@pytest.mark.parametrize(("keep", "causal"), [("all", False), ("causal", True), ("neighbour", True), ("documents", True)])
+def test_a_mask_that_hides_what_it_should_raises_no_alarm(keep: str, causal: bool) -> None:
+    report = check(Attending(keep), padded(), causal=causal)
+    assert report.ok, str(report)
+    assert report["sees context"].verdict == "ok"
+
+
+def test_a_model_without_attention_may_see_one_token_alone() -> None:
+    report = check(nn.Sequential(nn.Embedding(V, E), nn.Linear(E, V), nn.Softmax(-1)), padded()["tokens"], causal=True)
+    assert report.ok
+    assert report["sees context"].verdict == "not checked"
