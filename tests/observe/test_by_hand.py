@@ -121,6 +121,63 @@ class Hidden(torch.autograd.Function):
         return torch.from_numpy(scores.detach().exp().numpy() @ value.detach().numpy())
 
 
+class Folded(nn.Module):
+    """Heads within the batch, head by head of each example: BLOOM, XGLM, and fairseq, where time comes first."""
+
+    def __init__(self, softmax: str, *, time_first: bool = False) -> None:
+        super().__init__()
+        self.softmax, self.time_first = softmax, time_first
+        self.expected = torch.empty(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1) if self.time_first else x
+        batch, length, width = x.shape
+        q = x.view(batch, length, 3, width // 3).transpose(1, 2).flatten(0, 1)
+        scores = torch.bmm(q, q.mT)
+        if self.softmax == "of four axes":
+            weights = scores.view(batch, 3, length, length).softmax(-1).view(batch * 3, length, length)
+        else:
+            weights = F.dropout(scores.softmax(-1), 0.1, self.training)
+        self.expected = scores.softmax(-1).view(batch, 3, length, length).detach()
+        return torch.bmm(weights, q).view(batch, 3, length, -1).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("time_first", [False, True])
+@pytest.mark.parametrize("softmax", ["of four axes", "of three axes"])
+def test_heads_folded_into_the_batch_are_heads(softmax: str, time_first: bool) -> None:
+    model = Folded(softmax, time_first=time_first)
+    with regard.watch(model) as seen:
+        model(torch.randn(5, 2, 6) if time_first else torch.randn(2, 5, 6))
+    torch.testing.assert_close(seen[0].weights, model.expected)
+    assert seen[0].weights.shape == (2, 3, 5, 5)
+    assert len(seen.records([list("abcde")] * 2)) == 2
+    with regard.watch(model, heads=[2]) as seen:
+        model(torch.randn(5, 2, 6) if time_first else torch.randn(2, 5, 6))
+    assert seen[0].weights.shape == (2, 1, 5, 5)
+
+
+class ScaledAttention(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+
+class OuterAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = ScaledAttention()
+
+    def forward(self, x: Tensor, memory: Tensor) -> Tensor:
+        q, k = (states.unflatten(-1, (3, -1)).transpose(1, 2).flatten(0, 1) for states in (x, memory))
+        return self.inner(q, k, k.clone())
+
+
+def test_the_module_around_a_part_that_is_given_folded_states_tells_their_batch() -> None:
+    model = OuterAttention()
+    with regard.watch(model) as seen:
+        model(torch.randn(2, 5, 6), torch.randn(2, 7, 6))
+    assert [(call.kind, tuple(call.weights.shape)) for call in seen] == [("cross", (2, 3, 5, 7))]
+
+
 UNSEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "sum of exponents": (lambda s, v: s.exp() / s.exp().sum(-1, keepdim=True) @ v, "no softmax that multiplies values"),
     "other axis": (lambda s, v: s.softmax(1).mT @ v, "its softmax runs over another axis than the last"),

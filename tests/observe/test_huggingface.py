@@ -39,6 +39,36 @@ def test_trap_9_weights_are_recorded_whatever_the_default_and_are_those_of_eager
         torch.testing.assert_close(record.weights, weights, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("config", "model"),
+    [
+        (transformers.BloomConfig(vocab_size=37, hidden_size=6, n_layer=1, n_head=3), transformers.BloomModel),
+        (
+            transformers.DebertaV2Config(
+                vocab_size=37, hidden_size=6, num_hidden_layers=1, num_attention_heads=3, intermediate_size=7, pos_att_type=["c2p", "p2c"],
+                relative_attention=True,
+            ),
+            transformers.DebertaV2Model,
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_fold_heads_into_the_batch_show_them(config: Any, model: Any) -> None:
+    config._attn_implementation = "eager"
+    made, ids = model(config).eval(), torch.randint(3, 37, (2, 5))
+    with torch.no_grad(), regard.watch(made) as seen:
+        expected = made(input_ids=ids, output_attentions=True).attentions
+    assert (seen[0].kind, tuple(seen[0].weights.shape)) == ("self", (2, 3, 5, 5))
+    torch.testing.assert_close(seen[0].weights, expected[0].view(2, 3, 5, 5), atol=1e-6, rtol=1e-6)
+
+
+def test_the_cache_steps_of_a_model_that_folds_heads_are_joined() -> None:
+    config = transformers.BloomConfig(vocab_size=37, hidden_size=6, n_layer=1, n_head=3, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    model, ids = transformers.BloomForCausalLM(config).eval(), torch.randint(3, 37, (2, 5))
+    with regard.watch(model) as seen:
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=3, min_new_tokens=3, do_sample=False)
+    assert [tuple(call.weights.shape) for call in seen.maps()] == [(2, 3, 7, 7)]
+
+
 def test_the_records_name_layer_and_kind_in_the_order_of_the_calls() -> None:
     model = tiny.bert(is_decoder=True, add_cross_attention=True)
     states = torch.randn(3, 5, 15)

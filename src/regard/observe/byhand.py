@@ -6,14 +6,14 @@ Nothing is computed again here: what multiplies the values are the weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.observe.scopes import Scope
+from regard.observe.scopes import Scope, batch_and_heads
 
 SOFTMAX = {"softmax", "special_softmax", "_softmax"}
 PRODUCT = {"matmul", "bmm", "mm", "einsum", "__matmul__"}
@@ -38,6 +38,7 @@ class _Held:
         scope: where the softmax was computed.
         depth: how many modules were at work there.
         chain: the same number for all that was made of one softmax.
+        lead: (B, H), which a tensor (B * H, T, S) folds into its first axis; None: not known.
     """
 
     tensor: Tensor
@@ -45,6 +46,7 @@ class _Held:
     scope: Scope
     depth: int
     chain: int
+    lead: tuple[int, int] | None
 
 
 class Follower:
@@ -62,8 +64,9 @@ class Follower:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def begin(self, out: Tensor, scope: Scope, depth: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Hold the result of a softmax over its last axis, in a module that is watched."""
+    def begin(self, out: Tensor, scopes: Sequence[Scope], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hold the result of a softmax over its last axis, in a module that is watched: the last of those at work."""
+        scope = scopes[-1]
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         if not isinstance(out, Tensor) or out.dim() < 2:
             return
@@ -71,7 +74,8 @@ class Follower:
             scope.lost = "its softmax runs over another axis than the last"
             return
         self._chains += 1
-        self._held[id(out)] = _Held(out, out, scope, depth, self._chains)
+        lead = (out.shape[0], out.shape[1]) if out.dim() == 4 else batch_and_heads(scopes, out.shape)
+        self._held[id(out)] = _Held(out, out, scope, len(scopes), self._chains, lead)
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Prepare for a call of a function of torch: one that drops in place would drop from the weights that are held."""
@@ -87,7 +91,8 @@ class Follower:
         held = self._held_among(args, kwargs)
         if held is None or not isinstance(out, Tensor) or not out.is_floating_point() or out.dim() < 2:
             return
-        if name in ("transpose", "swapaxes", "permute") and not _keeps_last(name, held.tensor.dim(), args[1:], kwargs):
+        turns = name in ("transpose", "swapaxes", "permute")
+        if turns and not _keeps_last(name, held.tensor.dim(), args[1:], kwargs):
             held.scope.lost = f"its weights go through {name}, which puts their keys elsewhere"
             return
         weights = out
@@ -96,7 +101,8 @@ class Follower:
         elif held.weights is not held.tensor:  # behind a dropout: the same once more, without it
             with torch.no_grad():
                 weights = func(*(held.weights if arg is held.tensor else arg for arg in args), **kwargs)
-        self._held[id(out)] = _Held(out, weights, held.scope, held.depth, held.chain)
+        lead = None if turns else _lead_behind(held.lead, out)
+        self._held[id(out)] = _Held(out, weights, held.scope, held.depth, held.chain, lead)
 
     def leave(self, depth: int) -> None:
         """Let go of what was begun more than one module below: nobody is left who could use it."""
@@ -121,8 +127,16 @@ class Follower:
             if not (_sums_keys(equation, place, each.tensor) if name == "einsum" else place == 0):
                 each.scope.lost = f"its weights are the second factor of {name}"
                 continue
-            self._record(each.scope, each.weights)
+            folded = each.lead if each.weights.dim() == 3 else None
+            self._record(each.scope, each.weights if folded is None else each.weights.unflatten(0, folded))
             self._held = {key: other for key, other in self._held.items() if other.chain != each.chain}
+
+
+def _lead_behind(lead: tuple[int, int] | None, out: Tensor) -> tuple[int, int] | None:
+    """Return (B, H) of what was made of weights with `lead`, where their order stayed."""
+    if out.dim() == 4:
+        return out.shape[0], out.shape[1]
+    return lead if lead is not None and out.dim() == 3 and out.shape[0] == lead[0] * lead[1] else None
 
 
 def _in_place(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -159,7 +159,7 @@ class Observer:
                 if name in SOFTMAX:
                     scope = work.scopes[-1]
                     scope.kind = kind_of(work.scopes)
-                    work.follower.begin(out, scope, len(work.scopes), args, kwargs)
+                    work.follower.begin(out, work.scopes, args, kwargs)
                 else:
                     self._dot_product(*args, **kwargs)
         return out

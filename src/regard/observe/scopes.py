@@ -19,7 +19,7 @@ ATTENDS = re.compile(r"[Aa]tt(?:en(?:tion|d)|n)")
 HELPS = re.compile(r"Norm|Bias|Mask|Output|Drop|Embed|Position")
 """What a class is called that only helps one."""
 # Words in the name of an argument that is no sequence to attend to.
-ASIDE = {"mask", "bias", "pos", "position", "rope", "rotary", "cos", "sin", "freqs", "past", "cache"}
+ASIDE = {"mask", "bias", "pos", "position", "rope", "rotary", "cos", "sin", "freqs", "past", "cache", "alibi", "residual"}
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +78,30 @@ def kind_of(scopes: Sequence[Scope]) -> Kind:
         if not inside and len(set(given)) < 3:
             return "cross"
     return "cross" if any(_sequences(scope) for scope in scopes) else "self"
+
+
+def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int, int] | None:
+    """Tell (B, H) of weights (B * H, T, S) by the batch of the states (B, L, D) or (L, B, D) that the innermost module was called with.
+
+    A part of an attention module is called with projected, folded states: then the module around it is asked. Weights tell nothing of the
+    order of their first axis; taken is the common one, b * H + h.
+    """
+    if len(shape) != 3:
+        return None
+    start = len(scopes) - 1
+    while start > 0 and scopes[start - 1].attends:
+        start -= 1
+    for scope in scopes[start:]:
+        batches = [batch for tensor in _sequences(scope) if tensor.dim() == 3 for batch in _batches(tensor.shape, shape)]
+        if batches:
+            return max(batches), shape[0] // max(batches)
+    return None
+
+
+def _batches(states: Sequence[int], weights: Sequence[int]) -> list[int]:
+    """List the batch of states that are as long as the queries or the keys of some weights; nothing where it does not divide theirs."""
+    found = [states[0]] if states[1] in weights[1:] else [states[1]] if states[0] in weights[1:] else []
+    return [batch for batch in found if batch and weights[0] % batch == 0]
 
 
 def _sequences(scope: Scope) -> list[Tensor]:
