@@ -211,3 +211,19 @@ def test_a_softmax_that_weighs_nothing_is_no_attention() -> None:
     with regard.watch(model, strict=False) as seen:
         model(torch.randn(3, 5, 6))
     assert (len(seen), seen.unseen) == (0, [])
+
+
+def test_layers_that_attend_to_nothing_are_told_which_modules_do() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(6, 6)), nn.MultiheadAttention(6, 3), nn.Identity())
+    message = r"no attention was seen in layers='0', the only modules watched; modules that attend: 1$"
+    with pytest.raises(ConfigError, match=message), regard.watch(model[:2], layers="0"):
+        model[0](torch.randn(2, 5, 6))
+
+
+def test_a_layer_is_found_by_its_name() -> None:
+    model = nn.ModuleDict({"attend": tutorials.Head(6, 6)})
+    with regard.watch(model) as seen:
+        model["attend"](torch.randn(2, 5, 6))
+    assert torch.equal(seen["attend"].weights, seen[0].weights)
+    with pytest.raises(ConfigError, match="layer 'other': not recorded; recorded ones: attend"):
+        seen["other"]

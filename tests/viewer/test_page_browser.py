@@ -213,3 +213,14 @@ def test_the_policy_stops_requests_and_foreign_scripts(driver, tmp_path):
     driver.set_script_timeout(5)
     assert driver.execute_async_script(script) == ["connect-src", "img-src", "script-src-elem"]
     assert driver.execute_script("return window.broken") is None
+
+
+def test_the_page_opens_with_the_main_map_and_the_mean_of_its_heads(opened):
+    words = ["a", "b", "c"]
+    own = AttentionMap("self 1", "self", "text", "text", [[[1.0, 0.0, 0.0]] * 3] * 2)
+    cross = AttentionMap("cross 1", "cross", "text", "text", [[[0.0, 1.0, 0.0]] * 3] * 2)
+    page = opened([AttentionRecord({"text": words}, [own, cross])])
+    assert texts(page, "#map option:checked") == ["cross 1"]
+    assert texts(page, "#head option:checked") == ["mean of 2"]
+    choose(page, "#map", 0)
+    assert texts(page, "#map option:checked") == ["self 1"]

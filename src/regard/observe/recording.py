@@ -50,7 +50,12 @@ class Recording(Sequence[AttentionCall]):
     def __getitem__(self, index: int) -> AttentionCall: ...
     @overload
     def __getitem__(self, index: slice) -> list[AttentionCall]: ...
-    def __getitem__(self, index: int | slice) -> AttentionCall | list[AttentionCall]:
+    @overload
+    def __getitem__(self, index: str) -> AttentionCall: ...
+    def __getitem__(self, index: int | slice | str) -> AttentionCall | list[AttentionCall]:
+        """Return a call by its number, several by a slice, or the map of a layer by its name, as `map` does."""
+        if isinstance(index, str):
+            return self.map(index)
         return self.calls[index]
 
     def __iter__(self) -> Iterator[AttentionCall]:

@@ -118,11 +118,15 @@ def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> di
         if not isinstance(pattern, str):
             raise ConfigError(f"watch: layers: expected names of modules such as 'decoder.*', found {shown(pattern)}")
         if not any(fnmatchcase(name, pattern) for name in names.values() if name):
-            known = [names[id(module)] for module in model.modules() if names[id(module)] and Scope("", module).attends]
-            raise ConfigError(
-                f"watch: layers: {shown(pattern)} is the name of no module; modules that attend: {listed(known, most=6) or 'none by name'}"
-            )
+            known = listed(_attending(model), most=6) or "none by name"
+            raise ConfigError(f"watch: layers: {shown(pattern)} is the name of no module; modules that attend: {known}")
     return {key: name for key, name in names.items() if any(_matches(name, pattern) for pattern in patterns)}
+
+
+def _attending(model: nn.Module) -> list[str]:
+    """List the modules of a model whose classes say that they attend."""
+    names = ((name.replace("_orig_mod.", ""), module) for name, module in model.named_modules())
+    return [name for name, module in names if name and Scope("", module).attends]
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -168,4 +172,9 @@ def _check_seen(model: nn.Module, observer: Observer, recording: Recording, laye
         return
     if layers is not None and not observer.reached:
         raise ConfigError(f"watch: {name} ran, but the modules of layers={shown(layers)} were not called, or attend to nothing")
+    if layers is not None:
+        known = listed(_attending(model), most=6) or "none by name"
+        raise ConfigError(
+            f"watch: {name} ran, and no attention was seen in layers={shown(layers)}, the only modules watched; modules that attend: {known}"
+        )
     raise ConfigError(f"watch: {name} ran, and no attention was seen in it: no module says it attends, and nothing was recorded; {ADVICE}")

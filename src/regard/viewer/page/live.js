@@ -99,12 +99,13 @@ async function ask() {
     for (const model of models) answers.push(...(await answerOf(about, model)));
     // The first answer is shown as what it is, an image as an image; later ones as the reader last chose.
     if (!records.length) state.view = firstView(answers[0], answers[0].maps[answers[0].main]);
+    const kept = records.length ? keptMap() : null;
     records.unshift(...answers);
     state.other.chosen = false;
     $("search").value = "";
     showShelf();
     open();
-    choose(0);
+    choose(0, kept);
   } catch (error) {
     $("live-error").textContent = error.message;
   } finally {

@@ -18,9 +18,10 @@ function tellExample() {
   tellPrediction(r);
 }
 
-function choose(index) {
-  const before = currentMap();
-  const kept = before && record().main !== state.map ? before.name : null;
+// The name of a map that was chosen in place of the main one; the page opens with nothing chosen.
+const keptMap = () => (currentMap() && record().main !== state.map ? currentMap().name : null);
+
+function choose(index, kept = keptMap()) {
   const { head } = state;
   stop();
   state.index = index;
@@ -257,7 +258,7 @@ function begin() {
   const index = records[first] ? first : shownOf(groups[0]);
   const r = records[index];
   state.view = viewOf(asked.get("view")) ? asked.get("view") : firstView(r, r.maps[r.main]);
-  choose(index);
+  choose(index, null);
   const map = r.maps[Number(asked.get("map")) - 1];
   if (map) {
     chooseMap(r.maps.indexOf(map));
