@@ -175,6 +175,7 @@ def _check_seen(model: nn.Module, observer: Observer, recording: Recording, laye
     if layers is not None:
         known = listed(_attending(model), most=6) or "none by name"
         raise ConfigError(
-            f"watch: {name} ran, and no attention was seen in layers={shown(layers)}, the only modules watched; modules that attend: {known}"
+            f"watch: {name} ran, and no attention was seen in layers={shown(layers)}, the only modules watched; "
+            f"modules that attend: {known}"
         )
     raise ConfigError(f"watch: {name} ran, and no attention was seen in it: no module says it attends, and nothing was recorded; {ADVICE}")
