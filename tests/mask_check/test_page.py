@@ -35,5 +35,5 @@ def test_a_mistake_is_found_as_the_page_says(title: str, tmp_path: Path, capsys:
 
 def test_there_are_eight_and_each_has_few_lines() -> None:
     assert [title.split(".")[0] for title in MISTAKES] == [str(number) for number in range(1, 9)]
-    assert TEXT.count("**Mend**") == 8
+    assert TEXT.count("**Fix**") == 8
     assert all(match["code"].count("\n") < 12 for match in list(MISTAKES.values())[:7])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.errors import ConfigError, RangeError, ShapeError
+from regard.ops import mods
 from regard.ops.kernels import native
 from regard.ops.kernels.beam_cpu import BeamCandidates, keep
 from regard.ops.kernels.decoder_cpu import DecoderLayerWeights, DecoderMemory, DecoderPlan
@@ -214,6 +215,26 @@ OPERATIONS: dict[str, Call] = {
         lambda: flex(score_mod=lambda s, b, h, q, kv: s if q > kv else -s),
         ConfigError,
         "score_mod fails on tensors of indices: .*use torch.where",
+    ),
+    "attention, a mask for a change of scores": (
+        lambda: flex(score_mod=mods.causal()),
+        ConfigError,
+        r"this is a mask \(b, h, q_idx, kv_idx\), pass it as mask_mod=",
+    ),
+    "attention, a change of scores for a mask": (
+        lambda: flex(mask_mod=mods.relative_bias(torch.ones(2, 3))),
+        ConfigError,
+        "this changes scores .*, pass it as score_mod",
+    ),
+    "attention_blocks, a change of scores for a mask": (
+        lambda: ops.attention_blocks(mods.soft_cap(3.0), 1, 1, 3, 5),
+        ConfigError,
+        "attention_blocks: mask_mod takes 5 arguments",
+    ),
+    "attention, a change of scores that is a number": (
+        lambda: flex(score_mod=lambda s, b, h, q, kv: 2.5),
+        ConfigError,
+        "must return a tensor, not a number of Python",
     ),
     "attention, a mask that branches": (
         lambda: flex(mask_mod=lambda b, h, q, kv: q > 1 and kv > 1),

@@ -20,7 +20,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
-from regard.ops.mod_calls import Mod, captured_tensors, check_sizes, frozen, index_tensors, over_tiles, over_traced_tiles
+from regard.ops.mod_calls import Mod, captured_tensors, check_kind, check_sizes, frozen, index_tensors, over_tiles, over_traced_tiles
 from regard.ops.nonfinite import finite_rows
 from regard.ops.tensor_checks import autocast_together, is_plain, refuse_others, with_learned_scale
 
@@ -164,6 +164,7 @@ def attention_blocks(
     if min(*sizes, block_size) < 1:
         raise ConfigError(f"attention_blocks: sizes must be at least 1, found {sizes} and block_size {block_size}")
     place = torch.empty(0, device=device).device
+    check_kind(mask_mod, "mask_mod", "attention_blocks")
     check_sizes(mask_mod, sizes, "attention_blocks")
     mod = over_tiles(mask_mod, "mask_mod", sizes, place)
     kinds = _find_kinds(mod, sizes, block_size, place)
@@ -333,6 +334,7 @@ def _check_options(score_mod: object, block_mask: object, mask_mod: object, max_
     for (name, shape), found in zip(shapes.items(), (score_mod, mask_mod), strict=True):
         if found is not None and not callable(found):
             raise ConfigError(f"attention: {name} must be a function {shape}, found {type(found).__name__}")
+        check_kind(found, name)
     if block_mask is not None and mask_mod is not None:
         raise ConfigError("attention: give block_mask or mask_mod, not both: a block mask has a mask_mod of its own")
     if max_area is not None:

@@ -7,6 +7,7 @@ in their place for one call.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import CellType, CodeType, FunctionType
@@ -27,6 +28,7 @@ Mod = Callable[..., Tensor]
 
 # Sizes of the tile on which a function is tried: primes, so that axes that are mixed up show.
 _TRIED = (2, 3, 5, 7)
+MASK_ARGUMENTS = 4
 # Structures of functions that are known to take whole tiles; bounded, because a program may define functions without end.
 _MAX_KNOWN = 1024
 _KNOWN: dict[object, bool] = {}
@@ -163,6 +165,34 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
+def check_kind(mod: object, name: str, where: str = "attention") -> None:
+    """Refuse a function that takes one index for a score, or a score for an index: a mask for a change of scores, or the reverse.
+
+    Args:
+        mod: as in FlexAttention; what is no plain Python function passes.
+        name: "score_mod" or "mask_mod".
+        where: of the message.
+
+    Raises:
+        ConfigError: it can only be the other kind.
+
+    Example:
+        >>> check_kind(lambda b, h, q, kv: q >= kv, "score_mod")
+        Traceback (most recent call last):
+            ...
+        regard.errors.ConfigError: attention: score_mod takes 4 arguments: this is a mask (b, h, q_idx, kv_idx), pass it as mask_mod=
+    """
+    if torch.compiler.is_compiling() or not isinstance(mod, FunctionType) or mod.__code__.co_flags & inspect.CO_VARARGS:
+        return
+    most = mod.__code__.co_argcount
+    if name == "score_mod" and most == MASK_ARGUMENTS:
+        raise ConfigError(f"{where}: score_mod takes {most} arguments: this is a mask (b, h, q_idx, kv_idx), pass it as mask_mod=")
+    if name == "mask_mod" and most - len(mod.__defaults__ or ()) == MASK_ARGUMENTS + 1:
+        raise ConfigError(
+            f"{where}: mask_mod takes {most} arguments: this changes scores (score, b, h, q_idx, kv_idx), pass it as score_mod"
+        )
+
+
 def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, dtype: torch.dtype | None = None) -> Mod:
     """Return a function that computes a `score_mod` or `mask_mod` for a whole tile.
 
@@ -238,7 +268,9 @@ def _vmapped(mod: Mod, name: str) -> Mod:
         try:
             return wrapped(*inputs, q.flatten(), kv.flatten())
         except Exception as error:  # whatever a foreign function raises
-            raise ConfigError(f"attention: {name} fails on tensors of indices: {error}; use torch.where in place of `if`") from error
+            plain = "must only return Tensors" in str(error)
+            hint = "it must return a tensor, not a number of Python" if plain else "use torch.where in place of `if`"
+            raise ConfigError(f"attention: {name} fails on tensors of indices: {error}; {hint}") from error
 
     return call
 
