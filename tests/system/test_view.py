@@ -112,6 +112,7 @@ def test_the_history_of_a_training_is_a_page_an_animation_and_a_picture(call, wa
     assert call("view", run / "attention.jsonl", "-o", "again.html").out == b"again.html: 2 examples\n"
     shown = call("view", run, "--history").out.decode()
     assert shown.count("validation sentence") == 2
+    assert shown.count(", update 4\n") == 2
 
 
 def test_the_histories_of_two_runs_of_one_name_are_told_apart(call, watched):

@@ -79,7 +79,20 @@ def view(
         write_line(f"{output}: {count} {'example' if count == 1 else 'examples'}")
         return
     last = [group[-1] for group in group_by_example(records)]
-    write_line("\n\n".join(render_alignment(record, width=terminal_width(), color=sys.stdout.isatty(), **chosen) for record in last))
+    size = {"width": terminal_width(), "color": sys.stdout.isatty()}
+    write_line("\n\n".join(f"{_told(record, **chosen)}{render_alignment(record, **size, **chosen)}" for record in last))
+
+
+def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
+    """Say in a line which map, head and update are drawn; nothing where a record has a single matrix."""
+    found = record.main if map is None else next((each for each in record.maps if each.name == map), None)
+    if found is None:
+        return ""
+    heads = len(found.weights)
+    mean = f", mean of {heads} heads" if head is None and heads > 1 else ""
+    update = f", update {record.point.update}" if record.point is not None else ""
+    told = record.matrix(map, head).name + mean + update
+    return f"{told}\n" if len(record.maps) > 1 or heads > 1 or update else ""
 
 
 def _inputs(text: list[str] | None, image: list[Path] | None) -> list[str] | list[Path]:
