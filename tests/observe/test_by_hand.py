@@ -96,6 +96,13 @@ SEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Ten
     "sink": (lambda s, v: F.pad(s, (0, 1)).softmax(-1)[..., :-1] @ v, lambda w: None),
     "axes": (lambda s, v: s.softmax(-1).unsqueeze(1).transpose(0, 1).squeeze(0) @ v, lambda w: w),
     "permuted": (lambda s, v: s.softmax(-1).unsqueeze(0).permute(1, 0, 2, 3) @ v.unsqueeze(1), lambda w: w),
+    "named": (lambda s, v: torch.matmul(input=s.softmax(-1), other=v), lambda w: w),
+    "linalg": (lambda s, v: torch.linalg.matmul(s.softmax(-1), v), lambda w: w),
+    "added": (lambda s, v: torch.baddbmm(torch.zeros(1), s.softmax(-1), v), lambda w: w),
+    "mask in place": (
+        lambda s, v: F.dropout(s.softmax(-1), 0.5).masked_fill_(torch.eye(5).bool(), 0.0) @ v,
+        lambda w: w * (1 - torch.eye(5)),
+    ),
     "einsum": (lambda s, v: torch.einsum("...ts,...sd->...td", s.softmax(-1), v), lambda w: w),
 }
 
@@ -183,6 +190,7 @@ UNSEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "other axis": (lambda s, v: s.softmax(1).mT @ v, "its softmax runs over another axis than the last"),
     "second factor": (lambda s, v: (v.mT @ s.softmax(-1)).mT, "its weights are the second factor of matmul"),
     "turned": (lambda s, v: s.softmax(-1).transpose(1, 2) @ v, "its weights go through transpose, which puts their keys elsewhere"),
+    "both turned": (lambda s, v: (v.mT @ s.softmax(-1).mT).mT, "its weights go through mT, which puts their keys elsewhere"),
     "products": (lambda s, v: (s.softmax(-1).unsqueeze(-1) * v.unsqueeze(1)).sum(2), "no softmax that multiplies values"),
     "kernel": (Hidden.apply, "no scaled_dot_product_attention"),
 }
@@ -202,6 +210,71 @@ def test_what_cannot_be_seen_is_named_with_what_to_do(case: str) -> None:
     assert [unseen.layer for unseen in seen.unseen] == ["0"]
     assert reason in seen.unseen[0].reason
     assert repr(seen) == "<1 call of Sequential in 1 layer, 1 not seen>"
+
+
+@pytest.mark.parametrize("case", ["other axis", "second factor", "turned", "both turned"])
+def test_a_softmax_that_is_lost_is_named_in_a_class_of_any_name(case: str) -> None:
+    class Mixer(SelfAttention):
+        pass
+
+    attend, reason = UNSEEN[case]
+    model, x = nn.Sequential(Mixer(attend), tutorials.Head(6, 6)), torch.randn(3, 5, 6)
+    with pytest.raises(ConfigError, match=f"the attention of 0 was not seen .*{reason}"), regard.watch(model):
+        model(x)
+
+
+def test_a_softmax_over_another_axis_that_multiplies_nothing_is_no_attention() -> None:
+    model = nn.Sequential(tutorials.Head(6, 6), nn.Linear(6, 6), nn.Sequential(nn.Softmax(dim=1), nn.Linear(6, 2)))
+    with regard.watch(model) as seen:
+        model(torch.randn(3, 5, 6))
+    assert (len(seen), seen.unseen) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "equation",
+    ["bqhk,bkhd->bqhd", "...qhk,...khd->...qhd", "qbhk,bkhd->bqhd", "bhqk,bkhd->bqd"],  # the last sums over heads, too
+)
+def test_an_einsum_says_which_axis_is_that_of_the_queries(equation: str) -> None:
+    kept: list[Tensor] = []
+    axes = equation.split(",")[0].replace("...", "b")
+
+    def attend(scores: Tensor, x: Tensor) -> Tensor:
+        parts = x.unflatten(-1, (2, 3))
+        kept.append(torch.einsum(f"bqhd,bkhd->{axes}", parts, parts).softmax(-1))
+        return torch.einsum(equation, kept[0], parts)
+
+    model = SelfAttention(attend)
+    with regard.watch(model) as seen:
+        model(torch.randn(7, 5, 6))
+    expected = torch.einsum(f"{axes}->bhqk", kept[0])
+    assert torch.equal(seen[0].weights, expected)
+    assert expected.shape == (7, 2, 5, 5)
+
+
+def test_an_einsum_of_one_query_has_its_axis() -> None:
+    model = SelfAttention(lambda s, v: torch.einsum("bhk,bkhd->bhd", s[:, :2].softmax(-1), v.unflatten(-1, (2, 3))))
+    with regard.watch(model) as seen:
+        model(torch.randn(7, 5, 6))
+    assert seen[0].weights.shape == (7, 2, 1, 5)
+
+
+def test_a_function_in_place_behind_a_dropout_changes_nothing_of_the_model() -> None:
+    class Returning(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            weights = (x @ x.mT).softmax(-1)
+            dropped = F.dropout(weights, 0.5).masked_fill_(torch.ones(5, 5).triu(1).bool(), 0.0)
+            dropped = torch.mul(dropped.detach(), 2.0, out=torch.empty(2, 5, 5)) if not x.requires_grad else dropped
+            return dropped @ x, weights
+
+    for learn in (True, False):
+        x = torch.randn(2, 5, 6, requires_grad=learn)
+        expected = Returning()(x)[1]
+        with regard.watch(model := Returning()) as seen:
+            output, weights = model(x)
+        assert torch.equal(weights, expected)
+        torch.testing.assert_close(seen[0].weights[:, 0], expected.tril() * (1 if learn else 2))
+        if learn:
+            output.sum().backward()
 
 
 def test_a_softmax_that_weighs_nothing_is_no_attention() -> None:

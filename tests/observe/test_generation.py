@@ -179,6 +179,10 @@ def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
     assert shapes(whole, call("self", 2, 3, 1, 6), call("self", 2, 3, 1, 7)) == [(2, 3, 7, 7)]
     assert shapes(whole, call("self", 2, 3, 2, 7)) == [(2, 3, 7, 7)]  # a chunk of two
     assert shapes(whole, call("self", 1, 3, 1, 6)) == [(2, 3, 5, 5), (1, 3, 1, 6)]  # another batch
+    more = call("self", 2, 3, 5, 6)  # a key that is no query's, as nn.MultiheadAttention(add_zero_attn=True) has
+    assert shapes(more, more) == [(2, 3, 5, 6)] * 2
+    fixed = call("self", 2, 3, 5, 11)  # a cache of 11 places
+    assert shapes(fixed, fixed, call("self", 2, 3, 1, 11)) == [(2, 3, 11, 11)]
     steps = [call("self", 2, 3, 1, 1), call("self", 2, 3, 1, 2, layer="1"), call("self", 2, 3, 1, 2)]
     assert shapes(*steps) == [(2, 3, 2, 2), (2, 3, 1, 2)]
     crossed = call("cross", 2, 3, 4, 9)

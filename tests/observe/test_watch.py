@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from regard import ops
 from regard.errors import ConfigError
 from regard.observe import observer
 from regard.ops import mods
+from tests.observe import tutorials
 from tests.observe.families import EMBED, FAMILIES, vision
 from tests.observe.tutorials import GPT
 
@@ -157,6 +159,26 @@ def test_nothing_is_left_behind_even_by_an_error(model: nn.Module) -> None:
             whole(torch.randn(2, 3, 6, 10))
         assert _get_current_function_mode_stack() == []  # as soon as the model is left
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_nothing_is_left_behind_by_an_interrupt(inside: bool) -> None:
+    class Passes(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Stops(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyboardInterrupt
+
+    whole, x = nn.Sequential(tutorials.Head(6, 6), Stops()), torch.randn(2, 5, 6)
+    with Passes() as outer:
+        with pytest.raises(KeyboardInterrupt), regard.watch(whole) as seen, Passes() if inside else nullcontext():
+            whole(x)  # torch calls no hook behind an interrupt
+        assert _get_current_function_mode_stack() == [outer]
+        (x @ x.mT).softmax(-1) @ x
+    assert not any(hooks for module in whole.modules() for hooks in (module._forward_hooks, module._forward_pre_hooks))
+    assert len(seen) == 1
 
 
 def test_a_mode_of_the_user_sees_the_model_and_not_what_is_computed_on_the_side() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode
 
 from regard.attention.recorder import RecordedWeights, recording
 from regard.errors import ConfigError
@@ -88,7 +88,7 @@ class Observer:
 
     @property
     def missed(self) -> list[Scope]:
-        """The calls of modules that say of themselves that they attend, and in which nothing was recorded."""
+        """The calls of modules that say of themselves that they attend, or lost a softmax that multiplies, where nothing was recorded."""
         return [scope for scope in self._left if not scope.seen]
 
     def start(self) -> None:
@@ -102,7 +102,7 @@ class Observer:
         with ExitStack() as stack:
             _active.append(self)
             stack.callback(_active.remove, self)
-            stack.callback(self._work.follower.clear)
+            stack.callback(self._abandon, len(_get_current_function_mode_stack()))
             stack.enter_context(fast_path_kept(_Mode))
             stack.enter_context(layouts_told(self._layout))
             stack.enter_context(recording(self._own, areas=self._areas, wanted=self._wants))
@@ -112,6 +112,13 @@ class Observer:
     def stop(self) -> None:
         """Stop listening."""
         self._stack.close()
+
+    def _abandon(self, modes: int) -> None:
+        # Behind a KeyboardInterrupt no hook says that a module was left: its scope and the mode are still there.
+        interrupted = bool(self._work.scopes)
+        self._work = _Work(self._by_hand)
+        while interrupted and len(_get_current_function_mode_stack()) > modes:
+            _pop_mode()
 
     def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or in_backward():
@@ -127,7 +134,7 @@ class Observer:
             return
         scope = work.scopes.pop()
         scope.args, scope.kwargs = (), {}
-        if scope.attends and not scope.seen:
+        if (scope.attends or scope.missed) and not scope.seen:
             self._left.append(scope)
         work.follower.leave(len(work.scopes) + 1)
         if not work.scopes:
@@ -143,6 +150,8 @@ class Observer:
             return self._multi_head(func, args, kwargs)
         if func is flex_attention:
             return self._flex(args, kwargs)
+        if name == "__get__":  # a property of a tensor
+            name = getattr(func.__self__, "__name__", name)
         follow = bool(work.follower) and name in FOLLOWED
         if not follow and name not in SEEN:
             return func(*args, **kwargs)

@@ -35,6 +35,7 @@ class Scope:
         num_heads: how many heads lie within the batch of three-dimensional weights; None: none do.
         layout: (H, T) that weights have, where a kernel was called with heads and queries folded into each other.
         lost: why a softmax that it computed could not be followed to its values.
+        missed: whether that softmax is a factor of a product all the same.
         seen: whether a call was recorded inside.
     """
 
@@ -46,6 +47,7 @@ class Scope:
     num_heads: int | None = None
     layout: tuple[int, int] | None = None
     lost: str = ""
+    missed: bool = False
     seen: bool = False
 
     @property

@@ -17,8 +17,10 @@ ALIKE = 1e-5
 def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     """Put the calls of one generation together: the queries of each step under those of the step before.
 
-    A call of self-attention goes on where it has fewer queries than keys, as with a cache; one that has as many of both begins anew, unless
-    it repeats all weights of the call before and has one more of both, as without a cache: then it stands in that one's place. A call of
+    A call of self-attention goes on where it has the keys of the call before and one for each of its queries, as with a cache that grows;
+    or as many keys as that call, and places for all queries so far, as with one of a fixed size; or a single query and no more keys than
+    that, as with one that forgets. Any other begins anew, unless it has as many queries as keys, repeats all weights of the call before and
+    has one more of both, as without a cache: then it stands in that one's place. A call of
     cross-attention with a single query goes on, unless the self-attention before it began anew. Where a cache forgets, a step's keys are
     the last ones.
 
@@ -63,9 +65,17 @@ def _continues(group: list[AttentionCall] | None, call: AttentionCall) -> str:
     """Say whether a self-attention goes on, computes all again with more queries and keys, or begins anew."""
     if group is None or not _fits(group, call):
         return "anew"
-    if call.weights.shape[2] < call.weights.shape[3]:
+    queries, keys = call.weights.shape[2:]
+    if queries < keys and _has_cache(group, queries, keys):
         return "on"
     return "again" if _grows(group[-1], call) and _repeats(group[-1], call) else "anew"
+
+
+def _has_cache(group: list[AttentionCall], queries: int, keys: int) -> bool:
+    before = group[-1].weights.shape[3]
+    if queries == 1:  # a step of a generation, whose cache may forget
+        return keys <= before + 1
+    return keys == before + queries or (keys == before and sum(each.weights.shape[2] for each in group) + queries <= keys)
 
 
 def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, before: str | None) -> str:
