@@ -353,7 +353,7 @@ def beam(**changes: Any) -> Any:
         "log_probs": -torch.rand(2, 3, 4),
         "tokens": torch.ones(2, 3, 4, dtype=LONG),
         "scores": torch.zeros(2, 1),
-        "count": torch.tensor([0, 0]),
+        "ended": torch.tensor([0, 0]),
     }
     options = {"beam": 3, "length": 1, "eos": 3, "enough": 5.0, "penalty": 1.0}
     options |= {name: part for name, part in changes.items() if name in options}
