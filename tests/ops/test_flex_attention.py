@@ -536,6 +536,47 @@ def test_autocast_decides_the_type() -> None:
         assert ops.attention(*(x.double() for x in parts)).dtype == torch.float64  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    "more", [{}, {"mask_mod": mods.causal()}, {"mask_mod": mods.causal(), "max_area": 3}], ids=["all", "causal", "areas"]
+)
+def test_autocast_computes_what_half_precision_does(more: dict[str, Any], inside: bool) -> None:
+    def run(kind: torch.dtype, autocast: bool) -> list[Tensor]:
+        parts = [x.to(torch.bfloat16).to(kind).requires_grad_() for x in heads(torch.float32)]
+        table = TABLE.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = ops.attention(*parts, lambda s, b, h, q, kv: s + table[h, (kv - q).clamp(-29, 29) + 29], **more)
+            loss = out.float().square().sum()  # type: ignore[union-attr]
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return [out.detach(), *(x.grad.float() for x in (*parts, table) if x.grad is not None)]  # type: ignore[union-attr]
+
+    for found, wanted in zip(run(torch.float32, True), run(torch.bfloat16, False), strict=True):
+        assert found.dtype == wanted.dtype
+        assert (found.float() - wanted.float()).norm() < 0.01 * wanted.float().norm()
+
+
+@pytest.mark.parametrize("more", [{}, {"max_area": 1}, {"max_area": 2}, {"need_weights": True}], ids=str)
+def test_gradients_of_a_table_in_half_precision_are_summed_in_float32(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AREA_SCORES", 2**16)  # several strips
+    out_grad = torch.randn(1, 2, 509, D, generator=torch.Generator().manual_seed(5))
+    held = inputs((1, 2, 509, D), (2, 11), dtype=torch.bfloat16)
+
+    def run(kind: torch.dtype) -> Tensor:
+        x, table = (part.to(kind) for part in held)
+        table.requires_grad_()
+        found = ops.attention(x, x, x, lambda s, b, h, q, kv: s + table[h, (kv - q).clamp(-5, 5) + 5], **more)
+        context = found[0] if isinstance(found, tuple) else found
+        (context.double() * out_grad).sum().backward()
+        assert table.grad is not None
+        return table.grad.double()
+
+    wanted = run(torch.float64)
+    assert (run(torch.bfloat16) - wanted).norm() < 0.02 * wanted.norm()
+
+
 def test_a_tensor_that_cannot_be_found_is_refused() -> None:
     class Twice(torch.autograd.Function):
         generate_vmap_rule = True
@@ -561,12 +602,78 @@ def test_a_function_is_tried_once_for_each_structure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(mod_calls, "_KNOWN", {})
     calls = []
     monkeypatch.setattr(mod_calls, "_vmapped", lambda mod, name: calls.append(name) or mod)
-    for slope in (0.5, 0.25):
+    for slope in (0.5, 0.5, 0.25, 0.25):
         ops.attention(*heads(torch.float32), lambda s, b, h, q, kv, slope=slope: s + slope * q)
-    assert calls == ["score_mod"]
-    ops.attention(*heads(torch.float32), mods.in_order(mods.soft_cap(2.0)))
-    ops.attention(*heads(torch.float32), mods.in_order(mods.alibi(SLOPES)))
+    assert calls == ["score_mod"] * 2
+    for _ in range(2):
+        ops.attention(*heads(torch.float32), mods.in_order(mods.soft_cap(2.0)))
     assert calls == ["score_mod"] * 3
+    for _ in range(2):  # with a table also at other values
+        ops.attention(*heads(torch.float32), mods.in_order(mods.alibi(SLOPES)))
+    assert calls == ["score_mod"] * 5
+
+
+def gate_helper(h: Tensor) -> Tensor:
+    return GATE[h, 0]
+
+
+def by_gate_helper(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+    return score * gate_helper(h)
+
+
+GATE = torch.rand(H, 5, generator=LEARNED)
+
+
+def assert_scaled_by_norms(mod: Any, gate: Tensor) -> None:
+    query, key, value = inputs((1, H, 13, D), (1, H, 17, D), (1, H, 17, E), dtype=torch.float32)
+    found = ops.attention(query, key, value, mod)
+    torch.testing.assert_close(found, ops.attention(query * gate.norm(dim=-1)[:, None, None], key, value))
+
+
+def run_small(mod: Any, size: int = H) -> Any:
+    return ops.attention(*inputs((1, size, 13, D), (1, size, 17, D), (1, size, 17, E), dtype=torch.float32), mod)
+
+
+def test_a_function_with_another_value_inside_is_tried_anew() -> None:
+    def make(norm: bool) -> Any:
+        return lambda score, b, h, q, kv: score * (GATE[h].norm() if norm else GATE[h, 0])
+
+    run_small(make(False))
+    assert_scaled_by_norms(make(True), GATE)
+
+
+def test_a_function_whose_helper_is_defined_anew_is_tried_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_small(by_gate_helper)
+    monkeypatch.setitem(globals(), "gate_helper", lambda h: GATE[h].norm())
+    assert_scaled_by_norms(by_gate_helper, GATE)
+
+
+def test_a_table_of_zeros_or_a_single_head_tells_nothing_of_others() -> None:
+    def make(gate: Tensor) -> Any:
+        return lambda score, b, h, q, kv: score * gate[h].norm()
+
+    run_small(make(torch.zeros(H, 5)))
+    assert_scaled_by_norms(make(GATE), GATE)
+
+    def by_last(score: Tensor, b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
+        return score * GATE[h.max()].norm()
+
+    run_small(by_last, size=1)
+    assert_scaled_by_norms(by_last, GATE)
+
+
+def test_functions_that_call_each_other_or_hold_unknown_things_are_described_or_not() -> None:
+    def again(score: Tensor, depth: int = 0) -> Tensor:
+        return score if depth else again(score, 1)
+
+    def key(thing: Any) -> object:
+        return mod_calls._key(thing, (2, 3, 5, 7), torch.float32)
+
+    assert key(again) == key(again) is not None
+    assert key(lambda score: torch.where(score > 0, min(1, 2), score)) is not None
+    for unknown in (object(), [].append, torch.nn.Identity(), warnings):
+        assert key(lambda score, held=unknown: score) is None
+    assert key(lambda score, n=1: n) != key(lambda score, n=True: n)
 
 
 def test_tables_are_looked_up_along_diagonals() -> None:

@@ -20,9 +20,19 @@ from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
 from regard.ops.flex_tiles import TiledCall, attend_by_tiles
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
-from regard.ops.mod_calls import Mod, captured_tensors, check_kind, check_sizes, frozen, index_tensors, over_tiles, over_traced_tiles
+from regard.ops.mod_calls import (
+    Mod,
+    captured_tensors,
+    check_kind,
+    check_sizes,
+    frozen,
+    index_tensors,
+    over_tiles,
+    over_traced_tiles,
+    with_float_sums,
+)
 from regard.ops.nonfinite import finite_rows
-from regard.ops.tensor_checks import autocast_together, is_plain, refuse_others, with_learned_scale
+from regard.ops.tensor_checks import autocast_together, is_plain, no_autocast, refuse_others, with_learned_scale
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -105,19 +115,19 @@ def attention(
     own_mask = mask_mod if block_mask is None else block_mask.mask_mod
     for mod in (score_mod, own_mask):
         check_sizes(mod, sizes)
-    query, scale = with_learned_scale("attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
-    if _is_fused(query) and not need_weights and max_area is None:
-        return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
-    blocks = None if block_mask is None else _blocks(block_mask)
-    request = FlexRequest(scale, score_mod, own_mask, blocks, max_area)
-    if not is_plain(query, key, value) or not all(sizes):
-        request = request._replace(
-            score_mod=score_mod and over_traced_tiles(score_mod, "score_mod"), mask_mod=own_mask and over_traced_tiles(own_mask, "mask_mod")
-        )
-        bad = _bad_keys(key, value)
-        result = materialized_attention(query, _without(key, bad), _without(value, bad), request, bad)
-    else:
-        result = _by_tiles(query, key, value, _over_tiles(request, query, sizes), need_weights=need_weights)
+    # Scores stay in float32: autocast would round them in one direction and not in the other.
+    with no_autocast(query):
+        query, scale = with_learned_scale("attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
+        if _is_fused(query) and not need_weights and max_area is None:
+            return _by_flex_attention((query, key, value), score_mod, block_mask, mask_mod, scale, enable_gqa, return_lse)
+        blocks = None if block_mask is None else _blocks(block_mask)
+        request = FlexRequest(scale, score_mod, own_mask, blocks, max_area)
+        if not is_plain(query, key, value) or not all(sizes):
+            request = _over_traced_tiles(request, query, sizes)
+            bad = _bad_keys(key, value)
+            result = materialized_attention(query, _without(key, bad), _without(value, bad), request, bad)
+        else:
+            result = _by_tiles(query, key, value, _over_tiles(request, query, sizes), need_weights=need_weights)
     extra = [x for x, asked in ((result.weights, need_weights), (result.lse, return_lse)) if asked and x is not None]
     return (result.context, *extra) if extra else result.context
 
@@ -220,6 +230,15 @@ def _over_tiles(request: FlexRequest, query: Tensor, sizes: tuple[int, ...]) -> 
     return request._replace(score_mod=score_mod, mask_mod=mask_mod, blocks=blocks)
 
 
+def _over_traced_tiles(request: FlexRequest, query: Tensor, sizes: tuple[int, ...]) -> FlexRequest:
+    score_mod, mask_mod = request.score_mod, request.mask_mod
+    if score_mod is not None:
+        score_mod = over_traced_tiles(score_mod, "score_mod", sizes, compute_dtype(query.dtype))
+    if mask_mod is not None:
+        mask_mod = over_traced_tiles(mask_mod, "mask_mod", sizes)
+    return request._replace(score_mod=score_mod, mask_mod=mask_mod)
+
+
 def _bad_keys(key: Tensor, value: Tensor) -> Tensor:
     """Mark (B, K, S) where a key or its value is not finite."""
     return ~(finite_rows(key) & finite_rows(value))
@@ -237,15 +256,17 @@ def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, *
         key, value = _without(key, bad), _without(value, bad)
     else:
         bad = None
-    if need_weights:
-        return materialized_attention(query, key, value, request, bad)
-    if request.max_area is not None:
+    one = torch.zeros(1, 1, dtype=torch.int32, device=query.device)
+    tried = query.new_zeros(1, 1, 1, 1, dtype=compute_dtype(query.dtype)), *index_tensors(one[0], one, range(1), range(1))
+    if need_weights or request.max_area is not None:
+        if request.score_mod is not None and torch.is_grad_enabled():
+            request = request._replace(score_mod=with_float_sums(request.score_mod, *tried))
+        if need_weights:
+            return materialized_attention(query, key, value, request, bad)
         return MaterializedResult(_area_context(query, key, value, request, bad), query.new_empty(0), None)
     captured: tuple[Tensor, ...] = ()
     if request.score_mod is not None and torch.is_grad_enabled():
-        one = torch.zeros(1, 1, dtype=torch.int32)
-        given = index_tensors(one[0], one, range(1), range(1))
-        captured = captured_tensors(request.score_mod, query.new_zeros(1, 1, 1, 1, dtype=compute_dtype(query.dtype)), *given)
+        captured = captured_tensors(request.score_mod, *tried)
     context, lse = attend_by_tiles(query, key, value, TiledCall(request, query, key, bad, captured))
     return MaterializedResult(context, query.new_empty(0), lse)
 

@@ -19,6 +19,7 @@ from regard.errors import ConfigError
 from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.materialized_attention import EMPTY, FULL, Blocks, FlexRequest, compute_dtype, materialized_attention, modify_scores
 from regard.ops.mod_calls import Captured, index_tensors
+from regard.ops.tensor_checks import no_autocast
 
 # Measured with AVX-512: products of this size run at full speed, and their scores, 512 KiB, stay in the second-level cache.
 ROWS, COLUMNS = 256, 512
@@ -191,7 +192,8 @@ class _Attend(torch.autograd.Function):
             both = torch.cat([grad, lse_grad.to(grad.dtype).unsqueeze(-1)], -1)
             found = differentiable_gradients(_plain(ctx.call), (query, key, value, *captured), needs, both)
         else:
-            found = _backward(ctx.call, (query, key, value), (out, lse), (grad, lse_grad))
+            with no_autocast(query):  # that of the place where backward is called
+                found = _backward(ctx.call, (query, key, value), (out, lse), (grad, lse_grad))
         return (*found[:3], None, *found[3:])
 
 
@@ -358,7 +360,7 @@ def _plain(call: TiledCall) -> Any:
     """Return the function of query, key, value and captured tensors with all scores in memory: context and log-sum-exp side by side."""
 
     def compute(query: Tensor, key: Tensor, value: Tensor, *captured: Tensor) -> Tensor:
-        own = Captured({id(x): mine for x, mine in zip(call.captured, captured, strict=True)}, None)
+        own = Captured({id(x): mine.to(compute_dtype(mine.dtype)) for x, mine in zip(call.captured, captured, strict=True)}, None)
         request, mod = call.request, call.request.score_mod
         if mod is not None:
             request = request._replace(score_mod=lambda *x: own.run(mod, *x))

@@ -7,10 +7,11 @@ in their place for one call.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -23,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_boolean
+from regard.ops.mod_structure import names_in, other_values, structure_of
 
 Mod = Callable[..., Tensor]
 
@@ -34,7 +36,6 @@ _MAX_KNOWN = 1024
 _KNOWN: dict[object, bool] = {}
 # Modules whose functions give the indices that they get on to others as they are.
 COMBINING = ("regard.ops.mods", "torch.nn.attention.flex_attention")
-_IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.device)
 
 
 def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -145,8 +146,8 @@ def _frozen(thing: Any, seen: dict[int, Any]) -> Any:
         return thing
     if id(thing) in seen:
         return seen[id(thing)]
-    names = _names(thing.__code__)
-    variables = {name: value for name, value in thing.__globals__.items() if name in names or name == "__builtins__"}
+    names = names_in(thing.__code__)
+    variables = {name: value for name, value in thing.__globals__.items() if name in names or name in ("__builtins__", "__name__")}
     cells = tuple(CellType() for _ in thing.__closure__ or ())
     copy = FunctionType(thing.__code__, variables, thing.__name__, thing.__defaults__, cells)
     copy.__kwdefaults__ = thing.__kwdefaults__
@@ -158,11 +159,6 @@ def _frozen(thing: Any, seen: dict[int, Any]) -> Any:
         if name != "__builtins__":
             variables[name] = _frozen(value, seen)
     return copy
-
-
-def _names(code: CodeType) -> set[str]:
-    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
 
 
 def check_kind(mod: object, name: str, where: str = "attention") -> None:
@@ -216,8 +212,8 @@ def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, 
         ... ).tolist()
         [2.0, 1.0]
     """
-    structure = _structure(mod)
-    known = None if structure is None else _KNOWN.get(structure)
+    key = _key(mod, sizes, dtype)
+    known = None if key is None else _KNOWN.get(key)
     if known is not None:
         return mod if known else _vmapped(mod, name)
     indices = [torch.arange(n, dtype=torch.int32, device=device) % size for n, size in zip(_TRIED, sizes, strict=True)]
@@ -226,29 +222,40 @@ def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, 
         given.insert(0, torch.linspace(-2, 3, 210, dtype=dtype, device=device).view(_TRIED))
     with torch.no_grad():
         right = _vmapped(mod, name)(*given)
-        try:
-            found = mod(*given).expand(_TRIED)
-            direct = found.dtype == right.dtype and torch.allclose(found.double(), right.double(), rtol=1e-4, atol=1e-6, equal_nan=True)
-        except Exception:  # whatever a foreign function raises on whole tiles: one by one it works
-            direct = False
-    if dtype is None:
-        check_boolean(right, "attention: the result of mask_mod")
-    if structure is not None:
+        if dtype is None:
+            check_boolean(right, "attention: the result of mask_mod")
+        direct = _takes_tiles(mod, given, right)
+        others = Captured(other_values(mod), None) if direct and key is not None else None
+        if others is not None and others.stand_ins:
+            try:
+                other = functools.partial(others.run, mod)
+                direct = _takes_tiles(other, given, _vmapped(other, name)(*given))
+            except ConfigError:  # with these values it cannot be called, so nothing is known of others
+                key = None
+    if key is not None:
         if len(_KNOWN) >= _MAX_KNOWN:
             _KNOWN.clear()
-        _KNOWN[structure] = direct
+        _KNOWN[key] = direct
     return mod if direct else _vmapped(mod, name)
 
 
-def over_traced_tiles(mod: Mod, name: str) -> Mod:
-    """Return what `over_tiles` does where nothing can be tried, because a graph is traced or a transform is on.
+def _takes_tiles(mod: Mod, given: Sequence[Tensor], right: Tensor) -> bool:
+    try:
+        found = mod(*given).expand(_TRIED)
+        return found.dtype == right.dtype and torch.allclose(found.double(), right.double(), rtol=1e-4, atol=1e-6, equal_nan=True)
+    except Exception:  # whatever a foreign function raises on whole tiles: one by one it works
+        return False
+
+
+def over_traced_tiles(mod: Mod, name: str, sizes: Sequence[int], dtype: torch.dtype | None = None) -> Mod:
+    """Return what `over_tiles` does where nothing can be tried, because a graph is traced, a transform is on, or a size is 0.
 
     Example:
-        >>> over_traced_tiles(lambda b, h, q, kv: q >= kv, "mask_mod").__name__
+        >>> over_traced_tiles(lambda b, h, q, kv: q >= kv, "mask_mod", (1, 1, 5, 5)).__name__
         'call'
     """
     # The compiler cannot look into cells of a function and call it, too.
-    known = not torch.compiler.is_compiling() and _KNOWN.get(_structure(mod), False)
+    known = not torch.compiler.is_compiling() and _KNOWN.get(_key(mod, sizes, dtype), False)
     return mod if known else _vmapped(mod, name)
 
 
@@ -275,21 +282,11 @@ def _vmapped(mod: Mod, name: str) -> Mod:
     return call
 
 
-def _structure(thing: Any) -> object:
-    """Describe a function by its code and what it captures; equal descriptions compute alike on tiles. None where that is not known."""
-    if isinstance(thing, FunctionType):
-        inside = [cell.cell_contents for cell in thing.__closure__ or ()] + list(thing.__defaults__ or ())
-        return _structures(thing.__code__, inside)
-    if isinstance(thing, tuple | list):
-        return _structures(type(thing), thing)
-    if isinstance(thing, Tensor):
-        return Tensor, thing.dim(), thing.dtype
-    return type(thing) if isinstance(thing, _IMMUTABLE) else None
-
-
-def _structures(kind: CodeType | type, parts: Sequence[Any]) -> object:
-    inside = tuple(_structure(part) for part in parts)
-    return None if None in inside else (kind, inside)
+def _key(mod: Mod, sizes: Sequence[int], dtype: torch.dtype | None) -> object:
+    """Describe a function and how it is tried; equal descriptions have the same verdict. None where that is not known."""
+    structure = structure_of(mod)
+    # With one head, say, a mistake along the heads cannot show.
+    return None if structure is None else (structure, dtype, tuple(min(n, size) for n, size in zip(_TRIED, sizes, strict=True)))
 
 
 class _Finder(TorchFunctionMode):
@@ -341,6 +338,32 @@ def captured_tensors(mod: Mod, score: Tensor, *indices: Tensor) -> tuple[Tensor,
     return tuple(finder.found.values())
 
 
+def with_float_sums(mod: Mod, score: Tensor, *indices: Tensor) -> Mod:
+    """Return a `score_mod` whose captured half-precision tensors get gradients that are summed in float32; it computes the same.
+
+    In bfloat16 a sum of many looked-up entries stops to grow at 256 times an entry.
+
+    Args:
+        mod: takes whole tiles.
+        score: a tile of scores without gradient.
+        indices: of the tile.
+
+    Example:
+        >>> indices, mod = [torch.zeros(1, 1, 1, 1, dtype=torch.int32)] * 4, lambda score, b, h, q, kv: score - q
+        >>> with_float_sums(mod, torch.zeros(1, 1, 1, 1), *indices) is mod
+        True
+    """
+    with _Finder([score, *indices]) as finder, torch.enable_grad():
+        mod(score, *indices)
+    half = [x for x in finder.found.values() if x.dtype in (torch.float16, torch.bfloat16)]
+    wide = Captured({id(x): x.float() for x in half}, None)
+
+    def call(*tensors: Tensor, held: Sequence[Tensor] = half) -> Tensor:  # held, so that no id is used again
+        return wide.run(mod, *tensors)
+
+    return call if half else mod
+
+
 class Captured(TorchFunctionMode):
     """Runs a `score_mod` with stand-ins for captured tensors, and looks up tables along diagonals once per diagonal.
 
@@ -348,7 +371,7 @@ class Captured(TorchFunctionMode):
     entries instead of rows * columns. Looking up these, and summing the gradient along diagonals, is ten times as fast.
 
     Args:
-        stand_ins: by the id of each tensor that is replaced.
+        stand_ins: by the id of each tensor that is replaced; one of a wider type gets its gradient in that type.
         sums: by the id of each stand-in, where its gradient is summed; None: gradients are those of autograd.
 
     Example:
@@ -367,14 +390,18 @@ class Captured(TorchFunctionMode):
             return self._in_place_of(mod(*tensors))
 
     def _in_place_of(self, thing: Any) -> Any:
-        return self.stand_ins.get(id(thing), thing)
+        found = self.stand_ins.get(id(thing))
+        return thing if found is None else found.to(thing.dtype)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__getitem__ and len(args) == 2:
+            # In the stand-in's own type: there the gradients of all that is looked up are summed.
+            given: Tensor = args[0]
+            table = self.stand_ins.get(id(given), given)
+            return self._look_up(table, tree_map(self._in_place_of, args[1])).to(given.dtype)
         if self.stand_ins:
             args = tree_map(self._in_place_of, args)
             kwargs = tree_map(self._in_place_of, kwargs) if kwargs else kwargs
-        if func is Tensor.__getitem__ and len(args) == 2:
-            return self._look_up(*args)
         return func(*args, **(kwargs or {}))
 
     def _look_up(self, table: Tensor, index: Any) -> Tensor:

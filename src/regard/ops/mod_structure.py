@@ -1,0 +1,103 @@
+"""What a `score_mod` or `mask_mod` holds and calls: which functions compute alike on whole tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.device)
+
+
+def names_in(code: CodeType) -> set[str]:
+    """List the names that code, that of functions defined in it included, takes from its module or as attributes.
+
+    Example:
+        >>> names_in((lambda x: torch.sin(x)).__code__) == {"torch", "sin"}
+        True
+    """
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*map(names_in, inner))
+
+
+def structure_of(mod: object) -> object:
+    """Describe what decides how a function computes; equal descriptions compute alike on tiles. None where that is not known.
+
+    Its code, plain values that it holds, sizes and types of tensors, and the same of the functions that it calls.
+
+    Example:
+        >>> one, other = (structure_of(lambda score, slope=slope: score * slope) for slope in (0.5, 0.25))
+        >>> one == other
+        False
+    """
+    return _structure(mod, [])
+
+
+def _structure(thing: Any, seen: list[Any]) -> object:
+    if any(thing is one for one in seen):  # a function that calls itself
+        return "again", next(n for n, one in enumerate(seen) if one is thing)
+    if isinstance(thing, FunctionType):
+        return _structures(thing.__code__, _held(thing), [*seen, thing])
+    if isinstance(thing, tuple | list):
+        return _structures(type(thing), thing, [*seen, thing])
+    if isinstance(thing, Tensor):
+        return Tensor, thing.shape, thing.dtype
+    if isinstance(thing, BuiltinFunctionType):  # a method of an object computes with what that holds
+        return thing if isinstance(thing.__self__, ModuleType | type | None) else None
+    if isinstance(thing, ModuleType | type):
+        return thing if _is_lasting(thing) else None
+    return (type(thing), thing) if type(thing) in _IMMUTABLE else None
+
+
+def _structures(kind: CodeType | type, parts: Sequence[Any], seen: list[Any]) -> object:
+    inside = tuple(_structure(part, seen) for part in parts)
+    return None if None in inside else (kind, inside)
+
+
+def _held(function: FunctionType) -> list[Any]:
+    """List what a function uses and is not given: defaults, variables around it and, of the user's own, those of its module."""
+    names = set() if _is_lasting(function) else names_in(function.__code__)
+    found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    found += [value for name, value in function.__globals__.items() if name in names]
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable that has no value yet
+            found.append(cell.cell_contents)
+    return found
+
+
+def _is_lasting(thing: Any) -> bool:
+    """Say whether a module, or that of a function or class, stays as it is while a program runs."""
+    found = thing.__globals__.get("__name__") if isinstance(thing, FunctionType) else thing.__module__ if isinstance(thing, type) else None
+    name = thing.__name__ if isinstance(thing, ModuleType) else found
+    return str(name).split(".")[0] in ("builtins", "math", "torch", "regard")
+
+
+def other_values(thing: object) -> dict[int, Tensor]:
+    """Make tensors in place of the floating ones that a function captures: in a table of zeros, mistakes would not show.
+
+    Example:
+        >>> table = torch.zeros(2, 2)
+        >>> other_values(lambda score, h, table=table: score + table[h])[id(table)].tolist()
+        [[0.0625, 1.265625], [1.265625, 4.0]]
+    """
+    found: dict[int, Tensor] = {}
+    parts: list[Any] = [thing]
+    seen: list[Any] = []
+    while parts:
+        part = parts.pop()
+        if any(part is one for one in seen):
+            continue
+        seen.append(part)
+        if isinstance(part, FunctionType):
+            parts += _held(part)
+        elif isinstance(part, tuple | list):
+            parts += part
+        elif isinstance(part, Tensor) and part.is_floating_point() and part.numel():
+            # Entry (i, j, ...) is number i + j + ... of a line: different along every axis, and no second table in memory.
+            line = torch.linspace(0.25, 2.0, sum(part.shape) - part.dim() + 1, device=part.device).square().to(part.dtype)
+            found[id(part)] = line.as_strided(part.shape, (1,) * part.dim())
+    return found
