@@ -51,6 +51,9 @@ class Sequence:
         companions: keys of further tensors with one value per position, such as token types.
         time_first: whether its tensors are (T, B, ...); its masks are (B, T) or (T, B).
 
+    Raises:
+        ConfigError: `causal` is none of the three.
+
     Example:
         >>> Sequence("source", lengths="source_lengths").paddable, Sequence("tokens", causal=True).paddable
         (True, False)
@@ -64,6 +67,10 @@ class Sequence:
     labels: str | None = None
     companions: tuple[str, ...] = ()
     time_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.causal, bool) and self.causal != "strict":
+            raise ConfigError(f"Sequence.causal: expected True, False or 'strict', found {shown(self.causal)}")
 
     @property
     def paddable(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, listed
+from regard.errors import ConfigError, DataError, listed
 from regard.mask_check.adapter import Adapter, Inputs, Sequence
 from regard.mask_check.examples import counts_columns, is_padding_mask
 
@@ -36,9 +36,10 @@ def named(model: nn.Module, batch: Any, *, called: bool) -> tuple[Inputs, bool]:
 
     Raises:
         ConfigError: the batch is nothing of these.
+        DataError: one of its tensors holds nothing.
     """
     if isinstance(batch, Mapping):
-        return {str(key): value for key, value in batch.items()}, True
+        return _filled({str(key): value for key, value in batch.items()}), True
     values = (batch,) if isinstance(batch, Tensor) else batch
     if not isinstance(values, Several) or isinstance(values, str | bytes) or not values:
         raise ConfigError(f"batch: expected a tensor, a tuple of tensors or a dictionary of them, found {type(batch).__name__}")
@@ -49,8 +50,15 @@ def named(model: nn.Module, batch: Any, *, called: bool) -> tuple[Inputs, bool]:
     names = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     if len(names) < len(values):
         names = [f"arg{number}" for number in range(len(values))]
-        return dict(zip(names, values, strict=True)), False
-    return dict(zip(names, values, strict=False)), not any(p.kind is kinds.POSITIONAL_ONLY for p in parameters)
+        return _filled(dict(zip(names, values, strict=True))), False
+    return _filled(dict(zip(names, values, strict=False))), not any(p.kind is kinds.POSITIONAL_ONLY for p in parameters)
+
+
+def _filled(batch: Inputs) -> Inputs:
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and value.ndim > 1 and not value.numel():
+            raise DataError(f"batch[{name!r}] has shape {tuple(value.shape)} and holds nothing; give rows and positions")
+    return batch
 
 
 def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Causal, pad: int | None, call: Calling | None) -> Adapter:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.errors import ConfigError, DataError, listed
+from regard.errors import ConfigError, DataError, listed, shown
 from regard.mask_check.adapter import Adapter, Inputs
 from regard.mask_check.automatic import Calling, Causal, named, plain_adapter
 from regard.mask_check.examples import ROOM, ROWS, Example, Template, choose, collate, read_batch, widths_of
@@ -41,7 +41,8 @@ def check(
     stands in the padding, how much of it there is and on which side, the other rows, their order, the training mode (without dropout),
     one token at a time with a cache. What must not follow is compared, in double precision; where it does, the tensors in the model are
     compared in the order of execution. The model itself is left as it is. A difference counts if it is 16 times what one rounding of
-    float32 in every module does to the same tensor. Last, attention must see something of earlier tokens.
+    float32 in every module does to the same tensor; of half precision in a model that computes in more, 2 times. Last, attention must see
+    something of earlier tokens.
 
     Args:
         model: any module that maps a batch to tensors, on any device.
@@ -108,6 +109,8 @@ def _resolved(
 ) -> tuple[Adapter, Inputs]:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"check: expected a torch.nn.Module, found {type(model).__name__}")
+    if causal is not None and not isinstance(causal, bool) and causal != "strict":
+        raise ConfigError(f"causal: expected True, False or 'strict', found {shown(causal)}")
     if adapter is not None:
         if (causal, pad, call) != (None, None, None):
             raise ConfigError("check: an adapter says what causal, pad and call would say; give them there")

@@ -31,6 +31,17 @@ def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Re
     """Make a probe and say what it found; of a leak, unless `explain` is False, where it begins and why."""
     if isinstance(probe, Missing):
         return Result(probe.check, probe.name, "not checked", cause=probe.reason)
+    result = _judged(survey, probe, explain=explain)
+    for elsewhere in probe.more if result.verdict == "ok" else ():
+        found = _judged(survey, elsewhere, explain=explain)
+        if found.bad:
+            return found
+        if found.verdict == "ok" and found.change * result.limit > result.change * found.limit:
+            result = found
+    return result
+
+
+def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
     seeds = probe.seeds
     try:
         first = _run(survey, probe, first=True)
@@ -62,7 +73,7 @@ def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Re
         cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
         return _leak(result, survey, origin, found, cause)
     if probe.vacuous is not None and seeds is None:
-        _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second))
+        _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second), farthest=True)
         if moved.compared and moved.size == 0:
             return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence or 'the batch'} at all")
     return result
@@ -87,14 +98,16 @@ def _failing(survey: Survey, probe: Probe) -> Recorder:
     return recorder
 
 
-def _worst(survey: Survey, probe: Probe, outputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor]]) -> tuple[str, Difference]:
-    """Return the output that differs most beyond its limit, and by how much it differs."""
+def _worst(
+    survey: Survey, probe: Probe, outputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], *, farthest: bool = False
+) -> tuple[str, Difference]:
+    """Return the output that differs most beyond its limit, and by how much it differs; `farthest`: see `difference`."""
     sizes = sizes_of(probe.first), sizes_of(probe.second)
     worst, most = "", NOTHING
     for name in survey.comparable():
         if name not in outputs[0] or name not in outputs[1]:
             continue
-        found = survey.compare_outputs(name, (outputs[0][name], outputs[1][name]), probe.match, sizes)
+        found = survey.compare_outputs(name, (outputs[0][name], outputs[1][name]), probe.match, sizes, farthest=farthest)
         if found.compared and (not most.compared or found.size * survey.limit(worst) > most.size * survey.limit(name)):
             worst, most = name, found
     return worst, most

@@ -144,10 +144,13 @@ def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[
     return views
 
 
-def difference(pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match, sizes: tuple[Sizes, Sizes]) -> Difference:
+def difference(
+    pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match, sizes: tuple[Sizes, Sizes], *, farthest: bool = False
+) -> Difference:
     """Compare two tensors of the same event in two runs, where they must be equal.
 
-    Of several ways in which a folded axis can be read, the one counts by which they are closest.
+    Of several ways in which a folded axis can be read, the one counts by which they are closest; with `farthest`, which is for what should
+    differ, the other.
     """
     if layout is None or not any(axis.label == BATCH for axis in layout) or any(t.ndim != len(layout) for t in pair):
         return NOTHING
@@ -157,7 +160,7 @@ def difference(pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match,
         _difference(first, second, axes, match)
         for (first, axes), (second, _) in zip(split(pair[0], layout, sizes[0].rows), split(pair[1], layout, sizes[1].rows), strict=True)
     ]
-    return min(found, key=lambda one: one.size)
+    return (max if farthest else min)(found, key=lambda one: one.size)
 
 
 def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -> Difference:
@@ -167,6 +170,7 @@ def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -
         return quick
     by_position: dict[int, float] = {}
     by_row: list[float] = []
+    compared = False
     for number, rows in enumerate(match.rows):
         parts, columns = [], torch.empty(0, dtype=torch.long)
         for which, tensor in enumerate((first, second)):
@@ -182,13 +186,14 @@ def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -
         if parts[0].shape != parts[1].shape or not parts[0].numel():
             by_row.append(0.0)
             continue
+        compared = True
         gap = _gap(*parts)
         by_row.append(float(gap.max()))
         place = next((at for at, axis in enumerate(left) if axis.label == shown), None) if shown else None
         if place is not None:
             for column, size in zip(columns.tolist(), gap.movedim(place, 0).reshape(len(columns), -1).amax(1).tolist(), strict=True):
                 by_position[column] = max(by_position.get(column, 0.0), size)
-    return Difference(max(by_row, default=0.0), bool(by_row), by_position, by_row)
+    return Difference(max(by_row, default=0.0), compared, by_position, by_row)
 
 
 def _in_place(first: Tensor, second: Tensor, axes: list[Axis], match: Match, shown: str | None) -> Difference | None:

@@ -14,6 +14,8 @@ from regard.mask_check.layout import Match
 from regard.mask_check.survey import Survey
 
 GENERATOR = 7
+EVERYWHERE = 13
+"""Tokens of the longest row whose later tokens are changed from each position on."""
 SHORT = 2
 """Tokens of rows that are run without padding: so few that one of them being padding, or a zero in its place, stands out."""
 
@@ -35,6 +37,7 @@ class Probe(NamedTuple):
         between: what the model is called on between the two, or None.
         of_base: whether the first run is that of the base.
         may_fail: whether a model may refuse the second run, as one that runs at no such length.
+        more: the same probe elsewhere, made where this one finds nothing; the first that finds something counts.
     """
 
     check: str
@@ -50,6 +53,7 @@ class Probe(NamedTuple):
     between: Batch | None = None
     of_base: bool = True
     may_fail: bool = False
+    more: tuple[Probe, ...] = ()
 
 
 class Missing(NamedTuple):
@@ -90,7 +94,7 @@ def training_probes(survey: Survey) -> Iterator[Probe]:
     made = {"future tokens", "padding content", "padding amount"} - set(survey.runs.adapter.skip)
     for probe in probes(survey):
         if isinstance(probe, Probe) and probe.check in made:
-            yield probe._replace(check="training mode", name=f"training mode, {probe.name}", train=True)
+            yield probe._replace(check="training mode", name=f"training mode, {probe.name}", train=True, more=())
 
 
 class _Maker:
@@ -129,7 +133,15 @@ class _Maker:
     def future(self, sequence: Sequence) -> Probe:
         row = self.longest(sequence)
         length = self.examples[row].length(sequence.name)
-        start = length // 2
+        # A prefix or a block that is seen whole shows only where the change begins inside of it.
+        begins = [start for start in starts(length) if start != length // 2]
+        if sequence.causal == "strict":
+            begins = [0, *begins]
+        more = tuple(self.future_from(sequence, row, start) for start in begins)
+        return self.future_from(sequence, row, length // 2)._replace(more=more)
+
+    def future_from(self, sequence: Sequence, row: int, start: int) -> Probe:
+        length = self.examples[row].length(sequence.name)
         generator = torch.Generator().manual_seed(GENERATOR)
         examples = list(self.examples)
         examples[row] = with_other(self.template, examples[row], sequence.name, range(start, length), generator)
@@ -236,6 +248,19 @@ class _Maker:
         batch = self.written([self.examples[kept]])
         says = f"row {kept} as a batch of its own, as wide as before; its outputs must stay"
         return Probe("row alone", "row alone", None, self.base, batch, self.pairs([(kept, 0)], batch), says)
+
+
+def starts(length: int) -> list[int]:
+    """Return where to begin with changing later tokens: everywhere, or in a long row at its ends and a few places between.
+
+    Example:
+        >>> starts(5), starts(100)
+        ([1, 2, 3, 4], [1, 2, 3, 5, 25, 33, 50, 66, 75, 97, 98, 99])
+    """
+    if length <= EVERYWHERE:
+        return list(range(1, length))
+    inner = [length // 4, length // 3, length // 2, 2 * length // 3, 3 * length // 4]
+    return sorted({1, 2, 3, 5, *inner, length - 3, length - 2, length - 1})
 
 
 def shortened_by_one(example: Example, sequence: Sequence) -> Example:

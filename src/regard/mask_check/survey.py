@@ -26,6 +26,11 @@ from regard.mask_check.runs import Runs
 
 SAFETY = 16
 """How many times the rounding that is measured a difference must be to count, and how many roundings of one number besides."""
+HALVES = (torch.float16, torch.bfloat16)
+CAST_SAFETY = 2
+"""The same of a tensor in half precision in a model that computes in more: it is rounded once, in the cast, and hardly ever otherwise."""
+MOST_OF_CAST = 0.1
+"""The largest part of its deviation that such a tensor may be off where double precision is computed in."""
 CAP = 1000
 """Roundings of one number that the measured ones can be, at most, where double precision is computed in: more is a model that keeps
 something from run to run, which must not pass for rounding."""
@@ -90,6 +95,8 @@ class Survey:
         self.modules: dict[Any, Any] = {}
         self.confirmed: set[tuple[Place, str | None]] = set()
         self.one_size: tuple[Exception, Recorder] | None = None
+        own = (p.dtype for p in runs.model.parameters() if p.is_floating_point())
+        self.computed_in = next(own, torch.get_default_dtype()) if runs.dtype is None else runs.dtype
         self._outputs: dict[bool, dict[str, Tensor]] = {}
         recorder = Recorder()
         self.outputs = runs.run(self.base, recorder)
@@ -214,15 +221,21 @@ class Survey:
     def _limit(self, tensor: Tensor, noise: float) -> float:
         one = self.unit(tensor) * spread(tensor)
         most = CAP * one if tensor.dtype == torch.float64 else noise
-        return SAFETY * (one + (min(noise, most) if noise < float("inf") else 0.0))
+        total = one + (min(noise, most) if noise < float("inf") else 0.0)
+        if tensor.dtype not in HALVES or self.computed_in in HALVES:
+            return SAFETY * total
+        limit = CAST_SAFETY * total
+        return min(limit, MOST_OF_CAST * spread(tensor)) if self.computed_in == torch.float64 else limit
 
     def layout(self, place: Place) -> Layout | None:
         """Return what the axes of a tensor inside of the model hold; None: unknown."""
         return self._layouts.get(place)
 
-    def compare_outputs(self, name: str, pair: tuple[Tensor, Tensor], match: Match, sizes: tuple[Sizes, Sizes]) -> Difference:
-        """Compare an output in two runs."""
-        return difference(pair, self.layouts.get(name), match, sizes)
+    def compare_outputs(
+        self, name: str, pair: tuple[Tensor, Tensor], match: Match, sizes: tuple[Sizes, Sizes], *, farthest: bool = False
+    ) -> Difference:
+        """Compare an output in two runs; `farthest`: see `difference`."""
+        return difference(pair, self.layouts.get(name), match, sizes, farthest=farthest)
 
     def compare_at(self, place: Place, pair: tuple[Tensor, Tensor], match: Match) -> Difference:
         """Compare a tensor inside of the model in two runs of the sizes of the base."""
