@@ -140,7 +140,7 @@ def write(row: list[Any]) -> None:
     versions = [run(COMPILER, "--version").split("\n")[0], run(EMULATOR, "--version").split("\n")[0]]
     note = (
         f"`python benchmarks/arm64.py`: {versions[0]}; {versions[1]} as {PROCESSOR}; torch {TORCH}; "
-        f"{datetime.date.today().isoformat()}. Skipped are the tests of instruction sets that arm64 does not have. "
+        f"{datetime.date.today().isoformat()}. Skipped tests are those of other instruction sets, or lack a package there. "
         f"Tests of {', '.join(LEFT_OUT)} are left out."
     )
     table = {"columns": ["tests", "passed", "skipped", "failed"], "rows": [rows[name] for name in order if name in rows], "note": note}

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_boolean
-from regard.ops.mod_structure import names_in, other_values, structure_of
+from regard.ops.mod_structure import names_in, other_values, plain_sizes, structure_of
 
 Mod = Callable[..., Tensor]
 
@@ -286,7 +286,7 @@ def _key(mod: Mod, sizes: Sequence[int], dtype: torch.dtype | None) -> object:
     """Describe a function and how it is tried; equal descriptions have the same verdict. None where that is not known."""
     structure = structure_of(mod)
     # With one head, say, a mistake along the heads cannot show.
-    return None if structure is None else (structure, dtype, tuple(min(n, size) for n, size in zip(_TRIED, sizes, strict=True)))
+    return None if structure is None else (structure, dtype, tuple(map(min, _TRIED, plain_sizes(sizes))))
 
 
 class _Finder(TorchFunctionMode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import _is_tracing  # pyright: ignore[reportPrivateUsage]
 
 _IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.device)
 
@@ -45,12 +47,26 @@ def _structure(thing: Any, seen: list[Any]) -> object:
     if isinstance(thing, tuple | list):
         return _structures(type(thing), thing, [*seen, thing])
     if isinstance(thing, Tensor):
-        return Tensor, thing.shape, thing.dtype
+        return Tensor, plain_sizes(thing.shape), thing.dtype
     if isinstance(thing, BuiltinFunctionType):  # a method of an object computes with what that holds
         return thing if isinstance(thing.__self__, ModuleType | type | None) else None
     if isinstance(thing, ModuleType | type):
         return thing if _is_lasting(thing) else None
     return (type(thing), thing) if type(thing) in _IMMUTABLE else None
+
+
+def plain_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return sizes as numbers: `torch.jit.trace` has them as tensors, and warns of whoever reads one.
+
+    Example:
+        >>> plain_sizes(torch.ones(2, 3).shape)
+        (2, 3)
+    """
+    if not _is_tracing():
+        return tuple(sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(int(size) for size in sizes)
 
 
 def _structures(kind: CodeType | type, parts: Sequence[Any], seen: list[Any]) -> object:
