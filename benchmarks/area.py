@@ -1,9 +1,9 @@
-"""Area attention beside ordinary attention and beside the areas written out: time and memory of every way to compute it.
+"""Area attention beside ordinary attention and beside materialized areas: time and memory of every way to compute it.
 
     python benchmarks/area.py --out docs/results            everything: area.json, area_memory.json
     python benchmarks/area.py --quick --out FOLDER          the shapes with a promised ratio only
 
-One process a contender, all of one run, in turns (A B C A B C ...): medians of the rounds, and of the ratios pair by pair. Memory: one
+One process a contender, all of one run, interleaved (A B C A B C ...): medians of the rounds, and of the ratios pair by pair. Memory: one
 process a measurement, its peak over what it held before. Contenders: `F.scaled_dot_product_attention` without areas (the yardstick),
 keys and values of all areas by summed area tables and then the same function ("materialised"), our readable reference, the PyPI package
 `area-attention` where it is installed (it knows no masks), and each way of `regard.ops.area_attention`. Eq. 9 stands against its own naive
@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from harness import Table, Worker, in_turns, machine, median, options, ratio, serve
+from harness import Table, Worker, interleaved, machine, median, options, ratio, serve
 from torch import Tensor
 
 from regard import ops
@@ -149,12 +149,12 @@ def prepare(way: str, order: dict[str, Any]) -> Callable[[], object]:
 
 
 def measure(case: Case, backward: bool, workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
-    """Time all contenders of a case in turns."""
+    """Time all contenders of a case interleaved."""
     ways = contenders(case)
     for way in ways:
         workers[way].ask("prepare", {"case": asdict(case), "backward": backward})
         workers[way].ask("warm")
-    times = in_turns({way: lambda _, way=way: workers[way].ask("go") for way in ways}, rounds)
+    times = interleaved({way: lambda _, way=way: workers[way].ask("go") for way in ways}, rounds)
     return {"case": asdict(case), "title": case.title(), "backward": backward, "seconds": times}
 
 

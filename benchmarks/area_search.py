@@ -4,7 +4,7 @@
     python benchmarks/area_search.py --runs runs/li2018_translation/runs --source test.en --out docs/results/area_search.json
     python benchmarks/fill_tables.py
 
-The three models of the study to German translate the same lines in turns (A B C A B C ...), in one process; a round is all lines. Medians
+The three models of the study to German translate the same lines interleaved (A B C A B ...), in one process; a round is all lines. Medians
 of the rounds and of the ratios round by round; the first model stands against itself once more, which shows what a difference must exceed.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from harness import Table, in_turns, machine, median, options, ratio, seconds
+from harness import Table, interleaved, machine, median, options, ratio, seconds
 
 from regard.data.lines import read_lines
 from regard.tasks.translation_prediction import Translator
@@ -38,7 +38,7 @@ def measure(runs: Path, lines: list[str], rounds: int) -> tuple[dict[str, list[f
     def decode(name: str) -> None:
         words[name] = statistics.mean(len(item.text.split()) for item in translators[name].translate(lines))
 
-    times = in_turns({name: lambda _, name=name: seconds(lambda: decode(name)) for name in translators}, rounds, title="seconds")
+    times = interleaved({name: lambda _, name=name: seconds(lambda: decode(name)) for name in translators}, rounds, title="seconds")
     return times, words
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from harness import in_turns, machine, median, options, ratio, seconds, write
+from harness import interleaved, machine, median, options, ratio, seconds, write
 
 from regard import ops
 from regard.config import AreaConfig, TrainingConfig, TransformerConfig
@@ -83,7 +83,7 @@ def measure(tokens: int, rounds: int, device: torch.device, half: bool) -> dict[
 
         return lambda _: round(seconds(once) / BATCHES, 6)
 
-    return in_turns({name: contender(name) for name in MODELS}, rounds, warm_up=WARM_UP, title="seconds per step")
+    return interleaved({name: contender(name) for name in MODELS}, rounds, warm_up=WARM_UP, title="seconds per step")
 
 
 def main() -> None:

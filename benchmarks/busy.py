@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, in_turns, machine, median, multi30k_files, options, ratio, read, write
+from harness import ROOT, interleaved, machine, median, multi30k_files, options, ratio, read, write
 
 CONFIGS = {"multi30k_transformer": "Transformer", "multi30k_bahdanau": "recurrent"}
 # Programs, and their nice value.
@@ -137,7 +137,7 @@ def measure(config: str, arguments: argparse.Namespace) -> dict[str, dict[str, l
         for company in arguments.companies:
             with beside(company):
                 speeds = {name: lambda _, each=each: round(each.speed(arguments.seconds), 1) for name, each in contenders.items()}
-                found[company] = in_turns(speeds, arguments.rounds, title=f"{CONFIGS[config]} beside {company}")
+                found[company] = interleaved(speeds, arguments.rounds, title=f"{CONFIGS[config]} beside {company}")
             found[company]["MiB"] = [round(each.memory()) for each in contenders.values()]
     finally:
         for each in contenders.values():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from harness import Table, in_turns, machine, options
+from harness import Table, interleaved, machine, options
 from torch import Tensor
 
 from regard import ops
@@ -104,7 +104,7 @@ def microseconds(calls: Calls) -> dict[str, float]:
                 calls[name]()
         return (time.thread_time() - start) / CALLS * 1e6
 
-    times = in_turns({name: lambda _, name=name: measure(name) for name in calls}, ROUNDS)
+    times = interleaved({name: lambda _, name=name: measure(name) for name in calls}, ROUNDS)
     return {name: round(min(each), 1) for name, each in times.items()}
 
 

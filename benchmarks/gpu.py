@@ -8,7 +8,7 @@ Each stage is a process of its own with a share of the minutes, and writes OUT/g
 time loses nothing of the others. A stage that ran out of time says so in its table. Nothing is downloaded.
 
 - tests: the tests marked `gpu`, among them 600 cases of the error rule for the Triton kernels;
-- area: `regard.ops.area_attention` beside flash `scaled_dot_product_attention` without areas and beside the areas written out;
+- area: `regard.ops.area_attention` beside flash `scaled_dot_product_attention` without areas and beside materialized areas;
 - step: a training step of Transformer Base, without areas, with areas, and with learned keys (Eq. 9);
 - decoding: beam search beside `generate` of Hugging Face, on the same random weights;
 - resume: a short training on Multi30k (FOLDER; without it generated dates), killed and resumed, weights compared bit by bit.
@@ -141,8 +141,8 @@ def counted(report: Path) -> list[Any]:
 
 
 def area(stage: Stage) -> None:
-    """Time area attention beside attention to items and beside the areas written out."""
-    columns = ["dtype", "length", "areas", "pass", "SDPA ms", "Regard / SDPA", "written out / Regard", "Regard MiB", "written out MiB"]
+    """Time area attention beside attention to items and beside materialized areas."""
+    columns = ["dtype", "length", "areas", "pass", "SDPA ms", "Regard / SDPA", "materialized / Regard", "Regard MiB", "materialized MiB"]
     table = stage.table(columns, key=4)
     lengths = (8, 16) if stage.rehearse else (64, 256, 1024, 4096, 8192)
     cases = [(dtype, length, kind) for length in lengths for dtype in (torch.bfloat16, torch.float32) for kind in ("mean", "Eq. 9")]
@@ -153,9 +153,9 @@ def area(stage: Stage) -> None:
                 return
             actions = contenders(stage, dtype, length, kind, backward)
             times = stage.milliseconds(actions)
-            pairs = [("Regard", "SDPA"), ("written out", "Regard")]
+            pairs = [("Regard", "SDPA"), ("materialized", "Regard")]
             ratios = [ratio(times[one], times[other]).median if one in times and other in times else None for one, other in pairs]
-            memory = [stage.mebibytes(actions[name]) if name in times else None for name in ("Regard", "written out")]
+            memory = [stage.mebibytes(actions[name]) if name in times else None for name in ("Regard", "materialized")]
             first = median(times["SDPA"], 3) if "SDPA" in times else None
             what = f"{str(dtype)[6:]}", length, "3 x 3" if kind == "grid" else f"5, {kind}", "forward + backward" if backward else "forward"
             table.add([*what, first, *ratios, *memory])
@@ -190,11 +190,11 @@ def contenders(stage: Stage, dtype: torch.dtype, length: int, kind: str, backwar
         with forced(kernels):
             return ops.area_attention(query, key, value, **settings)  # type: ignore[return-value]
 
-    written_out = reference_areas(query, key, value, settings) if weights else written_out_areas(query, key, value, settings)
+    materialized = reference_areas(query, key, value, settings) if weights else materialized_areas(query, key, value, settings)
     return {
         "SDPA": passed(lambda: F.scaled_dot_product_attention(query, key, value, is_causal=kind != "grid"), query, key, value),
         "Regard": passed(ours, query, key, value, *weights),
-        "written out": passed(written_out, query, key, value, *weights),
+        "materialized": passed(materialized, query, key, value, *weights),
     }
 
 
@@ -203,7 +203,7 @@ def reference_areas(query: Tensor, key: Tensor, value: Tensor, settings: dict[st
     return lambda: reference.area_attention(query, key, value, **settings).context
 
 
-def written_out_areas(query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]) -> Callable[[], Tensor]:
+def materialized_areas(query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]) -> Callable[[], Tensor]:
     """Return attention to the keys and values of all areas, made by summed area tables, as to items."""
     size, grid, length = settings["max_area"], settings.get("grid"), key.shape[-2]
     spans = ops.area_spans(length if grid is None else grid, size)

@@ -1,6 +1,6 @@
-"""What the benchmarks share: options, rounds in turns, ratios, the machine, a process per contender, and the file of results.
+"""What the benchmarks share: options, interleaved rounds, ratios, the machine, a process per contender, and the file of results.
 
-A script names its contenders, measures them with `in_turns` (A B C A B C ...), and adds each row to a `Table`, which is written at
+A script names its contenders, measures them with `interleaved` (A B C A B C ...), and adds each row to a `Table`, which is written at
 once: a run that is killed loses nothing, and the same command goes on with the rows that its file holds.
 """
 
@@ -46,7 +46,9 @@ def seconds(action: Callable[[], object], repeats: int = 1) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def in_turns(contenders: Mapping[str, Callable[[int], Found]], rounds: int, *, warm_up: int = 0, title: str = "") -> dict[str, list[Found]]:
+def interleaved(
+    contenders: Mapping[str, Callable[[int], Found]], rounds: int, *, warm_up: int = 0, title: str = ""
+) -> dict[str, list[Found]]:
     """Call every contender once a round, each told the round's number from 1 (0 and below: warm-up); return what they gave."""
     found: dict[str, list[Found]] = {name: [] for name in contenders}
     for number in range(1 - warm_up, rounds + 1):

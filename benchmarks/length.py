@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import Worker, in_turns, machine, median, options, serve, write
+from harness import Worker, interleaved, machine, median, options, serve, write
 
 from regard.config import AreaConfig, CrossedConfig, TrainingConfig, TransformerConfig
 from regard.data.batching import collate
@@ -54,7 +54,7 @@ def measure(length: int, threads: int, rounds: int) -> dict[str, dict[str, Any]]
     for worker in workers.values():
         worker.ask("prepare", length)
     memory = {name: worker.ask("peak") for name, worker in workers.items()}
-    times = in_turns({name: lambda _, each=each: each.ask("go") for name, each in workers.items()}, rounds, warm_up=WARM_UP)
+    times = interleaved({name: lambda _, each=each: each.ask("go") for name, each in workers.items()}, rounds, warm_up=WARM_UP)
     for worker in workers.values():
         worker.close()
     return {name: {"seconds": times[name], "mib": memory[name]} for name in MODELS}

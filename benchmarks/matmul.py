@@ -2,7 +2,7 @@
 
     python benchmarks/matmul.py --out docs/results/matmul.json
 
-Both in one process, in turns, medians of the pairs' ratios; `regard doctor` says which of them is used on this processor and why.
+Both in one process, interleaved, medians of the pairs' ratios; `regard doctor` says which of them is used on this processor and why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from harness import Table, in_turns, machine, options, ratio, seconds
+from harness import Table, interleaved, machine, options, ratio, seconds
 
 SIZES = {"output layer": (512, 512, 8000), "gates of a step": (200, 512, 1536), "keys of a batch": (4096, 512, 512)}
 REPEATS = 5
@@ -37,7 +37,7 @@ def main() -> None:
         for what, (left, right) in parts.items():
             ways = {way.__name__: partial(way, left, right) for way in (by_blas, by_onednn)}
             contenders = {way: lambda _, run=run: seconds(run, REPEATS) for way, run in ways.items()}
-            times = in_turns(contenders, arguments.rounds, warm_up=1)
+            times = interleaved(contenders, arguments.rounds, warm_up=1)
             found = ratio(times["by_blas"], times["by_onednn"])
             table.add([name, what, f"{count} x {inner} x {outer}", found.median, found.least])
 

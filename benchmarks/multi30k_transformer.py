@@ -5,7 +5,7 @@
 
 FOLDER is that of multi30k.py, and so is what becomes of a run that is there already. Writes multi30k_transformer.json: scores of every run
 (raw text, sacrebleu's defaults, beam 5), and, once --cost has measured it on a machine that does nothing else, what an update costs: each
-model trains for a few updates in a process of its own, in turns; medians, and the largest memory of the process.
+model trains for a few updates in a process of its own, interleaved; medians, and the largest memory of the process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, ROOT, in_turns, machine, median, multi30k_files, options, read, regard, training_of, write
+from harness import RESULTS, ROOT, interleaved, machine, median, multi30k_files, options, read, regard, training_of, write
 from multi30k import evaluate
 
 from regard.config import load_config
@@ -60,8 +60,8 @@ def cost(name: str, raw: Path, folder: Path) -> dict[str, float]:
 
 
 def costs(raw: Path, runs: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Measure what an update of each model costs, in turns."""
-    found = in_turns({name: lambda _, name=name: cost(name, raw, runs / "cost") for name in MODELS}, rounds, title="cost")
+    """Measure what an update of each model costs, interleaved."""
+    found = interleaved({name: lambda _, name=name: cost(name, raw, runs / "cost") for name in MODELS}, rounds, title="cost")
     return {name: {key: [each[key] for each in costs] for key in ("seconds", "mib")} for name, costs in found.items()}
 
 

@@ -3,7 +3,7 @@
     python benchmarks/rnn_peers.py --multi30k data/multi30k --joeynmt-python joey/bin/python --eole-python eole/bin/python
 
 Run it with Regard's own Python on a machine that does nothing else. Every contender runs in a process and an environment
-of its own, with the same threads, on the same token files, in turns (A B C A B C ...), each window a fresh process whose
+of its own, with the same threads, on the same token files, interleaved (A B C A B C ...), each window a fresh process whose
 first updates are not counted. The result file holds every window, the medians, and the ratios round by round.
 
 The peers, each in an environment of its own (torch pinned in the same command):
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import rnn_contenders as contenders
-from harness import RESULTS, in_turns, options
+from harness import RESULTS, interleaved, options
 from peers import DATA, Amount, Setting, describe, ensure_data, ratio, spread, updates_of, write_result
 from rnn_contenders import KINDS
 
@@ -49,20 +49,20 @@ def summary(windows: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def measure_training(settings: dict[str, Setting], updates: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the training windows of one attention kind in turns; a round's seed is the same for every contender."""
+    """Run the training windows of one attention kind interleaved; a round's seed is the same for every contender."""
 
     def train(name: str, setting: Setting, turn: int) -> dict[str, Any]:
         return TRAINERS[name](setting, setting.work / "runs" / f"window-{name}", Amount(arguments.warmup, updates[name], seed=turn))
 
     kind = next(iter(settings.values())).kind
     trainers = {name: functools.partial(train, name, setting) for name, setting in settings.items()}
-    windows = in_turns(trainers, arguments.rounds, title=f"train {kind:8}")
+    windows = interleaved(trainers, arguments.rounds, title=f"train {kind:8}")
     rates = {name: [found["tokens_per_second"] for found in list_] for name, list_ in windows.items()}
     return {"unit": "target tokens/s, end of sentence counted, padding not", "windows": windows, **summary(rates)}
 
 
 def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Decode the test set in turns, both with the weights of the Regard run `model`."""
+    """Decode the test set interleaved, both with the weights of the Regard run `model`."""
     outputs = model.parent.parent / "outputs"
     outputs.mkdir(parents=True, exist_ok=True)
     reference = [line.split() for line in (outputs.parent / "data" / "reference.de").read_text("utf-8").splitlines()]
@@ -83,7 +83,7 @@ def measure_decoding(settings: dict[str, Setting], model: Path, arguments: argpa
         return found | {"tokens_per_second": round(tokens / seconds, 1), "mean_length": round(statistics.mean(lengths), 2)}
 
     title = f"decode {settings['regard'].kind:8}"
-    windows = in_turns({name: functools.partial(decode, name) for name in names}, arguments.decoding_rounds, title=title)
+    windows = interleaved({name: functools.partial(decode, name) for name in names}, arguments.decoding_rounds, title=title)
     result: dict[str, Any] = {"windows": windows, "mean_reference_length": round(statistics.mean(map(len, reference)), 2)}
     for name in names[1:]:  # the share of translations that are Regard's in float32, word for word
         same = sum(ours == theirs for ours, theirs in zip(hypotheses["regard"], hypotheses[name], strict=True))

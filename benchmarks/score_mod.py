@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from harness import Table, Worker, in_turns, machine, median, options, ratio, seconds, serve
+from harness import Table, Worker, interleaved, machine, median, options, ratio, seconds, serve
 from torch import Tensor
 
 from regard import ops
@@ -121,7 +121,7 @@ def measure(case: Case, backward: bool, rounds: int, threads: int) -> dict[str, 
     for worker in workers.values():
         worker.ask("prepare", {"case": case, "backward": backward})
         worker.ask("warm")
-    times = in_turns({way: lambda _, each=each: each.ask("go") for way, each in workers.items()}, rounds)
+    times = interleaved({way: lambda _, each=each: each.ask("go") for way, each in workers.items()}, rounds)
     for worker in workers.values():
         worker.close()
     memory = {way: peak_of(way, case, threads) for way in WAYS} if backward else {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from harness import RESULTS, ROOT, Table, in_turns, machine, median, options, seconds
+from harness import RESULTS, ROOT, Table, interleaved, machine, median, options, seconds
 
 from regard.config import load_config
 from regard.config.captioning import CaptioningConfig
@@ -47,7 +47,7 @@ def measure(name: str, rounds: int) -> dict[int, float]:
 
         return lambda _: seconds(update)
 
-    found = in_turns({str(together): contender(together) for together in LENGTHS}, rounds, warm_up=1)
+    found = interleaved({str(together): contender(together) for together in LENGTHS}, rounds, warm_up=1)
     return {int(together): median(times, 6) for together, times in found.items()}
 
 

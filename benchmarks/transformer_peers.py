@@ -5,7 +5,7 @@
     python benchmarks/transformer_peers.py --multi30k DATA --model RUN --decoding-rounds 7
 
 Run it with Regard's own Python, which has transformers and ctranslate2, too, on a machine that does nothing else. Every contender runs in
-a process of its own, with the same threads and the same environment, in turns (A B C A B C ...); the first updates of a training window
+a process of its own, with the same threads and the same environment, interleaved (A B C A B C ...); the first updates of a training window
 are not counted. Each call measures the parts asked for and keeps the others that the result file holds.
 
 The peers (torch pinned in the same command):
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness import RESULTS, in_turns, options, read
+from harness import RESULTS, interleaved, options, read
 from peers import DATA, Amount, Setting, describe, ensure_data, ratio, spread, updates_of, write_result
 from transformer_contenders import DECODERS, TRAINERS, Decoding
 
@@ -53,13 +53,13 @@ def ratios(rates: dict[str, list[float]], pairs: list[tuple[str, str]]) -> list[
 
 
 def measure_training(settings: dict[str, Setting], updates: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the training windows in turns; a round's seed is the same for every contender."""
+    """Run the training windows interleaved; a round's seed is the same for every contender."""
 
     def train(name: str, turn: int) -> dict[str, Any]:
         setting = settings[name]
         return TRAINERS[name][1](setting, setting.work / "runs" / f"window-{name}", Amount(arguments.warmup, updates[name], seed=turn))
 
-    windows = in_turns({name: functools.partial(train, name) for name in settings}, arguments.rounds, title="train")
+    windows = interleaved({name: functools.partial(train, name) for name in settings}, arguments.rounds, title="train")
     rates = {name: [found["tokens_per_second"] for found in each] for name, each in windows.items()}
     unit = "target tokens/s, end of sentence counted, padding not"
     return {"unit": unit, "warmup_updates": arguments.warmup, "windows": windows, **spread(rates), "ratios": ratios(rates, TRAINING_PAIRS)}
@@ -78,9 +78,9 @@ def measure_loss(settings: dict[str, Setting], updates: int, seed: int) -> dict[
 
 
 def measure_search(decoding: Decoding, names: list[str], beam_size: int, rounds: int) -> dict[str, Any]:
-    """Decode the test set in turns, all with the weights of one run."""
+    """Decode the test set interleaved, all with the weights of one run."""
     contenders = {name: functools.partial(lambda name, turn: decoding.measure(name, beam_size), name) for name in names}
-    windows = in_turns(contenders, rounds, title=f"decode {search_name(beam_size)}")
+    windows = interleaved(contenders, rounds, title=f"decode {search_name(beam_size)}")
     rates = {name: [found["sentences_per_second"] for found in each] for name, each in windows.items()}
     part: dict[str, Any] = {"windows": windows, **spread(rates), "ratios": ratios(rates, DECODING_PAIRS)}
     if "regard" in names:  # the share of translations that are Regard's in float32, letter for letter

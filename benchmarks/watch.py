@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from harness import Table, in_turns, machine, median, options, peak, seconds
+from harness import Table, interleaved, machine, median, options, peak, seconds
 from torch import nn
 
 import regard
@@ -121,7 +121,7 @@ def states(output: Any) -> torch.Tensor:
 
 
 def eager_weights(output: Any) -> list[torch.Tensor]:
-    """Return the weights of a pass in the order of the calls: a decoder attends to itself and to the encoder in turns."""
+    """Return the weights of a pass in the order of the calls: a decoder attends to itself and to the encoder alternately."""
     if "encoder_attentions" not in output:
         return list(output.attentions)
     pairs = zip(output.decoder_attentions, output.cross_attentions, strict=True)
@@ -137,7 +137,7 @@ def times(family: Family, repeats: int) -> dict[str, Any]:
         choose(family, way)
         return 1000 * seconds(lambda: outputs.update({way: forward(family, way)}))
 
-    spent = in_turns({way: lambda _, way=way: measure(way) for way in ways}, repeats, warm_up=1)
+    spent = interleaved({way: lambda _, way=way: measure(way) for way in ways}, repeats, warm_up=1)
     seen = outputs["watch"][1]
     difference = None
     if family.eager:

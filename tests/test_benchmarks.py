@@ -65,9 +65,9 @@ def test_every_script_with_a_command_line_starts() -> None:
     assert done.stdout == ""
 
 
-def test_contenders_take_turns_and_warm_up_is_not_counted(harness: ModuleType) -> None:
+def test_contenders_are_interleaved_and_warm_up_is_not_counted(harness: ModuleType) -> None:
     seen: list[tuple[str, int]] = []
-    found = harness.in_turns({name: lambda number, name=name: seen.append((name, number)) or number for name in "AB"}, 2, warm_up=1)
+    found = harness.interleaved({name: lambda number, name=name: seen.append((name, number)) or number for name in "AB"}, 2, warm_up=1)
     assert seen == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("A", 2), ("B", 2)]
     assert found == {"A": [1, 2], "B": [1, 2]}
 

@@ -783,3 +783,18 @@ def test_what_changes_before_the_backward_pass_is_an_error_and_no_wrong_gradient
         out.sum().backward()
     mod.factor = 0.1
     ops.attention(1e5 * x, x, x, mod).sum().backward()  # sums of rounded weights far from 1 are no such error
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_function_that_was_never_tried_is_refused_in_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mod_calls, "_KNOWN", {})
+    query = torch.randn(1, 2, 3, 5)
+
+    def call(query: Tensor) -> Tensor:
+        return ops.attention(query, query, query, lambda score, b, h, q, kv: score + q - kv)
+
+    with pytest.raises(ConfigError, match=r"score_mod cannot be tried under torch\.jit\.trace; call attention with it once before"):
+        torch.jit.trace(call, (query,), check_trace=False)
+    call(query)
+    program = torch.jit.trace(call, (query,), check_trace=False)
+    torch.testing.assert_close(program(2 * query), call(2 * query))

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import _is_tracing  # pyright: ignore[reportPrivateUsage]
 from torch._C._functorch import peek_interpreter_stack
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -275,6 +276,8 @@ def _vmapped(mod: Mod, name: str) -> Mod:
         try:
             return wrapped(*inputs, q.flatten(), kv.flatten())
         except Exception as error:  # whatever a foreign function raises
+            if _is_tracing():  # `torch.vmap` does not work in it; what has been tried before is known to need none
+                raise ConfigError(f"attention: {name} cannot be tried under torch.jit.trace; call attention with it once before") from error
             plain = "must only return Tensors" in str(error)
             hint = "it must return a tensor, not a number of Python" if plain else "use torch.where in place of `if`"
             raise ConfigError(f"attention: {name} fails on tensors of indices: {error}; {hint}") from error
