@@ -11,22 +11,20 @@ A sequence is a grid of one row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-
-def _leave(function: Any) -> Any:
-    """Leave the function as it is."""
-    return function
-
 
 try:
     import triton  # pyright: ignore[reportMissingImports]  (an extra)
     import triton.language as tl  # pyright: ignore[reportMissingImports]
-
-    jit: Any = triton.jit
 except ImportError:  # nothing below is called then, see `area_triton.supports`
+    triton: Any = None
     tl: Any = None
-    jit: Any = _leave
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile a kernel on its first call; without Triton, leave it as it is. Typed here, because an absent Triton has no types."""
+    return function if triton is None else triton.jit(function)
 
 
 class Plan(NamedTuple):
