@@ -92,7 +92,9 @@ def parameters(
 
 
 @commands.command()
-def doctor() -> None:
+def doctor(
+    benchmark: Annotated[bool, typer.Option("--benchmark", help="then measure the speed of this CPU, under a minute")] = False,
+) -> None:
     """Show what this installation uses and why."""
     from regard.tasks.doctor import report
 
@@ -100,6 +102,12 @@ def doctor() -> None:
         lines = report()
     for line in lines:
         write_line(line)
+    if benchmark:
+        from regard.tasks.benchmark import measure_speed
+
+        write_line("")
+        for line in measure_speed():
+            write_line(line)
 
 
 COLUMNS = ("mechanism", "also known as", "in the library", "setting", "source", "equation", "time", "memory")

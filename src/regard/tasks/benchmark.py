@@ -1,0 +1,129 @@
+"""A quick measurement of this machine: area attention, a training step and decoding, each beside standard attention."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from regard import ops, progress
+from regard.config import AreaConfig, TrainingConfig, TransformerConfig
+from regard.data.batching import SequenceBatch, collate
+from regard.data.vocabulary import BOS, EOS, PAD
+from regard.decoding import DecodingOptions, beam_search, greedy_search
+from regard.models import Transformer, build
+from regard.training.optimizer import build_optimizer
+
+LENGTHS = {32: 256, 64: 128, 256: 64, 1024: 16}  # and heads times examples, as in docs/performance.md
+AREAS = {"standard attention": None, "areas of up to 5": AreaConfig(max_area=5, layers=2)}
+# Transformer Small (Li et al. 2018, section 4.1.1) on sentences of made-up tokens.
+SIZES: dict[str, Any] = {"embed_dim": 256, "ff_dim": 1024, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2}
+VOCABULARY, SENTENCES, LENGTH = 8000, 64, 23
+MIN_SECONDS = 0.05  # a round repeats a shorter call
+
+
+def measure_speed(rounds: int = 5) -> Iterator[str]:
+    """Yield the lines of a report: medians of interleaved rounds, and ratios round by round, on the CPU in float32.
+
+    Args:
+        rounds: how often each contender is measured, 1 or more.
+
+    Example:
+        >>> lines = list(measure_speed(rounds=1))  # doctest: +SKIP  (half a minute)
+    """
+    for length, heads in LENGTHS.items():
+        with progress.stage(f"Measuring attention over {length:,} positions"):
+            times = interleaved(_attention(heads, length), rounds)
+        yield from _rows(f"attention, length {length:,}, forward and backward", times, lambda seconds: f"{1000 * seconds:9.1f} ms")
+    with progress.stage("Measuring a training step"):
+        times = interleaved({name: _training(area) for name, area in AREAS.items()}, rounds)
+    yield from _rows("training a Transformer", times, lambda seconds: f"{SENTENCES * LENGTH / seconds:9,.0f} target tokens/s")
+    for title, beam_size in (("greedy decoding", 1), ("beam search, beam 5", 5)):
+        with progress.stage(f"Measuring {title}"):
+            times = interleaved({name: _decoding(area, beam_size) for name, area in AREAS.items()}, rounds)
+        yield from _rows(title, times, lambda seconds: f"{SENTENCES / seconds:9,.0f} sentences/s")
+
+
+def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of a call in each round, by contender: A B A B ..., after a warm-up that is not counted.
+
+    Example:
+        >>> {name: len(times) for name, times in interleaved({"ours": int, "theirs": int}, 3).items()}
+        {'ours': 3, 'theirs': 3}
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, call in contenders.items():
+            start, calls = time.perf_counter(), 0
+            while calls == 0 or time.perf_counter() - start < MIN_SECONDS:
+                call()
+                calls += 1
+            if number:
+                times[name].append((time.perf_counter() - start) / calls)
+    return times
+
+
+def _rows(title: str, times: dict[str, list[float]], show: Callable[[float], str]) -> Iterator[str]:
+    # The first contender is what the others stand beside.
+    first = next(iter(times.values()))
+    yield title
+    for name, values in times.items():
+        ratios = sorted(own / other for own, other in zip(values, first, strict=True))
+        beside = "" if values is first else f"   {statistics.median(ratios):.2f} of its time ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        yield f"  {name:<24}{show(statistics.median(values))}{beside}"
+
+
+def _attention(heads: int, length: int) -> dict[str, Callable[[], object]]:
+    generator = torch.Generator().manual_seed(1)
+    query, key, value, grad = (torch.randn(heads // 4, 4, length, 64, generator=generator) for _ in range(4))
+    parts = [part.requires_grad_() for part in (query, key, value)]
+    mask = ops.causal_mask(length, length)[None, None]
+
+    def one(attend: Callable[[], Any]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(attend(), parts, grad)
+
+    return {
+        "PyTorch's attention": one(lambda: F.scaled_dot_product_attention(query, key, value, attn_mask=mask)),
+        "areas of up to 5": one(lambda: ops.area_attention(query, key, value, max_area=5, mask=mask)),
+    }
+
+
+def _model(area: AreaConfig | None) -> Transformer:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return build(TransformerConfig(**SIZES, area=area), source_size=VOCABULARY, target_size=VOCABULARY)
+
+
+def _batch() -> SequenceBatch:
+    ids = torch.randint(4, VOCABULARY, (2, SENTENCES, LENGTH), generator=torch.Generator().manual_seed(1)).tolist()
+    return collate(ids[0], ids[1], tuple(range(SENTENCES)))
+
+
+def _training(area: AreaConfig | None) -> Callable[[], object]:
+    model, batch = _model(area).train(), _batch()
+    optimizer = build_optimizer(model, TrainingConfig(learning_rate=1e-4))
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        sums = model(*batch[:5], label_smoothing=0.1)
+        (sums.loss / sums.tokens).backward()
+        optimizer.step()
+
+    return step
+
+
+def _decoding(area: AreaConfig | None, beam_size: int) -> Callable[[], object]:
+    # Random weights do not know when to end.
+    model, batch = _model(area).eval(), _batch()
+    options = DecodingOptions(bos=BOS, eos=EOS, beam_size=beam_size, min_length=LENGTH, max_length=LENGTH, banned=(PAD, BOS))
+    search = greedy_search if beam_size == 1 else beam_search
+
+    def decode() -> None:
+        with torch.inference_mode(), ops.packed_weights():
+            search(model.decoding_step, model.start(batch.source, batch.source_lengths), batch_size=SENTENCES, options=options)
+
+    return decode
