@@ -40,7 +40,7 @@ class Screen(NamedTuple):
 SCREENS = {
     "matrix": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
     "flow": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
-    "beam_size": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
+    "beam": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
     "heads": Screen(("multi30k/multi30k_transformer-1",), ("--text", SENTENCE)),
     "areas": Screen(("multi30k/multi30k_transformer_area-1",), ("--text", SENTENCE), "map=9&head=4&row=4"),
     "compare": Screen(("multi30k/multi30k_transformer-1", "multi30k/multi30k_transformer_area-1"), ("--text", SENTENCE)),

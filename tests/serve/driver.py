@@ -71,7 +71,8 @@ class Held(Translator):
 class Site:
     """A service in this process with a log to read."""
 
-    def __init__(self, *workers: Any, **limits: Any) -> None:
+    def __init__(self, *workers: Any, examples: int = 0, **limits: Any) -> None:
+        self._examples = examples
         self._models = [ServedModel(f"model{number}", each) for number, each in enumerate(workers or [translator()])]
         self._limits = Limits(**limits)
         self._fresh = True
@@ -79,7 +80,9 @@ class Site:
         self.service = self._make()
 
     def _make(self) -> Service:
-        return Service(self._models, self._limits, hosts=host_names("127.0.0.1", ["box.lan"]), log=RequestLog(self.log))
+        return Service(
+            self._models, self._limits, hosts=host_names("127.0.0.1", ["box.lan"]), log=RequestLog(self.log), examples=self._examples
+        )
 
     def run(self, conversation: Callable[[Site], Awaitable[Result]]) -> Result:
         """Run a conversation while the service runs."""

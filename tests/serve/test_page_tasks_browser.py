@@ -14,7 +14,9 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier, Entailer
+from regard.tasks.translation_prediction import Translator
 from tests.serve.driver import Server, Site, hosted, serving
+from tests.tasks.tiny import TEXTS, trained, translator
 from tests.tasks.tiny_sentences import untrained
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
 
@@ -114,3 +116,93 @@ def test_what_is_no_image_or_too_large_is_told_on_the_page(driver: Any, captioni
     wait(driver)
     assert one(driver, "live-error").text == "This image has 50,001 bytes; at most 50,000 bytes can be sent."
     driver.get_log("browser")  # where the browser notes the 422
+
+
+def test_a_word_is_left_out_by_a_click_and_what_the_model_says_then_is_told(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    entailer = Entailer(untrained(tmp_path, task="entailment", model={"pooling": "max"}))
+    with hosted(Site(entailer)) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys("the dog, sees")
+        one(driver, "second").send_keys("a saw", Keys.ENTER)
+        wait(driver)
+        words = driver.find_elements(By.CSS_SELECTOR, ".leave")
+        assert [word.text for word in words] == ["the", "dog", "sees", "a", "saw"]
+        assert one(driver, "without").is_displayed() is False
+        words[1].click()
+        wait_for(driver, "#without .look")
+        probabilities = [
+            found.to_json()["probabilities"] for found in entailer.entail([("the dog, sees", "a saw"), ("the, sees", "a saw")])
+        ]
+        said = [f"{max(each, key=each.get)} {max(each.values()):.3f}" for each in probabilities]
+        lines = [line.text for line in driver.find_elements(By.CSS_SELECTOR, "#without li")]
+        assert lines == [f"with every word: {said[0]}", f"without dog: {said[1]} Look"]
+        driver.find_element(By.CSS_SELECTOR, "#without .look").click()
+        assert "the, sees" in one(driver, "texts").text
+        assert not one(driver, "without").is_displayed()
+        driver.find_element(By.CSS_SELECTOR, ".leave[data-items=hypothesis]").click()
+        wait_for(driver, "#without .look")
+        driver.find_element(By.CSS_SELECTOR, "#without .look").click()
+        driver.find_element(By.CSS_SELECTOR, ".leave[data-items=hypothesis]").click()
+        assert driver.find_element(By.CSS_SELECTOR, "#without li:last-child").text == "without saw: nothing is left to read"
+        require_silence(driver, address)
+
+
+def wait_for(page: Any, selector: str) -> None:
+    WebDriverWait(page, 60, 0.05).until(lambda page: page.find_elements(By.CSS_SELECTOR, selector))
+
+
+def test_a_translation_without_a_word_marks_what_is_new_in_it(driver: Any) -> None:  # noqa: F811
+    found = translator()
+    with hosted(Site(found)) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys(TEXTS[1], Keys.ENTER)
+        wait(driver)
+        driver.find_elements(By.CSS_SELECTOR, ".leave")[1].click()
+        wait_for(driver, "#without .look")
+        words = TEXTS[1].split()
+        shorter = " ".join([words[0], *words[2:]])
+        expected = found.translate([shorter])[0].text
+        assert driver.find_element(By.CSS_SELECTOR, "#without li:last-child bdi:nth-of-type(2)").text == expected
+        # Tokens that could have been written instead stand beside each.
+        driver.find_element(By.ID, "tab-matrix").click()
+        assert len(driver.find_elements(By.CSS_SELECTOR, "#alternatives li")) == 5
+        require_silence(driver, address)
+
+
+def test_an_empty_page_offers_examples_of_the_run(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    folder = trained(tmp_path)
+    with hosted(Site(Translator.open(folder), examples=2)) as address:
+        visit(driver, address)
+        offered = [button.text for button in driver.find_elements(By.CSS_SELECTOR, "#starts button")]
+        assert offered == [line for line in (tmp_path / "source").read_text().splitlines() if len(line.split()) > 2][:2]
+        driver.find_element(By.CSS_SELECTOR, "#starts li:nth-child(2) button").click()
+        wait(driver)
+        assert one(driver, "text").get_attribute("value") == offered[1]
+        assert offered[1] in one(driver, "texts").text
+        require_silence(driver, address)
+
+
+def test_an_image_of_the_run_can_be_started_from(driver: Any, captioner_folder: Path) -> None:  # noqa: F811
+    captioner = Captioner.open(captioner_folder)
+    with hosted(Site(captioner, examples=1)) as address:
+        visit(driver, address)
+        driver.find_element(By.CSS_SELECTOR, "#starts button").click()
+        wait(driver)
+        assert one(driver, "tab-image").is_displayed()
+        assert not one(driver, "link").is_displayed(), "an address does not hold an image"
+        require_silence(driver, address)
+
+
+def test_a_link_asks_again_what_was_typed(driver: Any) -> None:  # noqa: F811
+    with hosted(Site(translator(), translator())) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys(TEXTS[1], Keys.ENTER)
+        wait(driver)
+        one(driver, "tab-table").click()
+        one(driver, "link").click()
+        linked = driver.execute_script("return location.href")
+        visit(driver, linked)
+        wait_for(driver, "#table")
+        assert TEXTS[1] in one(driver, "texts").text
+        assert one(driver, "tab-table").get_attribute("aria-selected") == "true"
+        require_silence(driver, address)

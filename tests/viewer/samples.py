@@ -67,6 +67,26 @@ def spans(length: int, longest: int) -> list[list[int]]:
     return [[start, size] for size in range(1, longest + 1) for start in range(length - size + 1)]
 
 
+PIECES = ["Der", " gro", "ße", " Hund", " schläft", "."]
+WRITTEN = ["The", " big", " dog", " sl", "eeps", ".", "</s>"]
+
+
+def explained() -> AttentionRecord:
+    """An alignment of sub-words with the scores of two methods, one of them below 0, too, and with alternatives."""
+    weights = rows_of(7, 6, 60)
+    effects = np.random.default_rng(61).normal(size=(7, 6))
+    maps = [
+        AttentionMap("alignment", "alignment", "target", "source", weights),
+        AttentionMap("cross 1", "cross", "target", "source", heads_of(3, 7, 6, 62), layer=0),
+        AttentionMap("alti", "alignment", "target", "source", rows_of(7, 6, 63), method="alti"),
+        AttentionMap("leave-one-out", "alignment", "target", "source", effects, method="leave-one-out"),
+    ]
+    items = {"source": Tokens(PIECES, "Der große Hund schläft."), "target": Tokens(WRITTEN, "The big dog sleeps.")}
+    scores = {"target": [-0.1, -0.7, -0.2, -0.3, -0.4, -0.05, -0.01]}
+    alternatives = {"target": [[(token, 0.6), (f"{token}?", 0.25), (" <b>", 0.125)] for token in WRITTEN]}
+    return AttentionRecord(items, maps, scores=scores, alternatives=alternatives, title="Explained")
+
+
 def areas() -> AttentionRecord:
     extents = spans(5, 3)
     found = AttentionMap("area cross", "cross", "target", "source", areas=AreaMap(extents, rows_of(6, len(extents), 3)[None]))

@@ -32,7 +32,7 @@ def test_numbers_and_the_whole_scale_can_be_asked_for(opened):
     assert float(style(page, "#matrix tbody td", "fontSize")[0].removesuffix("px")) > 8
     before = style(page, "#matrix tbody td", "backgroundColor")[0]
     assert texts(page, ".ramped span")[-2:] != ["1.00"]
-    one(page, "#whole").click()
+    choose(page, "#scale", "one")
     assert "1.00" in texts(page, ".ramped > span")
     assert brightness(style(page, "#matrix tbody td", "backgroundColor")[0]) > brightness(before)
 

@@ -150,9 +150,28 @@ def test_many_weights_travel_as_halves_and_very_many_in_255_steps(monkeypatch):
     assert halves.reshape(weights.shape) == pytest.approx(weights, rel=1e-3, abs=1e-7)
     monkeypatch.setattr(page_module, "HALF", 4000)
     (packed,) = [found["weights"] for found in page_records([record])[0]["maps"]]
-    steps = np.frombuffer(base64.b64decode(packed["uint8"]), np.uint8) * packed["scale"]
-    assert steps.reshape(weights.shape) == pytest.approx(weights, abs=float(weights.max()) / 509)
+    steps = (np.frombuffer(base64.b64decode(packed["uint8"]), np.uint8) / 255) ** 2 * packed["scale"]
+    assert steps.reshape(weights.shape) == pytest.approx(weights, abs=float(weights.max()) / 254)
+    small = weights.ravel() < 0.01 * weights.max()
+    assert np.abs(steps - weights.ravel())[small].max() < weights.max() / 2500
     assert steps.max() == pytest.approx(weights.max())
+
+
+def test_a_page_of_many_maps_counts_them_together(monkeypatch):
+    record = samples.large(73, 61)
+    monkeypatch.setattr(page_module, "HALF", 2 * 73 * 61 - 1)
+    assert "float16" in page_records([record])[0]["maps"][0]["weights"]
+    assert ["uint8" in found["maps"][0]["weights"] for found in page_records([record, record])] == [True, True]
+
+
+def test_scores_below_zero_keep_their_sign(monkeypatch):
+    monkeypatch.setattr(page_module, "HALF", 4000)
+    weights = np.linspace(-2, 1, 73 * 61).reshape(73, 61)
+    items = {"source": ["a"] * 61, "target": ["b"] * 73}
+    (packed,) = page_records([AttentionRecord(items, [AttentionMap("m", "cross", "target", "source", weights, method="m")])])[0]["maps"]
+    assert (packed["signed"], packed["method"]) == (True, "m")
+    halves = np.frombuffer(base64.b64decode(packed["weights"]["float16"]), "<f2")
+    assert halves.reshape(weights.shape) == pytest.approx(weights, rel=1e-3, abs=1e-6)
 
 
 def test_weights_beyond_the_range_of_halves_are_scaled():
@@ -196,6 +215,9 @@ def test_a_script_or_a_notebook_shows_records_or_bare_weights(tmp_path):
     own = json.loads(_parse(regard.view(np.eye(3), ["a", "b", "c"]).html).data)["records"][0]["maps"][0]
     assert (own["kind"], own["query"], own["key"]) == ("self", "tokens", "tokens")
     assert view(samples.hops()).html == view([samples.hops()]).html == render_page([samples.hops()])
+    by_method = regard.view({"weights": np.eye(2), "alti": -np.eye(2)}, ["a", "b"], ["c", "d"]).html
+    found = json.loads(_parse(by_method).data)["records"][0]["maps"]
+    assert [(each["name"], each["method"], each["signed"]) for each in found] == [("weights", "", False), ("alti", "alti", True)]
     for wrong in (np.eye(2), [samples.hops(), 3], 7):
         with pytest.raises(DataError, match=r"records\[\d\]: expected an AttentionRecord, found .*; weights need their tokens"):
             view(wrong)

@@ -282,3 +282,52 @@ def test_a_damaged_line_is_a_data_error_with_file_and_line(tmp_path, line, messa
 def test_a_missing_file_is_a_data_error_with_its_name(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.jsonl: cannot be read"):
         read_records(tmp_path / "nothing.jsonl")
+
+
+def test_scores_of_a_method_may_be_below_zero_and_attention_may_not():
+    items = {"source": ["a", "b"], "target": ["c"]}
+    effects = AttentionMap("leave-one-out", "cross", "target", "source", [[-0.5, 1.25]], method="leave-one-out")
+    own = AttentionMap("self", "self", "source", "source", np.eye(2))
+    record = AttentionRecord(items, [effects, own])
+    assert record.main is record.maps[1], "attention comes before explanations"
+    assert AttentionRecord.from_json(record.to_json()).maps[0].method == "leave-one-out"
+    assert "method" not in record.to_json()["maps"][1]
+    with pytest.raises(DataError, match=r"weights\[0\]\[0\] is -0.5: expected a finite number of 0 or more"):
+        AttentionMap("cross", "cross", "target", "source", [[-0.5, 1.25]])
+    with pytest.raises(DataError, match=r"is nan: expected a finite number$"):
+        AttentionMap("m", "cross", "target", "source", [[np.nan, 1.25]], method="m")
+
+
+def test_alternatives_belong_to_each_item():
+    pairs = [[("x", 0.75), ("y", 0.125)], []]
+    record = AttentionRecord({"target": ["x", "z"]}, alternatives={"target": pairs})
+    assert AttentionRecord.from_json(record.to_json()).alternatives == {"target": pairs}
+    assert "alternatives" not in AttentionRecord({"target": ["x"]}).to_json()
+    for wrong, message in (
+        ({"source": []}, "alternatives: source: no such items"),
+        ({"target": [[]]}, "alternatives: target: expected 2 lists of tokens"),
+        ({"target": [["x"], []]}, r"alternatives: target\[0\]: expected pairs of a token and its probability"),
+        ({"target": [[("x", 1.5)], []]}, r"target\[0\]: expected probabilities from 0 to 1"),
+        ({"target": [[(3, 0.5)], []]}, r"target\[0\]: expected text, found int"),
+    ):
+        with pytest.raises(DataError, match=message):
+            AttentionRecord({"target": ["x", "z"]}, alternatives=wrong)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([" gro", "ße", " Hund", "."], [(0, "große"), (2, "Hund"), (3, ".")]),
+        (["[CLS]", "play", "##ing", ".", "[SEP]"], [(0, "[CLS]"), (1, "playing"), (3, "."), (4, "[SEP]")]),
+        (["\u2581un", "real", "</s>"], [(0, "unreal"), (2, "</s>")]),
+        (["\u0120do", "n", "'", "t"], [(0, "don't")]),
+        (["lo@@", "wer", "x"], [(0, "lower"), (2, "x")]),
+        (["lo", "wer</w>", "x</w>"], [(0, "lower"), (2, "x")]),
+        ([" ", "M", "a", " ", "2"], [(0, "Ma"), (3, "2")]),
+        (["two", "words"], []),
+        ([" two", " words"], []),
+        ([], []),
+    ],
+)
+def test_words_are_read_from_the_signs_of_tokenizers(tokens, words):
+    assert Tokens(tokens).words == words

@@ -35,6 +35,12 @@ def view(
     image: Annotated[list[Path] | None, typer.Option(help="captioning: an image; may be repeated")] = None,
     target: Annotated[str | None, typer.Option(help="show the attention for this translation or caption, not the model's own")] = None,
     beam_size: Beam = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="add the scores of a method of explanation: rollout, value-norms, alti, leave-one-out ...; may be repeated; or all"
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help=".html page, .png .svg .pdf picture, .gif animation, .json records; default: the terminal"),
@@ -55,11 +61,11 @@ def view(
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:
-        refuse({"--beam-size": beam_size, "--history": history or None}, "not with --hf")
+        refuse({"--beam-size": beam_size, "--history": history or None, "--method": method}, "not with --hf")
         records = _pretrained(hf, text, image, target)
     else:
         paths = runs or []
-        asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size}
+        asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size, "--method": method}
         if history or paths[0].is_file():
             refuse(asked, "not with --history" if history else f"not with {paths[0]}, a file of records")
             records = _histories(paths) if history else share_images([record for path in paths for record in read_records(path)])
@@ -68,7 +74,7 @@ def view(
         else:
             seen = _inputs(text, image)
             with progress.stage("Recording attention", unit="examples"):
-                records = side_by_side(paths, seen, target=target, beam_size=beam_size)
+                records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or ())
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
     if example is not None:
         records = choose_example(records, example)

@@ -36,8 +36,9 @@ def view(
     generation become one map, a beam search shows the hypotheses that were returned.
 
     Args:
-        what: one record or several; a recording of `regard.watch`; weights (T, S) or (H, T, S), as lists, an array or a tensor; outputs of
-            a Hugging Face model that hold attention weights; or such a model.
+        what: one record or several; a recording of `regard.watch`; weights (T, S) or (H, T, S), as lists, an array or a tensor, or such
+            numbers by method of explanation, {"weights": ..., "alti": ...}; outputs of a Hugging Face model that hold attention weights; or
+            such a model.
         key_tokens: S tokens that are attended to, of a batch a list for each example; with a model its tokenizer or image processor.
         query_tokens: T tokens that attend; None: `key_tokens` (self-attention). With a model the text, a list of texts, or pairs.
         image: with a vision model or a recording of one: the image it is given, a file, a picture of Pillow, an array or a tensor.

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from regard import __version__
 from regard.serve.batching import Batcher, BatchKey
 from regard.serve.endpoints import Endpoint, ServedModel, has_attention
+from regard.serve.examples import starting_points
 from regard.serve.http_errors import ClientGone, HTTPError
 from regard.serve.json_schema import validate_schema
 from regard.serve.limits import Limits
@@ -40,6 +41,7 @@ class Service:
         limits: see `Limits`.
         hosts: names in the Host header that are answered; see `regard.serve.middleware.host_names`.
         log: where each request leaves a line.
+        examples: how many examples of the first run the page offers to start from.
 
     Attributes:
         app: the application.
@@ -47,7 +49,9 @@ class Service:
         connections: to be set by a server that knows how many are open.
     """
 
-    def __init__(self, models: Sequence[ServedModel[Any]], limits: Limits, *, hosts: frozenset[str], log: RequestLog) -> None:
+    def __init__(
+        self, models: Sequence[ServedModel[Any]], limits: Limits, *, hosts: frozenset[str], log: RequestLog, examples: int = 0
+    ) -> None:
         self.log = log
         self.limits = limits
         self.metrics = Metrics()
@@ -56,7 +60,9 @@ class Service:
         self._models = models
         self._held = BodyMemory(limits.max_body_memory)
         names, self._task = [model.name for model in models], served_task(models)
-        self._page = render_page([], live=True, models=names, task=self._task, largest=limits.max_image).encode("utf-8")
+        offered = starting_points(models[0].worker.run, examples)
+        page = render_page([], live=True, models=names, task=self._task, largest=limits.max_image, examples=offered)
+        self._page = page.encode("utf-8")
         work = endpoints(models, limits)
         self._paths = [job.path for job in work]
         self._description = json.dumps(describe_api(work)).encode("ascii")

@@ -51,16 +51,21 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0: all of this machine")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0: any free port")] = 8000,
     allowed_host: Annotated[list[str] | None, typer.Option(help="another host name of this server; may be repeated")] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=0, help="validation examples that the page offers to start from; default: 4, and 0 where others reach the server"),
+    ] = None,
     **limits: float,
 ) -> None:
     """Serve a page and a JSON API on this machine.
 
     SIGTERM or Ctrl-C stops the server with exit code 0.
     """
-    _serve([run] if other is None else [run, other], host, port, allowed_host or [], Limits(**limits))  # pyright: ignore[reportArgumentType]
+    runs = [run] if other is None else [run, other]
+    _serve(runs, (host, port), allowed_host or [], Limits(**limits), examples)  # pyright: ignore[reportArgumentType]
 
 
-def _serve(runs: Sequence[Path], host: str, port: int, allowed: Sequence[str], limits: Limits) -> None:
+def _serve(runs: Sequence[Path], address: tuple[str, int], allowed: Sequence[str], limits: Limits, examples: int | None) -> None:
     from regard.serve.glibc_memory import bound_free_memory
 
     bound_free_memory()  # before PyTorch starts its threads
@@ -73,12 +78,15 @@ def _serve(runs: Sequence[Path], host: str, port: int, allowed: Sequence[str], l
         if name not in ("starlette", "uvicorn", "h11", "anyio"):
             raise
         raise missing_extra(f"serving needs {name}, which is not installed", "serve") from error
+    from regard.serve.examples import COUNT, LOCAL
     from regard.serve.request_log import RequestLog
     from regard.serve.routes import open_models
 
-    with listen(host, port) as listening:  # first: a port that is taken is told at once
+    host = address[0]
+    offered = (COUNT if host in LOCAL else 0) if examples is None else examples
+    with listen(*address) as listening:  # first: a port that is taken is told at once
         models = open_models(runs)
-        service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr))
+        service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
 
         def ready() -> None:
             line = f"{' and '.join(model.name for model in models)}: {address_of(listening)}\n"

@@ -7,18 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from regard.config import with_options
+from regard.data.vocabulary import EOS
 from regard.errors import ConfigError, DataError
 from regard.tasks.captioning_prediction import Captioner
+from regard.tasks.classification_training import SentenceRun, open_sentence_run
+from regard.tasks.explained_examples import label_batches, language_batches, pair_batch, translation_batches
+from regard.tasks.explained_records import add_methods, check_methods
 from regard.tasks.hop_attention import line_records
 from regard.tasks.language_prediction import language_records
+from regard.tasks.language_training import LanguageRun, open_language_run
 from regard.tasks.run_folder import run_task
-from regard.tasks.translation_prediction import Translator
+from regard.tasks.translation_prediction import Translation, Translator
+from regard.tasks.translation_run import TranslationRun
 from regard.tasks.unknown_tokens import UnknownTokenWarning
-from regard.viewer import AttentionRecord, group_by_example, save_animation, save_page, save_picture, write_records
+from regard.viewer import AttentionRecord, Tokens, group_by_example, save_animation, save_page, save_picture, write_records
+
+LABEL = "label"
 
 
 def attention_records(
-    folder: str | Path, seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam_size: int | None = None
+    folder: str | Path,
+    seen: Sequence[str] | Sequence[Path],
+    *,
+    target: str | None = None,
+    beam_size: int | None = None,
+    methods: Sequence[str] = (),
 ) -> list[AttentionRecord]:
     """Record what a run of any task attended to.
 
@@ -27,13 +40,14 @@ def attention_records(
         seen: what its task reads: lines of text, or paths of images for a captioner.
         target: for translation and captioning, look at this output instead of the model's own.
         beam_size: for these, hypotheses of the search; None takes the run's setting.
+        methods: of explanation, whose scores are maps beside the attention: names of `regard.explanations.METHODS`, or "all".
 
     Returns:
         One record for each that has anything in it.
 
     Raises:
-        ConfigError: the model has no attention, text is given to a captioner or images to another run, or `target` or `beam_size` do not go
-            with the task or the number of lines.
+        ConfigError: the model has no attention, text is given to a captioner or images to another run, `target` or `beam_size` do not go
+            with the task or the number of lines, or a method is unknown or not defined for the model.
         DataError: there is nothing to look at, or an image cannot be read.
 
     Example:
@@ -42,32 +56,54 @@ def attention_records(
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
+    check_methods(methods)
     task = run_task(Path(folder))
     images = [each for each in seen if isinstance(each, Path)]
     if task == "captioning":
         if len(images) < len(seen) or not images:
             raise ConfigError(f"{folder}: a captioner looks at images (--image FILE), not at text")
-        return _captioned(folder, images, target, beam_size)
+        return _captioned(folder, images, target, beam_size, methods)
     if images:
         raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")
     lines = [str(each) for each in seen]
     if task == "translation":
-        return translation_records(folder, lines, target=target, beam_size=beam_size)
+        return translation_records(folder, lines, target=target, beam_size=beam_size, methods=methods)
     if (target, beam_size) != (None, None):
         raise ConfigError(f"--target, --beam-size: not for a run of the task {task}")
-    return (language_records if task == "lm" else line_records)(folder, lines)
+    if not methods:
+        return (language_records if task == "lm" else line_records)(folder, lines)
+    if task == "lm":
+        run = open_language_run(folder)
+        return [_explained_line(run, record, methods) for record in language_records(folder, lines)]
+    sentences = open_sentence_run(folder)
+    return [_explained_label(sentences, record, methods) for record in line_records(folder, lines)]
 
 
-def _captioned(folder: str | Path, images: Sequence[Path], target: str | None, beam_size: int | None) -> list[AttentionRecord]:
+def _explained_line(run: LanguageRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+    (found,) = language_batches(run, [record.items["text"].text])
+    return add_methods(record, found.batch, methods, query="text", keys=["read"], kind="self")
+
+
+def _explained_label(run: SentenceRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+    assert record.prediction is not None
+    names = [name for name in ("text", "premise", "hypothesis") if name in record.items]
+    (found,) = label_batches(run, [[record.items[name].text for name in names]])
+    record = replace(record, items={**record.items, LABEL: Tokens([record.prediction.label])})
+    return add_methods(record, found.batch, methods, query=LABEL, keys=names, kind="hops")
+
+
+def _captioned(
+    folder: str | Path, images: Sequence[Path], target: str | None, beam_size: int | None, methods: Sequence[str]
+) -> list[AttentionRecord]:
     captioner = Captioner.open(folder)
     if target is not None and len(images) != 1:
         raise ConfigError(f"--target: goes with one image, found {len(images)}")
     decoding = with_options(captioner.run.config.decoding, {"beam_size": beam_size})
-    return [captioner.record(image, text=target, decoding=decoding) for image in images]
+    return [captioner.record(image, text=target, decoding=decoding, methods=methods) for image in images]
 
 
 def translation_records(
-    folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam_size: int | None = None
+    folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam_size: int | None = None, methods: Sequence[str] = ()
 ) -> list[AttentionRecord]:
     """Translate lines with a run and record what it attended to.
 
@@ -76,6 +112,7 @@ def translation_records(
         lines: sentences.
         target: look at this translation of the only line instead of the model's own.
         beam_size: hypotheses of the search; None takes the run's setting.
+        methods: see `attention_records`.
 
     Returns:
         One record a line that has anything in it.
@@ -91,6 +128,9 @@ def translation_records(
         if len(lines) != 1:
             raise ConfigError(f"--target: goes with one sentence, found {len(lines)}")
         found = [translator.align_layers(lines[0], target)]
+        if found[0] is not None and methods:
+            (pair,) = translation_batches(translator.run, [(lines[0], target)])
+            found = [add_methods(found[0], pair.batch, methods, query="target", keys=["source"], kind="alignment")]
     else:
         decoding = with_options(translator.run.config.decoding, {"beam_size": beam_size})
         translations = translator.translate(lines, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
@@ -99,14 +139,32 @@ def translation_records(
             unknown.add(number, item.source)
         unknown.tell()
         found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
+        if methods:
+            found = [
+                record and _explained_translation(translator.run, record, item, methods)
+                for record, item in zip(found, translations, strict=True)
+            ]
     records = [record for record in found if record is not None]
     if not records:
         raise DataError("no attention to show: the input holds no text")
     return records
 
 
+def _explained_translation(
+    run: TranslationRun, record: AttentionRecord, translation: Translation, methods: Sequence[str]
+) -> AttentionRecord:
+    target = [token for token in translation.hypotheses[0].tokens if token != EOS]
+    batch = pair_batch(run, [list(translation.source.ids)], [target])
+    return add_methods(record, batch, methods, query="target", keys=["source"], kind="alignment")
+
+
 def side_by_side(
-    folders: Sequence[str | Path], seen: Sequence[str] | Sequence[Path], *, target: str | None = None, beam_size: int | None = None
+    folders: Sequence[str | Path],
+    seen: Sequence[str] | Sequence[Path],
+    *,
+    target: str | None = None,
+    beam_size: int | None = None,
+    methods: Sequence[str] = (),
 ) -> list[AttentionRecord]:
     """Record what several runs attended to: for each line or image one record of each run, named after its folder.
 
@@ -115,12 +173,13 @@ def side_by_side(
         seen: see `attention_records`, and so for the rest.
         target: instead of the models' own output.
         beam_size: hypotheses of the search.
+        methods: of explanation.
 
     Raises:
         ConfigError: see `attention_records`.
         DataError: see `attention_records`.
     """
-    found = [attention_records(folder, seen, target=target, beam_size=beam_size) for folder in folders]
+    found = [attention_records(folder, seen, target=target, beam_size=beam_size, methods=methods) for folder in folders]
     names = [Path(folder).name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

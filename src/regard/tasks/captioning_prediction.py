@@ -26,10 +26,12 @@ from regard.data.images import ImageSource
 from regard.data.vocabulary import EOS
 from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
+from regard.explanations import CaptionBatch
 from regard.models import LayerAttention
 from regard.models.captioning import ShowAttendTell
 from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_preprocessing, normalize_caption
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
+from regard.tasks.explained_records import add_methods, token_alternatives
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, predict
 from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, hypothesis_records, layer_areas
 from regard.tasks.run_folder import device_of
@@ -191,17 +193,21 @@ class Captioner(Predictor[CaptionRun]):
             captions.append(Caption(texts[0], texts, hypotheses, str(number)))
         return captions
 
-    def record(self, image: ImageSource, *, text: str | None = None, decoding: DecodingConfig | None = None) -> AttentionRecord:
+    def record(
+        self, image: ImageSource, *, text: str | None = None, decoding: DecodingConfig | None = None, methods: Sequence[str] = ()
+    ) -> AttentionRecord:
         """Return where the model looked, word by word, to be shown over the image.
 
         Args:
             image: an image file.
             text: look at this caption instead of the model's own.
             decoding: how to search; None takes the run's own settings.
+            methods: of explanation, whose scores are added; see `regard.tasks.explained_records.add_methods`.
 
         Returns:
             A record of the items "image" and "caption", whose first map holds the weights of each word (with boxes, where there are areas);
-            after it every other attention of the model, and the hypotheses of the search.
+            after it every other attention of the model, the scores of the methods, the alternatives of each word, and the hypotheses of the
+            search.
 
         Raises:
             DataError: the image cannot be read, or the caption has no words.
@@ -225,7 +231,14 @@ class Captioner(Predictor[CaptionRun]):
             if not ids:
                 raise DataError("no attention to show: the caption holds no words")
         cells = _drawn_over(self.run.model.grid, pixels)
-        return replace(self._record(cells, picture, ids, rows, found), title=str(image))
+        record = replace(self._record(cells, picture, ids, rows, found, alternatives=True), title=str(image))
+        if not methods:
+            return record
+        given = collate([()], [ids], (0,)).to(device_of(self.run.model))
+        batch = CaptionBatch(
+            self.run.model, picture.to(device_of(self.run.model)), given.target_input, given.target_output, given.target_lengths
+        )
+        return add_methods(record, batch, methods, query="caption", keys=["image"], kind="image")
 
     def align(self, picture: Tensor, ids: Sequence[int], *, pixels: np.ndarray | None = None) -> AttentionRecord:
         """Return where the model looks when it is made to produce a caption.
@@ -238,14 +251,17 @@ class Captioner(Predictor[CaptionRun]):
         cells = Grid(*self.run.model.grid) if pixels is None else _drawn_over(self.run.model.grid, pixels)
         return self._record(cells, picture, list(ids), len(ids) + 1, None)
 
-    def _record(self, image: Grid, picture: Tensor, ids: list[int], rows: int, found: Caption | None) -> AttentionRecord:
+    def _record(
+        self, image: Grid, picture: Tensor, ids: list[int], rows: int, found: Caption | None, *, alternatives: bool = False
+    ) -> AttentionRecord:
         model, pieces = self.run.model, self.run.vocabulary.pieces(ids)
         tokens = [*pieces, "</s>"][:rows]
         batch = collate([()], [ids[: rows - 1]], (0,))
         cells = torch.tensor([model.grid[0] * model.grid[1]])
         arguments = [part.to(device_of(model)) for part in (picture, cells, batch.target_input)]
         with torch.inference_mode():
-            shown = model.decode(*arguments).weights
+            output = model.decode(*arguments)
+            shown = output.weights
             layers = model.attention_maps(*arguments, areas=True)
         assert shown is not None
         searched = found.hypotheses[0].attention if found is not None else None
@@ -257,7 +273,10 @@ class Captioner(Predictor[CaptionRun]):
         hypotheses = [] if found is None else hypothesis_records(self.run.vocabulary, found.hypotheses, found.texts, key="image")
         scores = {"caption": found.hypotheses[0].log_probs[:rows]} if found is not None else {}
         meta = {"left out": f"{left_out} of {len(layers)} maps, too large for one page"} if left_out else {}
-        return AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, model=self.run.folder.name, meta=meta)
+        record = AttentionRecord(items, maps, scores=scores, hypotheses=hypotheses, model=self.run.folder.name, meta=meta)
+        if not alternatives:
+            return record
+        return replace(record, alternatives={"caption": token_alternatives(model, output.readout[0, :rows], self.run.vocabulary)})
 
     def _maps(self, weights: Tensor, layers: Sequence[LayerAttention]) -> tuple[list[AttentionMap], int]:
         total, left_out = 0, 0

@@ -65,6 +65,12 @@ class ExplainedExample(NamedTuple):
         return {"inputs": self.inputs, "outputs": self.outputs, "scores": {name: found.tolist() for name, found in self.scores.items()}}
 
 
+def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> TranslationBatch:
+    """Return sentence pairs as the methods take them, from their tokens without EOS."""
+    given = collate(sources, targets, range(len(sources))).to(device_of(run.model))
+    return TranslationBatch(run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths)
+
+
 def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
     """Return sentence pairs in batches, in order; both sides are cut to `data.max_length` tokens.
 
@@ -81,11 +87,7 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
         for number, (_, source, target) in enumerate(encoded, start=start + 1):
             if not source.ids or not target.ids:
                 raise DataError(f"pair {number}: a side of it is empty; there is nothing to explain")
-        sources, targets = [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded]
-        given = collate(sources, targets, range(len(some))).to(device_of(run.model))
-        batch = TranslationBatch(
-            run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths
-        )
+        batch = pair_batch(run, [source.ids for _, source, _ in encoded], [target.ids for *_, target in encoded])
         inputs = [source.pieces for _, source, _ in encoded]
         found.append(ExplainedBatch(batch, inputs, [[*target.pieces, "</s>"] for *_, target in encoded], encoded))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from regard.data.vocabulary import BOS, EOS, PAD, UNK
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
+from regard.tasks.explained_records import token_alternatives
 from regard.tasks.language_training import CHUNK, LanguageRun, open_language_run
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
@@ -213,10 +215,10 @@ class LanguageModel(Predictor[LanguageRun]):
         """
         if not self.run.model.attends:
             return None
-        return self.record_tokens(self.run.vocabulary.encode_ids([line])[0], line)
+        return self.record_tokens(self.run.vocabulary.encode_ids([line])[0], line, alternatives=True)
 
-    def record_tokens(self, ids: list[int], line: str) -> AttentionRecord:
-        """Return the record of a line from its tokens, without EOS; the model attends."""
+    def record_tokens(self, ids: list[int], line: str, *, alternatives: bool = False) -> AttentionRecord:
+        """Return the record of a line from its tokens, without EOS, and the alternatives of each if asked for; the model attends."""
         goals = [*ids, EOS][:MAX_RECORD_TOKENS]
         pieces = self.run.vocabulary.pieces(ids[:MAX_RECORD_TOKENS])
         batch = pad_rows([torch.tensor(goals).numpy()], [EOS]).to(device_of(self.run.model))
@@ -229,7 +231,10 @@ class LanguageModel(Predictor[LanguageRun]):
         window = AttentionMap("window", "self", "text", "read", weights)
         left = len(ids) + 1 - len(goals)
         meta = {"left out": f"the last {left} tokens, too many for one page"} if left else {}
-        return AttentionRecord(items, [window], scores={"text": log_probs.tolist()}, model=self.run.folder.name, meta=meta)
+        record = AttentionRecord(items, [window], scores={"text": log_probs.tolist()}, model=self.run.folder.name, meta=meta)
+        if not alternatives:
+            return record
+        return replace(record, alternatives={"text": token_alternatives(self.run.model, found.readout[0], self.run.vocabulary)})
 
     @torch.inference_mode()
     def _log_probs(self, rows: list[list[int]]) -> list[list[float]]:

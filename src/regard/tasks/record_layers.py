@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from regard import ops
 from regard.data.batching import collate
 from regard.data.vocabulary import EOS, Vocabulary
 from regard.decoding import Hypothesis
 from regard.models import LayerAttention
+from regard.tasks.explained_records import token_alternatives
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
 from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Tokens
@@ -64,6 +67,15 @@ def add_layers(
         items[WRITTEN] = Tokens(written)
     meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
     return replace(record, items=items, maps=[*record.maps, *maps], meta=meta)
+
+
+def add_alternatives(run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int]) -> AttentionRecord:
+    """Add the most probable tokens in place of each target token; see `add_layers` for the arguments."""
+    rows = len(record.items["target"])
+    batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
+    with torch.inference_mode():
+        readout = run.model.decode(batch.source, batch.source_lengths, batch.target_input, need_weights=False).readout[0, :rows]
+    return replace(record, alternatives={"target": token_alternatives(run.model, readout, run.vocabularies.target)})
 
 
 def hypothesis_records(

@@ -21,7 +21,7 @@ from regard.decoding import Hypothesis, SamplingOptions
 from regard.errors import ConfigError
 from regard.tasks.chunking import in_chunks
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
-from regard.tasks.record_layers import add_layers, hypothesis_records
+from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.tasks.word_links import find_links
@@ -180,17 +180,20 @@ class Translator(Predictor[TranslationRun]):
         return _record(source.pieces, forced.pieces, weights[0], source_text=line, target_text=target)
 
     def align_layers(self, line: str, target: str, *, max_weights: int | None = None) -> AttentionRecord | None:
-        """Return the record of `align` with the attention of every layer and head, up to so many weights."""
+        """Return the record of `align` with the attention of every layer and head, up to so many weights; without such a bound with the
+        alternatives of each token."""
         record = self.align(line, target)
         if record is None:
             return None
         source, forced = self._encode_pair(line, target)
+        if max_weights is None:
+            record = add_alternatives(self.run, record, source.ids, forced.ids)
         return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
         """Return what was attended to for one hypothesis, to look at; None without attention or hypotheses.
 
-        The alignment comes first, then every layer and head with its areas, and all hypotheses of the search.
+        The alignment comes first, then every layer and head with its areas; then the alternatives of each token and all hypotheses.
         """
         if rank >= len(translation.hypotheses) or translation.hypotheses[rank].attention is None:
             return None
@@ -207,6 +210,8 @@ class Translator(Predictor[TranslationRun]):
             scores=hypothesis.log_probs[: len(pieces) + 1],
         )
         found = add_layers(self.run, found, translation.source.ids, ids)
+        if found.items["target"].tokens:
+            found = add_alternatives(self.run, found, translation.source.ids, ids)
         vocabulary, columns = self.run.vocabularies.target, len(found.items["source"])
         return replace(found, hypotheses=hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns))
 

@@ -5,7 +5,7 @@ from regard.viewer.items import Grid, Tokens
 from regard.viewer.maps import AreaMap, AttentionMap
 from regard.viewer.notebook import Page, view
 from regard.viewer.outputs import HypothesisRecord, PredictionRecord, TrainingPoint
-from regard.viewer.page import page_records, render_page, save_page
+from regard.viewer.page import StartingPoint, page_records, render_page, save_page
 from regard.viewer.picture import save_picture
 from regard.viewer.record import AttentionRecord, read_records, write_records
 from regard.viewer.terminal import render_alignment
@@ -18,6 +18,7 @@ __all__ = [
     "HypothesisRecord",
     "Page",
     "PredictionRecord",
+    "StartingPoint",
     "Tokens",
     "TrainingPoint",
     "group_by_example",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ GRID = ("rows", "columns", "image", "size")
 MAX_CELLS = 1_000_000
 """Of a grid: each has a label, and a page draws them all."""
 # Kinds of pictures a page may show: those a browser draws without running anything in them.
+# What stands at the front of a token that begins a word, and tokens that are parts of no word.
+SPACES = (" ", "\u2581", "\u0120", "\u010a")
+SPECIAL = re.compile(r"<[^<>\s]*>|\[[A-Z]+\]")
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+={0,2}")
 
 
@@ -49,6 +53,26 @@ class Tokens:
     def labels(self) -> list[str]:
         """The tokens as they can be shown, white space visible."""
         return [visible(token) for token in self.tokens]
+
+    @property
+    def words(self) -> list[tuple[int, str]]:
+        """The words that the tokens are parts of, (first token, label); nothing where every token is a word of its own.
+
+        Read from the signs that tokenizers leave: a space, "\u2581" or "\u0120" before a word, "##" before what goes on, "@@" or no "</w>"
+        behind what does not end. Special tokens and punctuation are words of their own.
+        """
+        joined = _joined(self.tokens)
+        if joined is None:
+            return []
+        apart = [_apart(token) for token in self.tokens]
+        pairs = zip(self.tokens, self.tokens[1:], apart, apart[1:], strict=False)
+        within = [joined(before, token) and not (alone or own) for before, token, alone, own in pairs]
+        starts = [0, *(place for place, goes_on in enumerate(within, start=1) if not goes_on)]
+        if len(starts) == len(self.tokens):
+            return []
+        ends = [*starts[1:], len(self.tokens)]
+        labels = ["".join(map(_bare, self.tokens[start:end])) for start, end in zip(starts, ends, strict=True)]
+        return [(start, visible(label or self.tokens[start])) for start, label in zip(starts, labels, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -107,6 +131,30 @@ class Grid:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {"rows": self.rows, "columns": self.columns, "image": self.image, "size": self.size and list(self.size)}
+
+
+def _joined(tokens: Sequence[str]) -> Callable[[str, str], bool] | None:
+    """Return how these tokens say that one goes on with the word of the one before it (before, token); None where none ever does."""
+    if any(token.startswith("##") for token in tokens):
+        return lambda before, token: token.startswith("##")
+    if any(token.endswith("@@") for token in tokens):
+        return lambda before, token: before.endswith("@@")
+    if any(token.endswith("</w>") for token in tokens):
+        return lambda before, token: not before.endswith("</w>")
+    if any(token.startswith(SPACES) for token in tokens):
+        return lambda before, token: not token.startswith(SPACES)
+    return None
+
+
+def _apart(token: str) -> bool:
+    """Say whether a token is a word of its own: a special one, or punctuation but for what stands within words."""
+    bare = _bare(token)
+    signs = bool(bare) and all(unicodedata.category(sign) in ("Po", "Ps", "Pe", "Pi", "Pf") and sign not in "'\u2019" for sign in bare)
+    return signs or SPECIAL.fullmatch(token) is not None
+
+
+def _bare(token: str) -> str:
+    return token.removeprefix("##").removesuffix("@@").removesuffix("</w>").lstrip("".join(SPACES))
 
 
 def read_items(values: Any) -> Tokens | Grid:

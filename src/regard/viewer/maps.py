@@ -14,7 +14,7 @@ from regard.viewer.record_checks import check_count, check_extents, check_fields
 
 # In this order a record's maps are looked at: alignments before all else.
 KINDS = ("alignment", "cross", "image", "co-attention", "hops", "self")
-FIELDS = ("name", "kind", "query", "key", "weights", "layer", "heads", "areas")
+FIELDS = ("name", "kind", "query", "key", "weights", "layer", "heads", "areas", "method")
 AREA_FIELDS = ("extents", "weights")
 
 
@@ -85,6 +85,8 @@ class AttentionMap:
         layer: which layer it is of, from 0; None where there are none.
         heads: H names of heads; without, they are numbered.
         areas: the areas that were attended to, or None.
+        method: the method of explanation that found the weights ("leave-one-out"); empty for the attention weights of the model. Its scores
+            may be below 0: against the output.
 
     Raises:
         DataError: names the field, what was found and what was expected.
@@ -102,9 +104,10 @@ class AttentionMap:
     layer: int | None = None
     heads: Sequence[str] = ()
     areas: AreaMap | None = None
+    method: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("name", "kind", "query", "key"):
+        for name in ("name", "kind", "query", "key", "method"):
             check_text(name, getattr(self, name))
         if not self.name:
             raise DataError("name: expected text, found none")
@@ -118,7 +121,9 @@ class AttentionMap:
         if self.areas is not None and not isinstance(self.areas, AreaMap):
             raise DataError(f"areas: expected areas (an object), found {type(self.areas).__name__}")
         if self.weights is not None:
-            object.__setattr__(self, "weights", _by_head("weights", self.weights, "expected numbers (heads x queries x keys)"))
+            object.__setattr__(
+                self, "weights", _by_head("weights", self.weights, "expected numbers (heads x queries x keys)", signed=bool(self.method))
+            )
         elif self.areas is None:
             raise DataError("weights: missing")
 
@@ -157,7 +162,7 @@ class AttentionMap:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {name: getattr(self, name) for name in FIELDS}
+        values = {name: getattr(self, name) for name in FIELDS if name != "method" or self.method}
         return {**values, "weights": pack(self.weights), "areas": self.areas and self.areas.to_json()}
 
 
@@ -177,10 +182,10 @@ def read_map(values: Any) -> AttentionMap:
     return AttentionMap(**check_fields("a map", values, FIELDS, FIELDS[:4]))
 
 
-def _by_head(name: str, values: Any, expected: str) -> np.ndarray:
+def _by_head(name: str, values: Any, expected: str, *, signed: bool = False) -> np.ndarray:
     """Return (H, T, S) weights of (H, T, S) or (T, S) ones; what holds no number keeps its shape."""
     depth = _depth(values)
-    weights = check_weights(name, values, 3 if depth == 3 else 2, expected)
+    weights = check_weights(name, values, 3 if depth == 3 else 2, expected, signed=signed)
     return weights[None] if weights.ndim == 2 else weights
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,7 +71,8 @@ def view(
     """Make the page of some records, of what `regard.watch` recorded, or of one matrix of weights with its tokens.
 
     Args:
-        records: one record or several; what `regard.watch` recorded; or weights (T, S) or (H, T, S), as lists, an array or a tensor.
+        records: one record or several; what `regard.watch` recorded; weights (T, S) or (H, T, S), as lists, an array or a tensor; or such
+            numbers by the method that found them, {"weights": ..., "leave-one-out": ...}, where all but "weights" may be below 0.
         key_tokens: with a recording or weights: S tokens that are attended to; for a batch that was recorded, a list for each example.
         query_tokens: likewise: T tokens that attend; None takes `key_tokens` (self-attention).
         image: with a recording of a vision model, in place of tokens: the image it was given, or a list of them.
@@ -109,6 +110,9 @@ def view(
 
 
 def _one(weights: Any, key_tokens: Sequence[str], query_tokens: Sequence[str] | None, title: str) -> AttentionRecord:
-    if query_tokens is not None:
-        return AttentionRecord.alignment(key_tokens, query_tokens, weights, title=title)
-    return AttentionRecord({"tokens": key_tokens}, [AttentionMap("self", "self", "tokens", "tokens", weights)], title=title)
+    items = {"tokens": key_tokens} if query_tokens is None else {"source": key_tokens, "target": query_tokens}
+    kind, query, key = ("self", "tokens", "tokens") if query_tokens is None else ("alignment", "target", "source")
+    found = weights if isinstance(weights, Mapping) else {kind: weights}
+    own = ("", kind, "weights")
+    maps = [AttentionMap(name, kind, query, key, values, method="" if name in own else name) for name, values in found.items()]
+    return AttentionRecord(items, maps, title=title)

@@ -8,14 +8,16 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.viewer.atomic_write import write_atomically
+from regard.viewer.items import Tokens
 from regard.viewer.maps import AttentionMap
 from regard.viewer.outputs import HypothesisRecord
 from regard.viewer.record import AttentionRecord
+from regard.viewer.text import visible
 
 DATA_MARK = "@@REGARD_DATA@@"
 POLICY_MARK = "@@REGARD_POLICY@@"
@@ -23,20 +25,41 @@ STYLE_MARK = "@@REGARD_STYLE@@"
 SCRIPT_MARK = "@@REGARD_SCRIPT@@"
 # In the order they are joined: all share one scope, and the last one starts the page.
 SCRIPTS = (
-    *("base", "colors", "data", "state", "history", "grid", "canvas", "focus", "shelf"),
+    *("base", "colors", "data", "words", "state", "history", "grid", "canvas", "focus", "shelf"),
     *("matrix", "flow", "heads", "areas", "image", "text", "both", "beam", "compare", "table"),
-    *("export", "live", "main"),
+    *("export", "link", "leave", "live", "main"),
 )
 # Characters that could end the data block or start markup, and the line ends of older JavaScript.
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 DECIMALS = 6
-# Up to so many numbers a map they are written as decimals; then as float16 (3 digits), and beyond the second bound in 255 steps.
+# Up to so many numbers a map they are written as decimals; then as float16 (3 digits); where a page has more of these than the second
+# bound, in 255 steps, so that the layers and heads of a base-sized model stay below 10 MB.
 PLAIN, HALF = 4_000, 4_194_304
 LARGEST_HALF = 1024.0
 
 
+class StartingPoint(NamedTuple):
+    """An example that a live page offers while it is empty.
+
+    Attributes:
+        texts: what would be typed: one text, or for entailment a premise and a hypothesis.
+        image: for captioning, in place of texts, a `data:` address; see `Grid.image`.
+        name: of the image.
+    """
+
+    texts: tuple[str, ...] = ()
+    image: str = ""
+    name: str = ""
+
+
 def render_page(
-    records: Sequence[AttentionRecord], *, live: bool = False, models: Sequence[str] = (), task: str = "translation", largest: int = 0
+    records: Sequence[AttentionRecord],
+    *,
+    live: bool = False,
+    models: Sequence[str] = (),
+    task: str = "translation",
+    largest: int = 0,
+    examples: Sequence[StartingPoint] = (),
 ) -> str:
     """Return one HTML page that shows the records, without any other file and without a network.
 
@@ -44,14 +67,15 @@ def render_page(
     escaped JSON and are only ever set as text.
 
     Args:
-        records: what to show; none gives a page that says so. Maps of up to 4,000 weights keep 6 decimals, larger ones 3 digits,
-            those of more than 4,194,304 weights 255 steps up to their largest; the page says which.
+        records: what to show; none gives a page that says so. Maps of up to 4,000 weights keep 6 decimals, larger ones 3 digits; on a page
+            whose larger maps have more than 4,194,304 weights together, 255 steps up to their largest, finer near 0. The page says which.
         live: show a box for text, which is sent as `{"text": ..., "model": 0}` to the address `attention` beside the page; the answer
             is `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
         task: of a live page's models. "entailment" takes two texts, sent as `{"pair": {"premise": ..., "hypothesis": ...}, ...}`, and
             "captioning" an image, dropped or chosen, sent as `{"image": "<base64>", ...}`.
         largest: bytes of an image that is sent; 0 is any number.
         models: names of the models that a live page can ask; `model` is the place in this list.
+        examples: what a live page offers to start from.
 
     Returns:
         The page as HTML text, to be stored as UTF-8.
@@ -67,6 +91,7 @@ def render_page(
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
     values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
+    values["examples"] = [each._asdict() for each in examples]
     data = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character, escape in UNSAFE.items():
         data = data.replace(character, escape)
@@ -93,7 +118,14 @@ def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
         >>> page_records([AttentionRecord.alignment(["a"], ["b"], [[0.5]])])[0]["maps"][0]["weights"]
         {'numbers': [0.5]}
     """
-    return [_page_record(record) for record in records]
+    numbers = [each for record in records for each in _numbers(record)]
+    coarse = sum(each.size for each in numbers if each.size > PLAIN) > HALF
+    return [_page_record(record, coarse) for record in records]
+
+
+def _numbers(record: AttentionRecord) -> list[np.ndarray]:
+    found = [each.weights for each in record.maps] + [each.areas.weights for each in record.maps if each.areas is not None]
+    return found + [each.weights for each in record.hypotheses if each.weights is not None]
 
 
 def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
@@ -114,48 +146,66 @@ def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
     write_atomically(path, render_page(records).encode("utf-8"))
 
 
-def _page_record(record: AttentionRecord) -> dict[str, Any]:
+def _page_record(record: AttentionRecord, coarse: bool) -> dict[str, Any]:
     prediction = record.prediction
     return {
         "title": record.title,
         "model": record.model,
         "meta": record.meta,
         "point": record.point and record.point.to_json(),
-        "items": {name: {**items.to_json(), "labels": record.labels(name)} for name, items in record.items.items()},
-        "maps": [_page_map(found) for found in record.maps],
+        "items": {name: _page_items(record, name) for name in record.items},
+        "maps": [_page_map(found, coarse) for found in record.maps],
         "main": record.maps.index(record.main) if record.main else 0,
         "scores": record.scores,
-        "hypotheses": [_page_hypothesis(found) for found in record.hypotheses],
+        "alternatives": {
+            name: [[(visible(token), round(value, DECIMALS)) for token, value in pairs] for pairs in given]
+            for name, given in record.alternatives.items()
+        },
+        "hypotheses": [_page_hypothesis(found, coarse) for found in record.hypotheses],
         # Pairs: an object would not keep the order of labels that look like numbers.
         "prediction": prediction and {"label": prediction.label, "probabilities": list(prediction.probabilities.items())},
     }
 
 
-def _page_map(found: AttentionMap) -> dict[str, Any]:
-    values: dict[str, Any] = {name: getattr(found, name) for name in ("name", "kind", "query", "key", "layer", "heads")}
-    values |= {"shape": list(found.weights.shape), "weights": _packed(found.weights), "areas": None}
+def _page_items(record: AttentionRecord, name: str) -> dict[str, Any]:
+    items = record.items[name]
+    words = items.words if isinstance(items, Tokens) else []
+    return {**items.to_json(), "labels": record.labels(name), **({"words": words} if words else {})}
+
+
+def _page_map(found: AttentionMap, coarse: bool) -> dict[str, Any]:
+    values: dict[str, Any] = {name: getattr(found, name) for name in ("name", "kind", "query", "key", "layer", "heads", "method")}
+    signed = bool((found.weights < 0).any())
+    # Steps have no sign; the scores of a method are few beside the heads of all layers.
+    values |= {
+        "shape": list(found.weights.shape),
+        "weights": _packed(found.weights, coarse and not signed),
+        "signed": signed,
+        "areas": None,
+    }
     if found.areas is not None:
-        values["areas"] = {"extents": found.areas.extents.tolist(), "weights": _packed(found.areas.weights)}
+        values["areas"] = {"extents": found.areas.extents.tolist(), "weights": _packed(found.areas.weights, coarse)}
     return values
 
 
-def _page_hypothesis(found: HypothesisRecord) -> dict[str, Any]:
+def _page_hypothesis(found: HypothesisRecord, coarse: bool) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(found, name) for name in ("labels", "score", "text", "key")}
-    weights = None if found.weights is None else _packed(found.weights)
+    weights = None if found.weights is None else _packed(found.weights, coarse)
     return {**values, "logProbs": found.log_probs, "weights": weights}
 
 
-def _packed(array: np.ndarray) -> dict[str, Any]:
+def _packed(array: np.ndarray, coarse: bool) -> dict[str, Any]:
     flat = array.ravel()
     if flat.size <= PLAIN:
         return {"numbers": [round(float(value), DECIMALS) for value in flat]}
-    top = float(flat.max())
-    if flat.size <= HALF:
+    top = float(np.abs(flat).max())
+    if not coarse:
         scale = top if top > LARGEST_HALF else 1.0
         data = (flat / scale).astype("<f2")
         return {"float16": base64.b64encode(data.tobytes()).decode("ascii"), "scale": scale}
-    scale = (top or 1.0) / 255
-    return {"uint8": base64.b64encode(np.rint(flat / scale).astype(np.uint8).tobytes()).decode("ascii"), "scale": scale}
+    # Squares of even steps: most weights are small, and are told apart.
+    steps = np.rint(255 * np.sqrt(flat / (top or 1.0))).astype(np.uint8)
+    return {"uint8": base64.b64encode(steps.tobytes()).decode("ascii"), "scale": top or 1.0}
 
 
 def _policy(style: str, script: str, live: bool) -> str:

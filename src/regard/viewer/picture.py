@@ -118,7 +118,7 @@ def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tu
     # The matrix fills the figure; what stands around it lies outside, and the file is cut to all of it when saved.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
-    limit = limit or float(matrix.weights.max()) or 1.0
+    limit = limit or max(float(matrix.weights.max()), 0.0) or 1.0
     large = rows * columns > VECTOR_CELLS
     mesh = axes.pcolormesh(matrix.weights, cmap=colors_of(), vmin=0.0, vmax=limit, rasterized=large)
     if longest <= 60:  # white lines between cells, until they would be most of what one sees

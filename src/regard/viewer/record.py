@@ -19,12 +19,12 @@ from regard.viewer.atomic_write import write_atomically
 from regard.viewer.items import Tokens, read_items
 from regard.viewer.maps import KINDS, AttentionMap, read_map
 from regard.viewer.outputs import HypothesisRecord, PredictionRecord, TrainingPoint, read_hypothesis, read_point, read_prediction
-from regard.viewer.record_checks import check_fields, check_mapping, check_numbers, check_text
+from regard.viewer.record_checks import check_alternatives, check_fields, check_mapping, check_numbers, check_text
 from regard.viewer.text import plain_text, visible
 
 FORMAT = "regard.record"
 VERSION = 2
-FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta", "point")
+FIELDS = ("items", "maps", "scores", "hypotheses", "prediction", "model", "title", "meta", "point", "alternatives")
 Part = TypeVar("Part")
 
 
@@ -58,6 +58,7 @@ class AttentionRecord:
         title: a name for the example.
         meta: facts to show beside it, text to text.
         point: where the training of the model stood, or None. Records of one model and title with different points belong together.
+        alternatives: for some item lists the most probable tokens in place of each item, (text, probability), the most probable first.
 
     Raises:
         DataError: something that does not fit; names the field, what was found and what was expected.
@@ -78,6 +79,7 @@ class AttentionRecord:
     title: str = ""
     meta: Mapping[str, str] = field(default_factory=dict)
     point: TrainingPoint | None = None
+    alternatives: Mapping[str, Sequence[Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -97,16 +99,25 @@ class AttentionRecord:
         if self.point is not None:
             set_(self, "point", _within("point", read_point, self.point))
         set_(self, "meta", check_mapping("meta", self.meta))
-        if not isinstance(self.scores, Mapping):
-            raise DataError(f"scores: expected an object of items to numbers, found {type(self.scores).__name__}")
-        for name in self.scores:
-            if name not in self.items:
-                raise DataError(f"scores: {shortened(name, 40)}: no such items; known ones: {listed(self.items) or 'none'}")
+        self._check_items("scores", self.scores, "numbers")
+        self._check_items("alternatives", self.alternatives, "lists of tokens")
         scores = {
             name: check_numbers(f"scores: {shortened(name, 40)}", given, len(self.items[name]), "item")
             for name, given in self.scores.items()
         }
         set_(self, "scores", scores)
+        found = {
+            name: check_alternatives(f"alternatives: {shortened(name, 40)}", given, len(self.items[name]))
+            for name, given in self.alternatives.items()
+        }
+        set_(self, "alternatives", found)
+
+    def _check_items(self, name: str, values: Any, what: str) -> None:
+        if not isinstance(values, Mapping):
+            raise DataError(f"{name}: expected an object of items to {what}, found {type(values).__name__}")
+        for items in values:
+            if items not in self.items:
+                raise DataError(f"{name}: {shortened(items, 40)}: no such items; known ones: {listed(self.items) or 'none'}")
 
     @classmethod
     def alignment(
@@ -143,8 +154,8 @@ class AttentionRecord:
 
     @property
     def main(self) -> AttentionMap | None:
-        """The map that is looked at first: an alignment, else a cross attention, else another one; None without any."""
-        return min(self.maps, key=lambda found: KINDS.index(found.kind), default=None)
+        """The map that is looked at first: attention before explanations, an alignment before all else; None without any."""
+        return min(self.maps, key=lambda found: (bool(found.method), KINDS.index(found.kind)), default=None)
 
     def matrix(self, name: str | None = None, head: int | None = None) -> Matrix:
         """Return one matrix of weights.
@@ -218,7 +229,9 @@ class AttentionRecord:
             >>> AttentionRecord.alignment(["a"], ["b"], [[1.0]]).to_json()["version"]
             2
         """
-        point = {} if self.point is None else {"point": self.point.to_json()}
+        more: dict[str, Any] = {} if self.point is None else {"point": self.point.to_json()}
+        if self.alternatives:
+            more["alternatives"] = {name: [[list(pair) for pair in pairs] for pairs in given] for name, given in self.alternatives.items()}
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -230,7 +243,7 @@ class AttentionRecord:
             "hypotheses": [found.to_json() for found in self.hypotheses],
             "prediction": self.prediction and self.prediction.to_json(),
             "meta": dict(self.meta),
-            **point,
+            **more,
         }
 
     @classmethod

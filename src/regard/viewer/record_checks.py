@@ -66,6 +66,25 @@ def check_numbers(name: str, values: Any, count: int, what: str) -> list[float]:
     return array.tolist()
 
 
+def check_alternatives(name: str, values: Any, count: int) -> list[list[tuple[str, float]]]:
+    """Return for each of `count` items a list of (text, probability)."""
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
+        raise DataError(f"{name}: expected {count} lists of tokens with their probabilities (one for each item)")
+    found = []
+    for place, pairs in enumerate(values):
+        if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not all(_is_pair(pair) for pair in pairs):
+            raise DataError(f"{name}[{place}]: expected pairs of a token and its probability")
+        own = [(check_text(f"{name}[{place}]", token), check_number(f"{name}[{place}]", value)) for token, value in pairs]
+        if any(not 0 <= value <= 1.000001 for _, value in own):
+            raise DataError(f"{name}[{place}]: expected probabilities from 0 to 1")
+        found.append(own)
+    return found
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+
+
 def check_mapping(name: str, value: Any) -> dict[str, str]:
     """Return a mapping of text to text as a dict of its own."""
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
@@ -103,14 +122,15 @@ def check_extents(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def check_weights(name: str, values: Any, dims: int, expected: str) -> np.ndarray:
+def check_weights(name: str, values: Any, dims: int, expected: str, *, signed: bool = False) -> np.ndarray:
     """Return weights of `dims` axes as a read-only float32 array: lists, an array, a tensor, or JSON's packed form.
 
     Args:
         name: of the field.
-        values: numbers, finite and not negative.
+        values: numbers, finite and, unless `signed`, not negative.
         dims: axes.
         expected: what was expected, for messages ("expected 2 x 3 numbers (target x source)").
+        signed: whether numbers below 0 are weights, too.
     """
     if isinstance(values, Mapping):
         array = _unpacked(name, values)
@@ -127,11 +147,11 @@ def check_weights(name: str, values: Any, dims: int, expected: str) -> np.ndarra
         raise DataError(f"{name}: {expected}, found shape {_shape(array)}")
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
         array = np.array(array, dtype=np.float32)
-    wrong = ~np.isfinite(array) | (array < 0)
+    wrong = ~np.isfinite(array) | (array < 0 if not signed else False)
     if wrong.any():
         place = np.argwhere(wrong)[0]
         where = "".join(f"[{index}]" for index in place)
-        raise DataError(f"{name}{where} is {array[tuple(place)]}: expected a finite number of 0 or more")
+        raise DataError(f"{name}{where} is {array[tuple(place)]}: expected a finite number{'' if signed else ' of 0 or more'}")
     array.flags.writeable = False
     return array
 

@@ -61,7 +61,7 @@ def render_alignment(
     room = width - label - 1
     cells = _cell_widths(source, room)
     shown = source[: len(cells)]
-    top = float(matrix.weights.max()) or 1.0
+    top = max(float(matrix.weights.max()), 0.0) or 1.0
     lines = [*title, *_header(shown, cells, label)]
     for row, name in enumerate(target):
         lines.append(_row(matrix, row, (name, label), cells, top=top, width=width, color=color))
@@ -110,7 +110,7 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
 
 
 def _shade(weight: float, top: float, color: bool) -> str:
-    step = sum(weight >= part * top for part in STEPS) - 1
+    step = max(sum(weight >= part * top for part in STEPS) - 1, 0)  # a score below 0 has the lightest shade
     block = SHADES[step] * 2 if step else f"{SHADES[0]} "
     return f"\x1b[38;5;{COLORS[step]}m{block}\x1b[0m" if color else block
 

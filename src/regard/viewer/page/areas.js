@@ -14,7 +14,7 @@ VIEWS.push({
   draw() {
     const matrix = current();
     const weights = rowOf(matrix, state.row);
-    const limit = largest(weights) || 1;
+    const limit = limitOf(matrix, state.row);
     const words = el("div", { class: "words", dir: directionOf(matrix.r, matrix.map.key) });
     matrix.key.forEach((token, i) => {
       const node = label(token, "span");
@@ -34,17 +34,17 @@ VIEWS.push({
 
 // The strongest areas of the row at hand, and a word on what is left out.
 function shownAreas(matrix, row = state.row) {
-  const { extents, weights } = areasOf(matrix);
+  const areas = areasOf(matrix);
+  const { extents, weights } = areas;
   const own = weights.subarray(row * extents.length, (row + 1) * extents.length);
   const order = strongest(own, state.areas).filter((i) => own[i] >= LEAST_AREA);
-  return { own, extents, order, said: `${order.length} of ${extents.length} areas: the strongest, from a weight of ${LEAST_AREA}` };
+  return { own, extents, order, limit: areaLimit(areas, row), said: `${order.length} of ${extents.length} areas: the strongest, from a weight of ${LEAST_AREA}` };
 }
 
 function drawBrackets() {
   const matrix = current();
   const box = $("brackets");
-  const { own, extents, order } = shownAreas(matrix);
-  const limit = own[order[0]] || 1;
+  const { own, extents, order, limit } = shownAreas(matrix);
   const words = [...box.querySelectorAll(".words > .word")];
   const frame = box.getBoundingClientRect();
   const lanes = [];

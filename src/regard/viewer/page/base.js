@@ -27,7 +27,8 @@ const letters = (text) => (segmenter ? [...segmenter.segment(text)].length : [..
 const rightToLeft = (text) => /[\p{Script=Hebrew}\p{Script=Arabic}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u.test(/\p{L}/u.exec(text) || "");
 
 const exact = (weight) => String(Number(weight.toFixed(6)));
-const short = (weight) => (weight === 0 ? "" : weight < 0.005 ? "·" : weight.toFixed(2).replace(/^0/, ""));
+const told = (weight) => exact(weight).replace("-", "−");
+const short = (weight) => (weight === 0 ? "" : Math.abs(weight) < 0.005 ? "·" : weight.toFixed(2).replace(/^(-?)0/, "$1").replace("-", "−"));
 const signed = (value) => `${value < 0 ? "−" : "+"}${exact(Math.abs(value))}`;
 const within = (value, low, high) => Math.min(Math.max(value, low), high);
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -39,15 +40,35 @@ function strongest(values, most) {
   return order.sort((a, b) => values[b] - values[a] || a - b).slice(0, most);
 }
 
+// The largest of some numbers, without their signs.
 function largest(values) {
   let top = 0;
-  for (let i = 0; i < values.length; i++) if (values[i] > top) top = values[i];
+  for (let i = 0; i < values.length; i++) if (Math.abs(values[i]) > top) top = Math.abs(values[i]);
   return top;
 }
 
 function options(select, entries, chosen) {
   select.replaceChildren(...entries.map(([value, text]) => el("option", { value, dir: "auto" }, text)));
   select.value = chosen;
+}
+
+// The longest sequence that two lists of labels share, as pairs of places.
+function common(one, other) {
+  if (one.length * other.length > 4e6) return [];
+  const wide = other.length + 1;
+  const lengths = new Uint16Array((one.length + 1) * wide);
+  for (let i = one.length - 1; i >= 0; i--) {
+    for (let j = other.length - 1; j >= 0; j--) {
+      lengths[i * wide + j] = one[i] === other[j] ? lengths[(i + 1) * wide + j + 1] + 1 : Math.max(lengths[(i + 1) * wide + j], lengths[i * wide + j + 1]);
+    }
+  }
+  const pairs = [];
+  for (let i = 0, j = 0; i < one.length && j < other.length;) {
+    if (one[i] === other[j]) pairs.push([i++, j++]);
+    else if (lengths[(i + 1) * wide + j] >= lengths[i * wide + j + 1]) i++;
+    else j++;
+  }
+  return pairs;
 }
 
 // What a view says where it has nothing to draw.

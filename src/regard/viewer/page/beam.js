@@ -129,7 +129,7 @@ function showHypothesis(at) {
   }
   const key = labelsOf(r, found.key);
   const map = { name: "beam", query: "hypothesis", key: found.key, areas: null };
-  showBeamMatrix({ r, map, head: 0, rows: found.labels.length, columns: key.length, query: found.labels, key, weights: numbersOf(found.weights), scores: found.logProbs }, title, text, at);
+  showBeamMatrix({ r, map, head: 0, rows: found.labels.length, columns: key.length, query: found.labels, key, weights: numbersOf(found.weights), scores: found.logProbs, tint: color }, title, text, at);
 }
 
 function showBeamMatrix(matrix, title, text, at) {

@@ -74,11 +74,12 @@ function canvasGrid(what) {
       const lastRow = Math.max(rowAt[y] + 1, rowAt[y + 1]);
       for (let x = 0; x < wide; x++) {
         const lastColumn = Math.max(columnAt[x] + 1, columnAt[x + 1]);
-        let top = -Infinity;
+        let top = 0;
         for (let r = rowAt[y]; r < lastRow; r++) {
+          const share = what.limits ? what.limit / what.limits[r] : 1;
           for (let c = columnAt[x]; c < lastColumn; c++) {
-            const weight = weights[r * columns + c];
-            if (weight > top) top = weight;
+            const weight = weights[r * columns + c] * share;
+            if (Math.abs(weight) > Math.abs(top)) top = weight;
           }
         }
         found[y * wide + x] = top;

@@ -79,9 +79,10 @@ function legend(low, high, colors = color, name = "weight") {
   const bar = el("span", { class: "ramp", "aria-hidden": "true" });
   for (let i = 0; i < 48; i++) {
     const step = el("i");
-    step.style.backgroundColor = colors(low < 0 ? (2 * i) / 47 - 1 : i / 47).ground;
+    step.style.backgroundColor = colors(colors === differenceColor ? (2 * i) / 47 - 1 : i / 47).ground;
     bar.append(step);
   }
-  const number = (value) => (value < 0 ? "−" : low < 0 ? "+" : "") + (value === 0 ? "0" : Math.abs(value).toFixed(2));
+  const digits = (value) => (value === 0 ? "0" : value < 0.095 ? value.toPrecision(2) : value.toFixed(2));
+  const number = (value) => (typeof value === "string" ? value : (value < 0 ? "−" : low < 0 ? "+" : "") + digits(Math.abs(value)));
   return el("div", { class: "scale ramped" }, name, el("span", {}, number(low)), bar, el("span", {}, number(high)));
 }

@@ -1,4 +1,4 @@
-// Two matrices over the same items, side by side: two models, layers or heads; and their difference where both sides agree.
+// Two matrices side by side: two models, layers, heads or methods; and their difference where both sides agree.
 
 VIEWS.push({
   id: "compare",
@@ -10,34 +10,54 @@ VIEWS.push({
   draw() {
     const one = current();
     const other = rival();
-    const limit = Math.max(limitOf(one), limitOf(other));
-    const same = sameItems(one.r, one.map.query, other.r, other.map.query);
+    const alike = one.map.method === other.map.method;
+    // Scores of two methods are in units of their own: each has its own colours.
+    const limits = alike ? Array(2).fill(Math.max(limitOf(one), limitOf(other))) : [limitOf(one), limitOf(other)];
+    const sameRows = sameShown(one, one.map.query, other, other.map.query);
+    const same = sameRows && sameShown(one, one.map.key, other, other.map.key);
     this.grids = [];
     const part = (matrix, id, top, name, changes = {}) => partOf(this.grids, matrix, id, { limit: top, name, same, ...changes });
-    const parts = [part(one, "one", limit, nameOfSide(one, 0)), part(other, "other", limit, nameOfSide(other, 1))];
-    if (!same) {
-      const note = el("p", { class: "told", id: "no-difference" }, "The two maps have different queries, so there is no difference to draw.");
-      return [el("div", { class: "pair" }, ...parts), note, legend(0, limit)];
-    }
-    const weights = Float32Array.from(one.weights, (weight, i) => weight - other.weights[i]);
-    const top = Math.max(largest(weights), largest(weights.map((value) => -value))) || 1;
-    const mean = weights.reduce((sum, value) => sum + Math.abs(value), 0) / one.rows;
-    parts.push(part({ ...one, weights }, "difference", top, "A − B", {
+    const parts = [part(one, "one", limits[0], nameOfSide(one, 0)), part(other, "other", limits[1], nameOfSide(other, 1))];
+    const legends = alike ? [legendOf(one, limits[0])] : [one, other].map((matrix, i) => legendOf(matrix, limits[i]));
+    const rows = sameRows ? one.query.map((_, row) => [row, row]) : common(one.query, other.query);
+    const why = noDifference(one, other, rows, alike);
+    if (why) return [el("div", { class: "pair" }, ...parts), el("p", { class: "told", id: "no-difference" }, why), ...legends];
+    const columns = one.columns;
+    const sides = rows.map(([a, b]) => [rowOf(one, a), rowOf(other, b)]);
+    const weights = Float32Array.from({ length: rows.length * columns }, (_, i) => sides[Math.floor(i / columns)][0][i % columns] - sides[Math.floor(i / columns)][1][i % columns]);
+    const query = rows.map(([row]) => one.query[row]);
+    const top = largest(weights) || 1;
+    const mean = weights.reduce((sum, value) => sum + Math.abs(value), 0) / rows.length;
+    parts.push(part({ ...one, query, rows: rows.length, weights }, "difference", top, "A − B", {
       color: (value) => differenceColor(value / top), short: (value) => (Math.abs(value) < 0.005 ? "" : signed(value).replace(/(\.\d\d)\d+$/, "$1").replace("0.", ".")),
-      limit: top, low: -top, colors: arms,
+      limit: top, low: -top, colors: arms, limits: null,
       tip: (row, column) => {
-        const i = row * one.columns + column;
-        return [label(one.query[row]), " ← ", label(one.key[column]), `  ${exact(one.weights[i])} − ${exact(other.weights[i])} = `, el("b", {}, signed(weights[i]))];
+        const [a, b] = sides[row].map((values) => values[column]);
+        return [label(query[row]), " ← ", label(one.key[column]), `  ${told(a)} − ${told(b)} = `, el("b", {}, signed(weights[row * columns + column]))];
       },
-      words: (row, column) => `${one.query[row]}, from ${one.key[column]}: difference ${signed(weights[row * one.columns + column])}`,
+      words: (row, column) => `${query[row]}, from ${one.key[column]}: difference ${signed(weights[row * columns + column])}`,
     }));
     const said = el("p", { class: "told", id: "distance" }, "Weight that differs, per row: ", el("b", {}, (mean / 2).toFixed(3)));
-    return [el("div", { class: "pair" }, ...parts), said, legend(0, limit), legend(-top, top, differenceColor, "difference")];
+    if (!sameRows) said.append(` · difference of the ${rows.length} rows that both have, of ${one.rows} and ${other.rows}`);
+    return [el("div", { class: "pair" }, ...parts), said, ...legends, legend(-top, top, differenceColor, "difference")];
   },
   drawn() {
     for (const grid of this.grids) grid.point(0, 0, false);
   },
 });
+
+// Whether two sides show the same: the same labels, and the same image.
+const sameShown = (one, name, other, otherName) =>
+  sameLabels(name === one.map.query ? one.query : one.key, otherName === other.map.query ? other.query : other.key) && one.r.items[name].image === other.r.items[otherName].image;
+
+function noDifference(one, other, rows, alike) {
+  if (!alike) return "Scores of two methods are in units of their own, so there is no difference to draw.";
+  if (!sameShown(one, one.map.key, other, other.map.key)) {
+    const words = !state.words && (hasWords(one.r, one.map) || hasWords(other.r, other.map));
+    return `The two maps have different keys, so there is no difference to draw.${words ? " Whole words may be the same: see Words." : ""}`;
+  }
+  return rows.length ? "" : "The two maps have no query in common, so there is no difference to draw.";
+}
 
 // What is pointed at in one is pointed at in all that have the same rows.
 function partOf(grids, matrix, id, changes) {
@@ -45,7 +65,7 @@ function partOf(grids, matrix, id, changes) {
   const grid = gridOf({
     ...matrix, id, numbers: state.numbers, room: ($("view").parentNode.clientWidth - 300) / 3,
     aria: `Attention weights: ${name}`, corner: [matrix.map.key, matrix.map.query],
-    color: (weight) => color(weight / limit), tip: tipOf(matrix), words: wordsOf(matrix),
+    ...cellColors(matrix, limit), tip: tipOf(matrix), words: wordsOf(matrix),
     pointed: (row, column) => { if (same) for (const other of grids) if (other !== grid) other.point(row, column, false); },
     ...changes,
   });
@@ -71,7 +91,8 @@ function likeness({ index, map }) {
   const own = currentMap();
   const model = index !== state.index && records[index].model !== record().model;
   const rows = sameItems(records[index], other.query, record(), own.query);
-  return 10 * model + 4 * (other.name === own.name) + 3 * rows + 2 * (other.kind === own.kind) + (other.layer === own.layer) / 2;
+  const keys = sameItems(records[index], other.key, record(), own.key);
+  return 10 * model + 6 * keys + 4 * (other.name === own.name) + 3 * rows + 2 * (other.kind === own.kind) + (other.layer === own.layer) / 2;
 }
 
 // Keep what was chosen as long as it can be compared; else take the likest.

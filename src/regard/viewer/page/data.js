@@ -11,7 +11,7 @@ let halves = null;
 
 function halfTable() {
   if (halves) return halves;
-  halves = new Float32Array(32768); // weights have no sign
+  halves = new Float32Array(32768); // of numbers without their sign
   for (let code = 0; code < 32768; code++) {
     const exponent = code >> 10;
     const fraction = code & 1023;
@@ -34,12 +34,15 @@ function numbersOf(packed) {
   if (packed.numbers) {
     values = Float64Array.from(packed.numbers);
   } else if (packed.uint8) {
-    values = Float32Array.from(bytesOf(packed.uint8), (code) => code * packed.scale);
+    values = Float32Array.from(bytesOf(packed.uint8), (code) => (code / 255) ** 2 * packed.scale);
   } else {
     const bytes = bytesOf(packed.float16);
     const known = halfTable();
     values = new Float32Array(bytes.length / 2);
-    for (let i = 0; i < values.length; i++) values[i] = known[bytes[2 * i] | (bytes[2 * i + 1] << 8)] * packed.scale;
+    for (let i = 0; i < values.length; i++) {
+      const code = bytes[2 * i] | (bytes[2 * i + 1] << 8);
+      values[i] = known[code & 32767] * (code > 32767 ? -packed.scale : packed.scale);
+    }
   }
   unpacked.set(packed, values);
   return values;
@@ -70,12 +73,15 @@ const headName = (map, head) => (head === MEAN ? "mean" : map.heads[head] || `he
 // One matrix: the rows and columns of a map's head, with all that views ask for.
 function matrixOf(r, map, head) {
   const [heads, rows, columns] = map.shape;
-  return { r, map, head, rows, columns, query: labelsOf(r, map.query), key: labelsOf(r, map.key), weights: headOf(map.weights, heads, head, rows * columns) };
+  const tint = map.signed ? differenceColor : color;
+  const matrix = { r, map, head, rows, columns, tint, query: labelsOf(r, map.query), key: labelsOf(r, map.key), weights: headOf(map.weights, heads, head, rows * columns) };
+  return merging() ? wordMatrix(matrix) : matrix;
 }
 
 function areasOf(matrix) {
   const { areas, shape } = matrix.map;
-  return { extents: areas.extents, weights: headOf(areas.weights, shape[0], matrix.head, shape[1] * areas.extents.length) };
+  const weights = headOf(areas.weights, shape[0], matrix.head, shape[1] * areas.extents.length);
+  return { extents: areas.extents, weights: matrix.rowWords ? merged(weights, shape[1], areas.extents.length, matrix.rowWords, null) : weights };
 }
 
 const rowOf = (matrix, row) => matrix.weights.subarray(row * matrix.columns, (row + 1) * matrix.columns);
@@ -86,7 +92,7 @@ function entropyOf({ weights, rows, columns }) {
   let counted = 0;
   for (let row = 0; row < rows; row++) {
     let sum = 0;
-    for (let i = row * columns; i < (row + 1) * columns; i++) sum += weights[i];
+    for (let i = row * columns; i < (row + 1) * columns; i++) sum += Math.max(0, weights[i]);
     if (sum <= 0) continue;
     counted++;
     for (let i = row * columns; i < (row + 1) * columns; i++) if (weights[i] > 0) total -= (weights[i] / sum) * Math.log2(weights[i] / sum);

@@ -47,7 +47,7 @@ function drawLinks() {
   matrix.weights.forEach((weight, i) => { if (weight > 0 && weight >= state.threshold) links.push([weight, Math.floor(i / matrix.columns), i % matrix.columns]); });
   links.sort((a, b) => a[0] - b[0]);
   const shown = links.slice(-MOST_LINKS);
-  const limit = largest(matrix.weights) || 1;
+  const limit = limitOf(matrix);
   lines.replaceChildren(...shown.map(([weight, t, s]) => {
     const from = ((s + 0.5) * height) / matrix.columns;
     const to = ((t + 0.5) * height) / matrix.rows;

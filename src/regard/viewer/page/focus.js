@@ -5,9 +5,9 @@ const MOST_INLINE = 400;
 
 function rankLine(text, weight, limit, here) {
   const bar = el("i");
-  bar.style.width = `${(100 * weight) / limit}%`;
+  bar.style.width = `${(100 * Math.max(0, weight)) / limit}%`;
   bar.hidden = weight < 0.0005;
-  const item = el("li", {}, label(text), el("span", { class: "track" }, bar), el("em", {}, weight.toFixed(3)));
+  const item = el("li", {}, label(text), el("span", { class: "track" }, bar), el("em", {}, weight.toFixed(3).replace("-", "−")));
   item.classList.toggle("here", here);
   return item;
 }
@@ -15,7 +15,7 @@ function rankLine(text, weight, limit, here) {
 // The words of an area, or the place of a box.
 function areaName(matrix, extent) {
   if (extent.length === 4) return `${extent[2]} × ${extent[3]} at ${extent[0] + 1},${extent[1] + 1}`;
-  return matrix.key.slice(extent[0], extent[0] + extent[1]).join(" ");
+  return labelsOf(matrix.r, matrix.map.key).slice(extent[0], extent[0] + extent[1]).join(" ");
 }
 
 function tellFocus(given) {
@@ -23,47 +23,62 @@ function tellFocus(given) {
   const { r, map } = matrix;
   const weights = rowOf(matrix, state.row);
   const pointing = ["matrix", "both", "beam"].includes(state.view);
-  const scores = matrix.scores || r.scores[map.query];
+  const probability = probabilityOf(matrix, state.row);
   $("focus-side").textContent = capital(map.query);
   $("focus-word").replaceChildren(label(matrix.query[state.row]));
   const parts = [];
-  if (pointing) parts.push("from ", label(matrix.key[state.column]), " ", el("b", { id: "focus-weight" }, exact(weights[state.column])));
-  if (scores) parts.push(parts.length ? " · " : "", "probability ", el("b", {}, Math.exp(scores[state.row]).toFixed(3)));
+  if (pointing) parts.push("from ", label(matrix.key[state.column]), " ", el("b", { id: "focus-weight" }, told(weights[state.column])));
+  if (probability !== null) parts.push(parts.length ? " · " : "", "probability ", el("b", {}, probability.toFixed(3)));
   $("focus-exact").replaceChildren(...parts);
   rank(matrix, weights, pointing);
+  tellAlternatives(matrix);
   const tokens = !isGrid(r, map.key) && matrix.columns <= MOST_INLINE;
   $("inline").hidden = !tokens;
   if (tokens) {
-    const limit = largest(weights) || 1;
     $("inline").dir = directionOf(r, map.key);
-    $("inline").replaceChildren(...painted(matrix.key, weights, limit));
+    $("inline").replaceChildren(...painted(matrix, state.row));
   }
 }
 
 const directionOf = (r, items) => (rightToLeft(r.items[items].text || labelsOf(r, items).join(" ")) ? "rtl" : "ltr");
 
 // A running text with the ground of each token as dark as its weight.
-const painted = (labels, weights, limit) => labels.flatMap((token, i) => {
-  const node = label(token);
-  if (weights[i] / limit > 0.02) paint(node, color(weights[i] / limit));
-  return [node, el("wbr")];
-});
+function painted(matrix, row) {
+  const weights = rowOf(matrix, row);
+  const limit = limitOf(matrix, row);
+  return matrix.key.flatMap((token, i) => {
+    const node = label(token);
+    if (Math.abs(weights[i] / limit) > 0.02) paint(node, matrix.tint(weights[i] / limit));
+    return [node, el("wbr")];
+  });
+}
+
+// The most probable tokens in place of the one at hand.
+function tellAlternatives(matrix) {
+  const found = alternativesOf(matrix, state.row);
+  const some = Boolean(found && found.pairs.length);
+  for (const id of ["alternatives-title", "alternatives"]) $(id).hidden = !some;
+  if (!some) return;
+  $("alternatives-title").replaceChildren("Most probable in place of ", label(found.token));
+  $("alternatives").replaceChildren(...found.pairs.map(([token, value]) => rankLine(token, value, 1, token === found.token)));
+}
 
 // What would be told as 0.000 is not told, but for the strongest.
 const ranked = (weights) => strongest(weights, MOST_RANKED).filter((i, place) => place === 0 || weights[i] >= 0.0005);
 
 function rank(matrix, weights, pointing) {
   const byArea = matrix.map.areas && ["areas", "image"].includes(state.view) && !state.projected;
-  $("rank-title").textContent = byArea ? `Areas of ${matrix.map.key} looked at` : `Looked at in ${matrix.map.key}`;
+  const title = matrix.map.method ? "Highest scores in" : "Looked at in";
+  $("rank-title").textContent = byArea ? `Areas of ${matrix.map.key} looked at` : `${title} ${matrix.map.key}`;
   if (byArea) {
-    const { extents, weights: all } = areasOf(matrix);
+    const areas = areasOf(matrix);
+    const { extents, weights: all } = areas;
     const own = all.subarray(state.row * extents.length, (state.row + 1) * extents.length);
-    const order = ranked(own);
-    $("rank").replaceChildren(...order.map((i) => rankLine(areaName(matrix, extents[i]), own[i], own[order[0]] || 1, false)));
+    $("rank").replaceChildren(...ranked(own).map((i) => rankLine(areaName(matrix, extents[i]), own[i], areaLimit(areas, state.row), false)));
     return;
   }
   const order = ranked(weights);
-  const limit = weights[order[0]] || 1;
+  const limit = limitOf(matrix, state.row);
   $("rank").replaceChildren(...order.map((i) => rankLine(matrix.key[i], weights[i], limit, pointing && i === state.column)));
 }
 
@@ -75,5 +90,5 @@ function pointTo(row, column) {
 }
 
 const tipOf = (matrix) => (row, column) =>
-  [label(matrix.query[row]), " ← ", label(matrix.key[column]), "  ", el("b", {}, exact(matrix.weights[row * matrix.columns + column]))];
+  [label(matrix.query[row]), " ← ", label(matrix.key[column]), "  ", el("b", {}, told(matrix.weights[row * matrix.columns + column]))];
 const wordsOf = (matrix) => (row, column) => `${matrix.query[row]}, from ${matrix.key[column]}: ${exact(matrix.weights[row * matrix.columns + column])}`;

@@ -2,7 +2,7 @@
 
 const MOST_CELLS = 4000;
 
-// what: { id, query, key, rows, columns, weights, corner, numbers, room, color(weight), words(row, column), pointed(row, column, focus) }
+// what: { id, query, key, rows, columns, weights, corner, numbers, room, color(weight, row), words(row, column), pointed(row, column, focus) }
 function gridOf(what) {
   return what.rows * what.columns <= MOST_CELLS ? tableGrid(what) : canvasGrid(what);
 }
@@ -37,7 +37,7 @@ function tableGrid(what) {
       cellNode.dataset.row = row;
       cellNode.dataset.column = column;
       cellNode.textContent = what.short ? what.short(weight) : short(weight);
-      paint(cellNode, what.color(weight));
+      paint(cellNode, what.color(weight, row));
       line.append(cellNode);
     }
     body.append(line);

@@ -2,10 +2,11 @@
 
 const THUMBNAIL = 256;
 
-// Maps that belong together: the same kind between the same items, one row of heads each.
+// Maps that belong together: the same kind between the same items, one row of heads each; or all methods of explanation.
 const family = (r, map) => r.maps.map((_, i) => i).filter((i) => {
   const other = r.maps[i];
-  return drawable(other) && other.kind === map.kind && other.query === map.query && other.key === map.key;
+  if (!drawable(other) || other.query !== map.query || other.key !== map.key) return false;
+  return map.method ? Boolean(other.method) : other.kind === map.kind && !other.method;
 });
 const familySize = (r, map) => family(r, map).reduce((sum, i) => sum + r.maps[i].shape[0], 0);
 
@@ -24,8 +25,12 @@ VIEWS.push({
     const room = ($("view").parentNode.clientWidth - 150) / most - 32;
     const side = within(room, 52, 190);
     const grid = el("div", { class: "heads", id: "heads", role: "group", "aria-label": `${capital(map.kind)} attention of all layers and heads` });
-    grid.style.gridTemplateColumns = `auto repeat(${most}, max-content)`;
+    grid.style.gridTemplateColumns = `${map.method ? "" : "auto "}repeat(${map.method ? Math.min(rows.length, 5) : most}, max-content)`;
     for (const i of rows) {
+      if (map.method) {
+        grid.append(thumbnail(matrixOf(r, r.maps[i], MEAN), i, 0, side, height, width));
+        continue;
+      }
       grid.append(el("h3", {}, label(r.maps[i].name)));
       for (let head = 0; head < most; head++) {
         grid.append(head < r.maps[i].shape[0] ? thumbnail(matrixOf(r, r.maps[i], head), i, head, side, height, width) : el("span"));
@@ -36,7 +41,8 @@ VIEWS.push({
       if (button) zoomInto(Number(button.dataset.map), Number(button.dataset.head));
     });
     grid.addEventListener("keydown", (event) => walkHeads(event, grid));
-    const note = `${count(rows.length, "map")}, ${count(familySize(r, map), "head")}; every head has its own colours, from 0 to its largest weight`;
+    const heads = `${count(rows.length, "map")}, ${count(familySize(r, map), "head")}; every head`;
+    const note = `${map.method ? `${count(rows.length, "method")}; each` : heads} has its own colours, from 0 to its largest weight`;
     return [el("div", { class: "scroll" }, grid), el("div", { class: "scale" }, note)];
   },
 });
@@ -50,8 +56,10 @@ function thumbnail(matrix, map, head, side, height, width) {
   canvas.style.width = `${Math.max(8, columns * scale)}px`;
   canvas.style.height = `${Math.max(8, rows * scale)}px`;
   const pen = canvas.getContext("2d");
-  pen.putImageData(pixels(pooled(matrix, factor, rows, columns), pen.createImageData(columns, rows), largest(matrix.weights) || 1), 0, 0);
-  const name = headName(matrix.map, head);
+  const top = largest(matrix.weights) || 1;
+  const colors = matrix.map.signed ? [arms, -top] : [];
+  pen.putImageData(pixels(pooled(matrix, factor, rows, columns), pen.createImageData(columns, rows), top, ...colors), 0, 0);
+  const name = matrix.map.method ? matrix.map.name : headName(matrix.map, head);
   const said = bits(matrix);
   const attributes = { type: "button", "data-map": map, "data-head": head, "aria-label": `${matrix.map.name}, ${name}, mean entropy ${said}`, title: "Look closely" };
   return el("button", attributes, canvas, el("span", {}, el("b", {}, name), " ", said));
@@ -66,7 +74,7 @@ function pooled({ weights, rows, columns }, factor, high, wide) {
     for (let column = 0; column < columns; column++) {
       const at = line + Math.floor(column / factor);
       const weight = weights[row * columns + column];
-      if (weight > found[at]) found[at] = weight;
+      if (Math.abs(weight) > Math.abs(found[at])) found[at] = weight;
     }
   }
   return found;

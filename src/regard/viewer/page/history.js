@@ -34,8 +34,9 @@ function largestOver(matrix) {
     if (!map || !drawable(map) || matrix.head >= map.shape[0]) return top;
     if (!tops.has(map)) tops.set(map, new Map());
     const known = tops.get(map);
-    if (!known.has(matrix.head)) known.set(matrix.head, largest(matrixOf(records[i], map, matrix.head).weights));
-    return Math.max(top, known.get(matrix.head));
+    const key = `${matrix.head} ${merging()}`;
+    if (!known.has(key)) known.set(key, largest(matrixOf(records[i], map, matrix.head).weights));
+    return Math.max(top, known.get(key));
   }, own);
 }
 
@@ -85,8 +86,9 @@ function chooseUpdate(at) {
   if (same < 0) {
     chooseMap(record().main);
   } else {
-    const [heads, rows, columns] = record().maps[same].shape;
-    Object.assign(state, { map: same, head: Math.min(head, heads - 1), row: Math.min(row, Math.max(0, rows - 1)), column: Math.min(column, Math.max(0, columns - 1)) });
+    Object.assign(state, { map: same, head: Math.min(head, record().maps[same].shape[0] - 1) });
+    const { rows, columns } = current();
+    Object.assign(state, { row: Math.min(row, Math.max(0, rows - 1)), column: Math.min(column, Math.max(0, columns - 1)) });
   }
   show();
 }

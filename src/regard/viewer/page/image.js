@@ -34,11 +34,11 @@ VIEWS.push({
 // What the signs of the picture stand for.
 function keyOf(matrix) {
   const weights = rowOf(matrix, state.row);
-  const limit = state.whole ? limitOf(matrix) : largest(weights);
+  const limit = limitOf(matrix, state.row);
   if (matrix.map.areas && !state.projected) return el("div", { class: "scale", id: "shown" }, shownAreas(matrix).said);
-  if (!matrix.r.items[matrix.map.key].image) return legend(0, limit);
+  if (!matrix.r.items[matrix.map.key].image) return legendOf(matrix, limit);
   const spread = bits({ weights, rows: 1, columns: matrix.columns });
-  return el("div", { class: "scale" }, `a cell in full light: weight ${limit.toFixed(3)}, in the dark: 0`, el("span", { class: "said" }, `entropy ${spread}`));
+  return el("div", { class: "scale" }, `a cell in full light: ${matrix.map.method ? "score" : "weight"} ${limit.toFixed(3)}, in the dark: 0${matrix.map.signed ? " or less" : ""}`, el("span", { class: "said" }, `entropy ${spread}`));
 }
 
 function overlay(matrix, row, width) {
@@ -49,14 +49,14 @@ function overlay(matrix, row, width) {
   if (image) picture.append(shape("image", { href: image, width, height, preserveAspectRatio: "none" }));
   const byArea = matrix.map.areas && !state.projected;
   const weights = rowOf(matrix, row);
-  const limit = (state.whole ? limitOf(matrix) : largest(weights)) || 1;
+  const limit = limitOf(matrix, row);
   if (!byArea || !image) {
     weights.forEach((weight, i) => {
       const part = byArea ? 0 : weight / limit;
       const cell = shape("rect", {
         class: "cell", x: (i % columns) * wide, y: Math.floor(i / columns) * high, width: wide, height: high, "data-at": i, "data-weight": exact(weight),
         // Over an image light hides nothing: the darker a cell, the less was it looked at.
-        fill: image ? "#0b0d10" : color(part).ground, "fill-opacity": image ? (0.78 * (1 - Math.sqrt(part))).toFixed(3) : 1,
+        fill: image ? "#0b0d10" : matrix.tint(part).ground, "fill-opacity": image ? (0.78 * (1 - Math.sqrt(Math.max(0, part)))).toFixed(3) : 1,
       }, shape("title", {}, `${matrix.key[i]}: ${exact(weight)}`));
       picture.append(cell);
     });
@@ -66,8 +66,7 @@ function overlay(matrix, row, width) {
 }
 
 function boxes(matrix, row, wide, high) {
-  const { own, extents, order } = shownAreas(matrix, row);
-  const limit = own[order[0]] || 1;
+  const { own, extents, order, limit } = shownAreas(matrix, row);
   // The strongest last: it lies above the others.
   return order.reverse().flatMap((i) => {
     const [top, left, height, width] = extents[i];

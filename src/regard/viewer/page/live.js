@@ -65,9 +65,43 @@ async function asked() {
     if (page.largest && picture.size > page.largest) throw new Error(`This image has ${count(picture.size, "byte")}; at most ${count(page.largest, "byte")} can be sent.`);
     return { image: await base64Of(picture) };
   }
-  const [text, hypothesis] = ["text", "second"].map((id) => $(id).value);
-  if (page.task === "entailment") return text.trim() && hypothesis.trim() ? { pair: { premise: text, hypothesis } } : null;
-  return text.trim() ? { text } : null;
+  const texts = ["text", "second"].slice(0, INPUTS[page.task].length).map((id) => $(id).value);
+  return texts.every((text) => text.trim()) ? aboutTexts(texts) : null;
+}
+
+// What can be looked at without typing: examples of the server; an image is sent as a choice of the reader is.
+function startingPoints() {
+  const what = empty(`${page.task === "captioning" ? "Choose an image" : "Type a text"} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
+  const list = el("ul", { class: "starts", id: "starts" });
+  for (const example of page.examples) {
+    const shown = example.image ? el("img", { src: example.image, alt: example.name }) : el("bdi", { dir: "auto" }, example.texts.join(" · "));
+    const button = el("button", { type: "button" }, shown);
+    button.addEventListener("click", () => start(example));
+    list.append(el("li", {}, button));
+  }
+  return page.examples.length ? [what, list] : [what];
+}
+
+function start({ texts, image, name }) {
+  if (image) {
+    picture = new File([bytesOf(image.slice(image.indexOf(",") + 1))], name, { type: image.slice(5, image.indexOf(";")) });
+    $("chosen").textContent = name;
+  } else {
+    fill(texts);
+  }
+  ask();
+}
+
+const fill = (texts) => texts.forEach((text, i) => { $(["text", "second"][i]).value = text; });
+
+// Ask what a link says was asked; whether it says so.
+function askLinked() {
+  const linked = new URLSearchParams(location.hash.slice(1));
+  if (!page.live || !linked.get("text")) return false;
+  fill([linked.get("text"), linked.get("second") || ""]);
+  if (page.models[Number(linked.get("model"))]) $("model").value = Number(linked.get("model"));
+  ask().then(() => { if (records.length) restore(linked); });
+  return true;
 }
 
 async function answerOf(about, model) {

@@ -14,11 +14,15 @@ function tellExample() {
   const facts = [...(r.model ? [["model", r.model]] : []), ...Object.entries(r.meta)];
   $("meta").replaceChildren(...facts.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", { dir: "auto" }, value))));
   const texts = Object.entries(r.items).filter(([, items]) => items.text);
-  $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto" }, items.text)]));
+  $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto", title: items.text }, ...readText(name, items.text))]));
+  $("without").replaceChildren();
+  $("without").hidden = true;
   tellPrediction(r);
 }
 
 // The name of a map that was chosen in place of the main one; the page opens with nothing chosen.
+const methodName = (method) => method || "attention weights";
+const methodsOf = (r) => [...new Set(r.maps.map((map) => map.method))];
 const keptMap = () => (currentMap() && record().main !== state.map ? currentMap().name : null);
 
 function choose(index, kept = keptMap()) {
@@ -66,7 +70,7 @@ function chooseMap(place) {
 // Look at a row, and in it at the item with the largest weight.
 function startAt(row) {
   const map = currentMap();
-  state.row = drawable(map) ? within(row, 0, map.shape[1] - 1) : 0;
+  state.row = drawable(map) ? within(row, 0, current().rows - 1) : 0;
   state.column = drawable(map) ? strongest(rowOf(current(), state.row), 1)[0] : 0;
 }
 
@@ -109,24 +113,22 @@ function settleControls(r, map) {
   const can = drawable(map);
   const view = viewOf(state.view);
   for (const node of document.querySelectorAll("[data-for]")) node.hidden = !can || !node.dataset.for.split(" ").includes(state.view);
-  $("map").parentNode.hidden = r.maps.length < 2 || state.view === "beam";
-  options($("map"), r.maps.map((other, i) => [i, other.name]), state.map);
+  const methods = methodsOf(r);
+  $("method").parentNode.hidden = methods.length < 2 || state.view === "beam";
+  options($("method"), methods.map((method) => [method, methodName(method)]), map ? map.method : "");
+  const maps = r.maps.map((other, i) => [i, other.name]).filter(([i]) => r.maps[i].method === map.method);
+  $("map").parentNode.hidden = maps.length < 2 || state.view === "beam";
+  options($("map"), maps, state.map);
   $("head").parentNode.hidden = !can || map.shape[0] < 2 || ["heads", "beam"].includes(state.view);
   if (can) options($("head"), headChoices(map), state.head);
   $("stepping").hidden = !can || !view.stepped || map.shape[1] < 2;
-  if (can) options($("step"), labelsOf(r, map.query).map((token, i) => [i, token]), state.row);
+  if (can) options($("step"), current().query.map((token, i) => [i, token]), state.row);
+  $("words").parentNode.hidden = !can || WITH_TOKENS.includes(state.view) || !hasWords(r, map);
   $("choice").hidden = !can || !map.areas || !["areas", "image"].includes(state.view);
   $("few").hidden = $("choice").hidden || state.projected;
   $("few-value").textContent = state.areas;
   $("numbers").disabled = can && map.shape[1] * map.shape[2] > MOST_CELLS;
   if (can && state.view === "compare") settleRival();
-}
-
-function remember() {
-  const place = `#example=${state.index + 1}&view=${state.view}&map=${state.map + 1}&head=${state.head + 1}`;
-  try {
-    history.replaceState(null, "", place);
-  } catch { /* a page within another page has no address of its own */ }
 }
 
 function stepTo(row, selector) {
@@ -173,11 +175,23 @@ $("map").addEventListener("change", () => {
   startAt(row);
   show();
 });
+// The map of a method that looks between the same items, else its first.
+$("method").addEventListener("change", () => {
+  const { row } = state;
+  const { maps, main } = record();
+  const { query, key } = currentMap();
+  const own = maps.map((_, i) => i).filter((i) => maps[i].method === $("method").value);
+  const same = own.filter((i) => maps[i].query === query && maps[i].key === key);
+  chooseMap(own.includes(main) ? main : [...same, ...own][0]);
+  startAt(row);
+  show();
+});
 $("head").addEventListener("change", () => { state.head = Number($("head").value); show(); });
 $("step").addEventListener("change", () => stepTo(Number($("step").value)));
 $("back").addEventListener("click", () => stepTo(state.row - 1));
 $("next").addEventListener("click", () => stepTo(state.row + 1));
-for (const [id, name] of [["numbers", "numbers"], ["whole", "whole"], ["every", "every"]]) $(id).addEventListener("change", () => { state[name] = $(id).checked; show(); });
+for (const name of ["numbers", "every"]) $(name).addEventListener("change", () => { state[name] = $(name).checked; show(); });
+$("scale").addEventListener("change", () => { state.scale = $("scale").value; show(); });
 for (const input of document.querySelectorAll("input[name=shown]")) input.addEventListener("change", () => { state.projected = $("as-items").checked; show(); });
 $("areas").addEventListener("input", () => { state.areas = Number($("areas").value); show(); });
 $("palette").addEventListener("change", () => { state.palette = $("palette").value; setColors(); show(); });
@@ -215,6 +229,8 @@ const KEYS = {
   p: () => { if (!$("history").hidden) togglePlay(); },
   h: () => turn($("head"), 1),
   H: () => turn($("head"), -1),
+  e: () => turn($("method"), 1),
+  E: () => turn($("method"), -1),
   m: () => turn($("map"), 1),
   M: () => turn($("map"), -1),
   ".": () => { if (!$("stepping").hidden) stepTo(state.row + 1); },
@@ -241,6 +257,7 @@ document.addEventListener("keydown", (event) => {
 // What is hidden while there is nothing to look at.
 function open() {
   for (const id of ["title", "bar", "options"]) $(id).hidden = !records.length;
+  $("link").hidden = location.protocol === "about:" || (page.live && page.task === "captioning"); // no address, or none that holds the image
 }
 
 function begin() {
@@ -250,24 +267,14 @@ function begin() {
   showShelf();
   open();
   if (!records.length) {
-    $("view").replaceChildren(empty(page.live ? `${page.task === "captioning" ? "Choose an image" : "Type a text"} above to see what the model attends to.` : "This page holds no examples."));
+    $("view").replaceChildren(...(page.live ? startingPoints() : [empty("This page holds no examples.")]));
+    askLinked();
     return;
   }
-  const asked = new URLSearchParams(location.hash.slice(1));
-  const first = Number(asked.get("example")) - 1;
-  const index = records[first] ? first : shownOf(groups[0]);
-  const r = records[index];
-  state.view = viewOf(asked.get("view")) ? asked.get("view") : firstView(r, r.maps[r.main]);
-  choose(index, null);
-  const map = r.maps[Number(asked.get("map")) - 1];
-  if (map) {
-    chooseMap(r.maps.indexOf(map));
-    const head = Number(asked.get("head")) - 1;
-    if (head >= 0 && head < map.shape[0]) state.head = head;
-  }
-  startAt(Number(asked.get("row")) - 1 || 0);
-  state.view = viewOf(asked.get("view")) ? asked.get("view") : state.view;
-  show();
+  restore(new URLSearchParams(location.hash.slice(1)));
 }
 
+addEventListener("hashchange", () => {
+  if (!askLinked() && records.length) restore(new URLSearchParams(location.hash.slice(1)));
+});
 begin();

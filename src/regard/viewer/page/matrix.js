@@ -12,8 +12,7 @@ VIEWS.push({
       ...matrix, id: "matrix", limit, numbers: state.numbers, room: $("view").parentNode.clientWidth - 430,
       aria: `Attention weights: a row for each item of ${matrix.map.query}, a column for each item of ${matrix.map.key}`,
       corner: [matrix.map.key, matrix.map.query],
-      color: (weight) => color(weight / limit),
-      tip: tipOf(matrix), words: wordsOf(matrix), pointed: pointTo,
+      ...cellColors(matrix, limit), tip: tipOf(matrix), words: wordsOf(matrix), pointed: pointTo,
     });
     this.grid = grid;
     return [grid.node, scaleOf(matrix, limit)];
@@ -23,10 +22,19 @@ VIEWS.push({
   },
 });
 
+// How cells are coloured: each by its weight, or by its weight in its row.
+function cellColors(matrix, limit) {
+  const limits = state.scale === "row" ? Array.from({ length: matrix.rows }, (_, row) => limitOf(matrix, row)) : null;
+  return {
+    color: (weight, row) => matrix.tint(weight / (limits ? limits[row] : limit)), limits,
+    ...(matrix.map.signed ? { colors: arms, low: -limit } : {}),
+  };
+}
+
 // The colours, and what is said of the numbers: how they were kept, and how spread they are.
 function scaleOf(matrix, limit) {
-  const scale = legend(0, limit);
-  scale.append(el("span", { class: "said" }, `${matrix.rows} × ${matrix.columns}, mean entropy ${bits(matrix)}`));
+  const scale = legendOf(matrix, limit);
+  scale.append(el("span", { class: "said" }, `${matrix.rows} × ${matrix.columns}${matrix.map.signed ? "" : `, mean entropy ${bits(matrix)}`}`));
   const kept = precisionOf(matrix.map.weights);
   if (kept) scale.append(el("span", { class: "said" }, `weights ${kept}`));
   return scale;

@@ -12,16 +12,18 @@ VIEWS.push({
     const matrix = current();
     const { r, map } = matrix;
     const scores = r.scores[map.query];
-    const names = [`${capital(map.query)}`, ...(scores ? ["Probability"] : []), `Looked at most in ${map.key}`, ...(map.areas ? ["Areas"] : []), "Entropy"];
+    const others = r.alternatives[map.query];
+    const names = [`${capital(map.query)}`, ...(scores ? ["Probability"] : []), ...(others ? ["Most probable"] : []), `${map.method ? "Highest scores" : "Looked at most"} in ${map.key}`, ...(map.areas ? ["Areas"] : []), "Entropy"];
     const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col", class: /Prob|Entropy/.test(name) ? "number" : null }, name)));
     const body = el("tbody");
     const rows = Math.min(matrix.rows, MOST_ROWS);
     for (let row = 0; row < rows; row++) {
       const weights = rowOf(matrix, row);
-      const score = scores ? [el("td", { class: "number" }, Math.exp(scores[row]).toFixed(3))] : [];
+      const score = scores ? [el("td", { class: "number" }, probabilityOf(matrix, row).toFixed(3))] : [];
+      const other = others ? [el("td", {}, ...alternativesOf(matrix, row).pairs.slice(0, 4).flatMap(([token, value]) => pair(token, value)))] : [];
       const areas = map.areas ? [el("td", {}, ...areaPairs(matrix, row))] : [];
       const spread = el("td", { class: "number" }, bits({ weights, rows: 1, columns: matrix.columns }));
-      body.append(el("tr", {}, el("th", { scope: "row" }, label(matrix.query[row])), ...score, el("td", {}, ...pairs(weights, (i) => matrix.key[i])), ...areas, spread));
+      body.append(el("tr", {}, el("th", { scope: "row" }, label(matrix.query[row])), ...score, ...other, el("td", {}, ...pairs(weights, (i) => matrix.key[i])), ...areas, spread));
     }
     const cut = rows < matrix.rows ? `, the first ${rows} rows` : "";
     const caption = el("caption", {}, `${map.name}: ${count(matrix.rows, "item")} of ${map.query} over ${matrix.columns} of ${map.key}, the strongest weights of each${cut}`);
@@ -31,8 +33,10 @@ VIEWS.push({
 
 function pairs(weights, name) {
   const order = strongest(weights, 4).filter((i, rank) => rank === 0 || weights[i] >= 0.01);
-  return order.flatMap((i) => [el("span", { class: "pair-of" }, label(name(i)), " ", el("em", {}, weights[i].toFixed(3))), " "]);
+  return order.flatMap((i) => pair(name(i), weights[i]));
 }
+
+const pair = (name, value) => [el("span", { class: "pair-of" }, label(name), " ", el("em", {}, value.toFixed(3).replace("-", "−"))), " "];
 
 function areaPairs(matrix, row) {
   const { extents, weights } = areasOf(matrix);

@@ -16,18 +16,16 @@ VIEWS.push({
     const list = el("div", { class: "texts-of", id: "highlights" });
     for (const row of rows) {
       const weights = rowOf(matrix, row);
-      const limit = (state.whole ? limitOf(matrix) : largest(weights)) || 1;
-      const text = el("p", { dir: directionOf(matrix.r, matrix.map.key) }, ...painted(matrix.key, weights, limit));
+      const text = el("p", { dir: directionOf(matrix.r, matrix.map.key) }, ...painted(matrix, row));
       [...text.querySelectorAll("bdi")].forEach((node, i) => { node.dataset.weight = exact(weights[i]); node.title = exact(weights[i]); });
       const name = el("button", { type: "button", "data-at": row, "aria-pressed": row === state.row }, label(matrix.query[row]));
-      const spread = bits({ weights, rows: 1, columns: matrix.columns });
+      const spread = matrix.map.signed ? "" : bits({ weights, rows: 1, columns: matrix.columns });
       list.append(el("section", {}, el("h3", {}, name, el("span", {}, ` ${spread}`)), text));
     }
     list.addEventListener("click", (event) => {
       const button = event.target.closest("button");
       if (button) stepTo(Number(button.dataset.at), "#highlights button[aria-pressed=true]");
     });
-    const limit = limitOf(matrix);
-    return [list, state.whole ? scaleOf(matrix, limit) : el("div", { class: "scale" }, "the darkest word of each text has the largest weight in it")];
+    return [list, scaleOf(matrix, limitOf(matrix))];
   },
 });

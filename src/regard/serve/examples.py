@@ -1,0 +1,78 @@
+"""What the page of a server offers to start from: validation examples of the run, where their file is still there."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from PIL import Image
+
+from regard.data.lines import stream_lines
+from regard.errors import DataError
+from regard.tasks.captioning_data import build_preprocessing, read_caption_set
+from regard.tasks.classification_training import read_labelled_file
+from regard.viewer import StartingPoint
+
+COUNT = 4
+"""Examples that are offered on an address that only this machine reaches."""
+LOCAL = ("127.0.0.1", "::1", "localhost")
+# Lines of a file that are looked at, and the words that an example may have: long enough to show something.
+LINES = 1000
+WORDS = (3, 20)
+
+
+def starting_points(run: Any, count: int) -> list[StartingPoint]:
+    """Return the first usable validation examples of a run, else training examples; none where their file is not there any more.
+
+    Args:
+        run: of any task.
+        count: at most.
+    """
+    read: dict[str, Callable[[Any], Iterator[StartingPoint]]] = {
+        "translation": lambda run: _lines(run.config.data.valid_source or run.config.data.source),
+        "lm": lambda run: _lines(run.config.data.valid_text or run.config.data.text),
+        "classification": _labelled,
+        "entailment": _labelled,
+        "captioning": _images,
+    }
+    if not count:
+        return []
+    try:
+        return list(islice(read[run.config.task](run), count))
+    except DataError:
+        return []
+
+
+def _lines(path: str | None) -> Iterator[StartingPoint]:
+    if path is None or path.removesuffix(".gz").endswith((".tsv", ".jsonl")):
+        return
+    for line in islice(stream_lines(path), LINES):
+        if _usable(line):
+            yield StartingPoint((line.strip(),))
+
+
+def _labelled(run: Any) -> Iterator[StartingPoint]:
+    path = run.config.data.valid or run.config.data.train
+    if path is not None:
+        for example in islice(read_labelled_file(run.config, path).examples, LINES):
+            if all(map(_usable, example.texts)):
+                yield StartingPoint(tuple(text.strip() for text in example.texts))
+
+
+def _images(run: Any) -> Iterator[StartingPoint]:
+    data, how = run.config.data, build_preprocessing(run.config.image)
+    captions = data.valid_captions or data.captions
+    if captions is None or data.features is not None:
+        return
+    split = data.valid_split or (None if data.valid_captions else data.split)
+    for example in read_caption_set(captions, data.valid_images or data.images, split):
+        picture = io.BytesIO()
+        Image.fromarray(how.pixels(example.image)).save(picture, "PNG")
+        yield StartingPoint(image="data:image/png;base64," + base64.b64encode(picture.getvalue()).decode(), name=example.id)
+
+
+def _usable(text: str) -> bool:
+    return WORDS[0] <= len(text.split()) <= WORDS[1]

@@ -1,0 +1,70 @@
+// Sub-words merged to words: of what is looked at the sum of a word's tokens, of what looks their mean.
+
+const WITH_TOKENS = ["areas", "beam"]; // views of tokens, which areas and hypotheses are made of
+const wordMatrices = new WeakMap();
+
+const merging = () => state.words && !WITH_TOKENS.includes(state.view);
+const hasWords = (r, map) => Boolean(r.items[map.query].words || r.items[map.key].words);
+
+// The names of words: without the sign of the space before them.
+const named = (words, labels) => (words ? words.map(([, name]) => name) : labels.map((token) => token.replace(/^[␣▁Ġ](?=.)/u, "")));
+
+function wordMatrix(matrix) {
+  const { r, map } = matrix;
+  const [rowWords, columnWords] = [r.items[map.query].words, r.items[map.key].words];
+  const [query, key] = [named(rowWords, matrix.query), named(columnWords, matrix.key)];
+  if (!rowWords && !columnWords) return { ...matrix, query, key };
+  if (!wordMatrices.has(map)) wordMatrices.set(map, new Map());
+  const known = wordMatrices.get(map);
+  if (!known.has(matrix.head)) known.set(matrix.head, merged(matrix.weights, matrix.rows, matrix.columns, rowWords, columnWords));
+  return { ...matrix, rowWords, rows: query.length, columns: key.length, query, key, weights: known.get(matrix.head) };
+}
+
+// For each token the number of its word.
+function wordsOfTokens(words, count) {
+  if (!words) return Array.from({ length: count }, (_, i) => i);
+  const found = [];
+  words.forEach(([start], word) => { for (let i = start; i < (word + 1 < words.length ? words[word + 1][0] : count); i++) found[i] = word; });
+  return found;
+}
+
+function merged(weights, rows, columns, rowWords, columnWords) {
+  const [rowOfToken, columnOfToken] = [wordsOfTokens(rowWords, rows), wordsOfTokens(columnWords, columns)];
+  const [high, wide] = [rowWords ? rowWords.length : rows, columnWords ? columnWords.length : columns];
+  const found = new Float64Array(high * wide);
+  const tokens = new Array(high).fill(0);
+  for (const word of rowOfToken) tokens[word]++;
+  for (let row = 0; row < rows; row++) {
+    const at = rowOfToken[row] * wide;
+    for (let column = 0; column < columns; column++) found[at + columnOfToken[column]] += weights[row * columns + column] / tokens[rowOfToken[row]];
+  }
+  return found;
+}
+
+// The tokens of a row: its first, and the one behind its last.
+function tokensOfRow({ rowWords, map }, row) {
+  if (!rowWords) return [row, row + 1];
+  return [rowWords[row][0], row + 1 < rowWords.length ? rowWords[row + 1][0] : map.shape[1]];
+}
+
+// The probability of a row's tokens, each after those before it; null where it is not known.
+function probabilityOf(matrix, row) {
+  const scores = matrix.scores || matrix.r.scores[matrix.map.query];
+  return scores ? Math.exp(scores.slice(...tokensOfRow(matrix, row)).reduce((sum, score) => sum + score, 0)) : null;
+}
+
+// What the model could have written in place of a row's (first) token.
+function alternativesOf(matrix, row) {
+  const known = matrix.r.alternatives[matrix.map.query];
+  if (!known) return null;
+  const [first] = tokensOfRow(matrix, row);
+  return { token: labelsOf(matrix.r, matrix.map.query)[first], pairs: known[first] };
+}
+
+$("words").addEventListener("change", () => {
+  const [first] = tokensOfRow(current(), state.row);
+  state.words = $("words").checked;
+  const { rowWords, map } = current();
+  startAt(wordsOfTokens(rowWords, map.shape[1])[first]);
+  show();
+});

@@ -1,0 +1,129 @@
+"""Scores of methods and alternatives in the records that a run shows, for every task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import ConfigError
+from regard.explanations import METHODS, LanguageBatch, explain
+from regard.tasks import attention_records
+from regard.tasks.attention_records import translation_records
+from regard.tasks.explained_records import ALTERNATIVES
+from regard.tasks.language_prediction import LanguageModel
+from regard.viewer import AttentionRecord
+from tests.tasks import tiny_captions, tiny_language, tiny_sentences
+from tests.tasks.tiny import FAMILIES, translator
+
+
+def _methods(record: AttentionRecord) -> dict[str, Any]:
+    return {found.name: found for found in record.maps if found.method}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = translator(model=FAMILIES["area"])
+    monkeypatch.setattr(attention_records.Translator, "open", lambda folder: found)
+    return found
+
+
+def test_translations_have_the_scores_of_every_method_that_is_defined(opened: Any) -> None:
+    (record,) = translation_records("run", ["ein Hund"], methods=["all"])
+    found = _methods(record)
+    assert list(found) == [name for name in METHODS if name != "weights"]
+    size = (len(record.items["target"]), len(record.items["source"]))
+    assert {each.weights.shape for each in found.values()} == {(1, *size)}
+    assert found["leave-one-out"].weights[0, :, -1].tolist() == [0.0] * size[0], "the end of the source is no input"
+    assert found["alti"].weights.min() >= 0
+    assert found["leave-one-out"].weights.min() < 0
+
+
+def test_a_method_of_a_given_translation_is_that_of_its_tokens(opened: Any) -> None:
+    (record,) = translation_records("run", ["ein Hund"], target="Hund", methods=["leave-one-out", "alti", "leave-one-out"])
+    assert list(_methods(record)) == ["leave-one-out", "alti"]
+    run = opened.run
+    target = run.vocabularies.target.encode("Hund").ids
+
+    def log_probs(source: list[int]) -> torch.Tensor:
+        given = torch.tensor([[2, *target]])
+        with torch.inference_mode():
+            readout = run.model.decode(torch.tensor([[*source, 3]]), torch.tensor([len(source) + 1]), given).readout
+            return run.model.logits(readout)[0].log_softmax(-1)[range(len(target) + 1), [*target, 3]]
+
+    ids = run.vocabularies.source.encode("ein Hund").ids
+    expected = log_probs(list(ids)) - log_probs([*ids[:2], *ids[3:]])
+    found = _methods(record)["leave-one-out"].weights[0, :, 2]
+    assert found == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+def test_alternatives_are_the_most_probable_tokens_after_those_before(opened: Any) -> None:
+    (record,) = translation_records("run", ["ein Hund"])
+    found = record.alternatives["target"]
+    assert {len(pairs) for pairs in found} == {ALTERNATIVES}
+    for token, pairs, score in zip(record.target, found, record.scores["target"], strict=True):
+        values = [value for _, value in pairs]
+        assert values == sorted(values, reverse=True)
+        assert sum(values) <= 1 + 1e-6
+        if token in dict(pairs):
+            assert dict(pairs)[token] == pytest.approx(np.exp(score), abs=1e-4)
+    assert any(token == pairs[0][0] for token, pairs in zip(record.target, found, strict=True))
+
+
+def test_an_unknown_or_undefined_method_is_refused(opened: Any, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"--method 'guess': expected all, or one of weights, rollout"):
+        attention_records.attention_records(run_folder, ["ein Hund"], methods=["guess"])
+    recurrent = translator()
+    monkeypatch.setattr(attention_records.Translator, "open", lambda folder: recurrent)
+    with pytest.raises(ConfigError, match=r"rollout: .* is no Transformer"):
+        translation_records("run", ["ein Hund"], methods=["rollout"])
+    (record,) = translation_records("run", ["ein Hund"], methods=["all"])
+    assert "rollout" not in _methods(record)
+    assert "leave-one-out" in _methods(record)
+
+
+@pytest.mark.parametrize("task", ["classification", "entailment"])
+def test_a_label_is_explained_by_the_words_of_each_text(tmp_path: Path, task: str) -> None:
+    tiny_sentences.train(tiny_sentences.configuration(tmp_path, task=task, training={"max_updates": 2}), tmp_path / "run")
+    line = "the film is a joy" if task == "classification" else "the dog sees\ta saw"
+    (record,) = attention_records.attention_records(tmp_path / "run", [line], methods=["leave-one-out", "input-gradient"])
+    assert record.prediction is not None
+    assert record.items["label"].tokens == [record.prediction.label]
+    sides = ["text"] if task == "classification" else ["premise", "hypothesis"]
+    names = ["leave-one-out", "input-gradient"] if task == "classification" else [f"leave-one-out, {side}" for side in sides]
+    assert set(names) <= set(_methods(record))
+    for side in sides:
+        maps = [found for found in record.maps if found.method and found.key == side]
+        assert [found.weights.shape for found in maps] == [(1, 1, len(record.items[side]))] * 2
+        assert any(np.abs(found.weights).max() > 0 for found in maps)
+    assert record.main is not None
+    assert not record.main.method
+
+
+def test_a_line_is_explained_by_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_language.language_model(model={"attention": "plain"})
+    assert isinstance(model, LanguageModel)
+    monkeypatch.setattr(attention_records, "run_task", lambda folder: "lm")
+    monkeypatch.setattr(attention_records, "open_language_run", lambda folder: model.run)
+    monkeypatch.setattr(attention_records, "language_records", lambda folder, lines: [model.record(line) for line in lines])
+    (record,) = attention_records.attention_records(tmp_path, ["ein Hund"], methods=["leave-one-out"])
+    (found,) = _methods(record).values()
+    assert (found.query, found.key) == ("text", "read")
+    ids = [2, *model.run.vocabulary.encode("ein Hund").ids]
+    batch = LanguageBatch(model.run.model, torch.tensor([ids]), torch.tensor([[*ids[1:], 3]]), torch.tensor([len(ids)]))
+    assert found.weights[0] == pytest.approx(explain(batch, "leave-one-out")[0].numpy(), abs=1e-5)
+    assert [len(pairs) for pairs in record.alternatives["text"]] == [ALTERNATIVES] * len(ids)
+
+
+def test_a_caption_is_explained_by_cells(tmp_path: Path) -> None:
+    folder = tiny_captions.trained(tmp_path)
+    image = next(tmp_path.rglob("*.png"))
+    (record,) = attention_records.attention_records(folder, [image], methods=["all"])
+    found = _methods(record)
+    assert {"leave-one-out", "integrated-gradients", "gradient-attention"} <= set(found)
+    rows, columns = record.items["image"].rows, record.items["image"].columns
+    assert {each.weights.shape for each in found.values()} == {(1, len(record.items["caption"]), rows * columns)}
+    assert len(record.alternatives["caption"]) == len(record.items["caption"])
