@@ -251,9 +251,12 @@ DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {
     "regard": regard_decode,
     "regard-bf16": functools.partial(regard_decode, precision="bfloat16"),
     "regard-warm": functools.partial(engine_decode, engine="regard"),
+    "regard-int8": functools.partial(regard_decode, precision="int8"),
+    "regard-warm-int8": functools.partial(engine_decode, engine="regard", compute_type="int8"),
     "regard-warm-bf16": functools.partial(engine_decode, engine="regard", compute_type="bfloat16"),
     "ctranslate2": ctranslate2_decode,
     "ctranslate2-workers": functools.partial(ctranslate2_decode, workers=2),
     "ctranslate2-int8": functools.partial(ctranslate2_decode, compute_type="int8"),
+    "ctranslate2-int8-workers": functools.partial(ctranslate2_decode, compute_type="int8", workers=2),
     "marian": functools.partial(engine_decode, engine="marian"),
 }

@@ -125,7 +125,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=60)
     parser.add_argument("--export", type=Path, help="ctranslate2: the exported folder")
-    parser.add_argument("--compute-type", default="float32", help="ctranslate2: float32, int8, ...; regard: float32 or bfloat16")
+    parser.add_argument("--compute-type", default="float32", help="ctranslate2: float32, int8, ...; regard: float32, bfloat16 or int8")
     parser.add_argument("--device", default="cpu", help="marian and regard: cpu or cuda")
     parser.add_argument("--workers", type=int, default=1, help="ctranslate2: inter_threads")
     parser.add_argument("--threads", type=int, default=2, help="ctranslate2: intra_threads, of each worker")

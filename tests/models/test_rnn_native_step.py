@@ -28,7 +28,7 @@ WAYS = {
 }
 
 
-@pytest.fixture(params=range(3), ids=native.TARGETS)
+@pytest.fixture(params=range(len(native.TARGETS)), ids=native.TARGETS)
 def target(request):
     library = native.library()
     best = library.regard_target()

@@ -123,7 +123,7 @@ def test_repeats_are_bitwise_equal() -> None:
         torch.set_num_threads(before)
 
 
-@pytest.fixture(params=range(3), ids=native.TARGETS)
+@pytest.fixture(params=range(len(native.TARGETS)), ids=native.TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[int]:
     with instructions(request.param):
         yield request.param

@@ -9,6 +9,7 @@ optional argument left out; then whole decodings of every kind of model.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -122,8 +123,9 @@ def decodings() -> int:
     count = 0
     for model in FAMILIES.values():
         tool = translator(model=model)
-        for beam_size in (1, 4):
-            count += len(tool.translate(TEXTS, decoding=DecodingConfig(max_length=11, beam_size=beam_size), n_best=beam_size))
+        for beam_size, precision in itertools.product((1, 4), ("float32", "int8")):
+            decoding = DecodingConfig(max_length=11, beam_size=beam_size, precision=precision)
+            count += len(tool.translate(TEXTS, decoding=decoding, n_best=beam_size))
     return count
 
 

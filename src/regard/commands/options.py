@@ -10,7 +10,7 @@ import typer
 
 from regard.errors import ConfigError
 
-DecodingPrecision = Literal["float32", "bfloat16"]
+DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
 GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes"]
 HardMode = Literal["sample", "argmax", "expected"]

@@ -45,7 +45,9 @@ def translate(
     coverage_penalty: Annotated[float | None, typer.Option(min=0.0, help="beta of the GNMT coverage penalty")] = None,
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="never generate the same n tokens twice")] = None,
     replace_unknown: Annotated[bool | None, typer.Option(help="replace an unknown word by the source word it attends to most")] = None,
-    precision: Annotated[DecodingPrecision | None, typer.Option(help="of the matrix products; bfloat16 changes some translations")] = None,
+    precision: Annotated[
+        DecodingPrecision | None, typer.Option(help="of the matrix products; bfloat16 and int8 change some translations")
+    ] = None,
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses per line, written as JSON")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="sample instead of beam search")] = False,
     temperature: Annotated[float, typer.Option(help="with --sample")] = 1.0,

@@ -192,7 +192,7 @@ class RecurrentDecoder(nn.Module):
 
         Within `regard.ops.packed_weights`, where the native library knows all that the decoder does, it is one call of it.
         """
-        plan = None if is_recording() else ops.cached_by_owner(self, lambda: plan_of(self))
+        plan = None if is_recording() else ops.cached_by_owner(self, lambda dtype: plan_of(self, dtype))
         if plan is not None:
             return native_step(plan, tokens, state if isinstance(state, PackedState) else PackedState.of(state, self))
         state = state.unpacked() if isinstance(state, PackedState) else state

@@ -74,7 +74,7 @@ class RecurrentEncoder(nn.Module):
             for direction in range(self.directions):
                 cell, projected = self.cells[index + direction], self.inputs[index + direction](states)
                 assert isinstance(cell, RecurrentCell)
-                plan = ops.cached_by_owner(cell, lambda cell=cell: plan_of_cell(cell))
+                plan = ops.cached_by_owner(cell, lambda dtype, cell=cell: plan_of_cell(cell, dtype))
                 if plan is None:
                     output, last = _run(cell, projected, mask, backward=direction == 1)
                 else:

@@ -77,7 +77,7 @@ class PackedState:
         )
 
 
-def plan_of(decoder: RecurrentDecoder) -> RecurrentPlan | None:
+def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> RecurrentPlan | None:
     """Copy the weights of a decoder for the native library; None where it cannot do what the decoder does.
 
     It does GRU and LSTM layers with one attention over the whole source, of an additive, general or dot score, before or after them, in
@@ -85,6 +85,7 @@ def plan_of(decoder: RecurrentDecoder) -> RecurrentPlan | None:
 
     Args:
         decoder: with all its parts.
+        dtype: of the products, torch.float32 or torch.int8.
 
     Example:
         >>> from regard.config import RNNConfig
@@ -107,10 +108,10 @@ def plan_of(decoder: RecurrentDecoder) -> RecurrentPlan | None:
         return None
     if any(part.dtype != torch.float32 or part.device.type != "cpu" for part in decoder.parameters()):
         return None
-    return RecurrentPlan(_weights(decoder, attention))
+    return RecurrentPlan(_weights(decoder, attention), dtype)
 
 
-def plan_of_cell(cell: RecurrentCell) -> EncoderPlan | None:
+def plan_of_cell(cell: RecurrentCell, dtype: torch.dtype = torch.float32) -> EncoderPlan | None:
     """Copy the recurrent weights of an encoder's layer for the native library; None where it cannot run it.
 
     It does GRU and LSTM layers in float32 on a CPU.
@@ -121,7 +122,7 @@ def plan_of_cell(cell: RecurrentCell) -> EncoderPlan | None:
     """
     if native.library() is None or cell.kind == "tanh" or cell.weight.dtype != torch.float32 or cell.weight.device.type != "cpu":
         return None
-    return EncoderPlan(cell.weight, cell.bias)
+    return EncoderPlan(cell.weight, cell.bias, dtype)
 
 
 def native_step(plan: RecurrentPlan, tokens: Tensor, state: PackedState) -> tuple[Tensor, Tensor, PackedState]:

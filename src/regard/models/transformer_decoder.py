@@ -69,7 +69,9 @@ class Decoder(nn.Module):
         Within `regard.ops.packed_weights`, where the native library knows all that the layers do, it is one call of it.
         """
         current = state.current()
-        plan = None if is_recording() else ops.cached_by_owner(self, lambda: plan_of(self._layers(), self.norm, self.alignment_layer))
+        plan = None
+        if not is_recording():
+            plan = ops.cached_by_owner(self, lambda dtype: plan_of(self._layers(), self.norm, self.alignment_layer, dtype))
         if plan is not None and all(isinstance(memory, IndexedMemory) for layer in state.memories for memory in layer):
             found, weights, caches = native_step(plan, self._layers(), x, state, current)
             return found, (weights,), state.advanced(current, caches)

@@ -20,7 +20,9 @@ from regard.ops.kernels.panels import Affine
 from regard.ops.materialized_areas import shape_features
 
 
-def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int) -> DecoderPlan | None:
+def plan_of(
+    layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int, dtype: torch.dtype = torch.float32
+) -> DecoderPlan | None:
     """Copy the weights of a decoder for the native library; None where it cannot do what the layers do.
 
     It does layers of attention to items, to areas that need not be made (`scored_area_length`), to those of keys by Eq. 9 and, of the
@@ -30,6 +32,7 @@ def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: in
         layers: from the bottom up.
         norm: of what comes out, or None.
         shown: the layer whose weights on the source are wanted.
+        dtype: of the products, torch.float32 or torch.int8.
 
     Example:
         >>> plan_of([], None, 0) is None
@@ -45,7 +48,7 @@ def plan_of(layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: in
         return None
     last = None if norm is None else Affine(norm.weight, norm.bias)
     found = [_weights(layer) for layer in layers]
-    return DecoderPlan(found, last, heads=count, pre=norms[0].pre, eps=eps.pop(), shown=shown)
+    return DecoderPlan(found, last, heads=count, pre=norms[0].pre, eps=eps.pop(), shown=shown, dtype=dtype)
 
 
 def native_step(

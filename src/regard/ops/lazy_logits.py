@@ -47,7 +47,7 @@ class LazyLogits(NamedTuple):
 
 
 def lazy_logits(hidden: Tensor, output: Linear) -> LazyLogits | None:
-    """Return logits that are not computed; None outside `packed_weights` in float32, and where the native library would not be faster.
+    """Return logits that are not computed; None outside `packed_weights` in float32 or int8, and where the native library is not faster.
 
     Args:
         hidden: (..., R).
@@ -62,5 +62,5 @@ def lazy_logits(hidden: Tensor, output: Linear) -> LazyLogits | None:
         return None
     if output.weight.dtype != torch.float32 or output.weight.device.type != "cpu":
         return None
-    plan = cached_by_owner(output, lambda: OutputPlan(Affine(output.weight, output.bias)))
+    plan = cached_by_owner(output, lambda dtype: OutputPlan(Affine(output.weight, output.bias), dtype))
     return None if plan is None else LazyLogits(hidden, output, plan)

@@ -24,6 +24,8 @@ from torch._C import _current_graph_task_id  # pyright: ignore[reportPrivateUsag
 from torch.autograd.function import once_differentiable
 
 from regard.errors import ConfigError
+from regard.ops.kernels import native
+from regard.ops.kernels.panels import Affine, PackedLinear
 from regard.ops.tensor_checks import Argument, Signature, autocasts, is_plain
 
 _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I"), Argument("bias", "O", optional=True))
@@ -239,7 +241,7 @@ Made = TypeVar("Made")
 class _Packs(NamedTuple):
     dtype: torch.dtype
     # The weights themselves are kept so that their ids stay their own in the block.
-    weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Tensor]]
+    weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Any]]
     prepared: dict[int, tuple[object, Any]]
 
 
@@ -255,11 +257,15 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, 
 
     In float32, where `matmul_path` is oneDNN, weights are kept in its own layout: a product with few rows takes half the time. In bfloat16
     inputs and weights are rounded to 8 bits and multiplied in about half the time again where `bfloat16_path` is oneDNN, elsewhere in
-    float32, which saves nothing; results are float32. Without effect where a gradient is asked for and under autocast. Threads share what
-    is packed if they run in a copy of the context.
+    float32, which saves nothing; results are float32. In int8 the native library rounds each output of a weight, and each row of inputs,
+    to 8 bits with a scale of its own (weights to 7 bits on x86 processors without VNNI); results are float32. Without effect where a
+    gradient is asked for and under autocast. Threads share what is packed if they run in a copy of the context.
 
     Args:
-        dtype: torch.float32 or torch.bfloat16.
+        dtype: torch.float32, torch.bfloat16 or torch.int8.
+
+    Raises:
+        ConfigError: int8 without the native library; the message says why there is none.
 
     Example:
         >>> with torch.no_grad(), packed_weights(torch.bfloat16):
@@ -269,6 +275,8 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, 
     if torch.compiler.is_compiling():  # where nothing asks for packed weights
         yield
         return
+    if dtype == torch.int8 and not native.status().usable:
+        raise ConfigError(f"8-bit products need the native library: {native.status().reason}")
     token = _packs.set(_Packs(dtype, {}, {}))
     try:
         yield
@@ -276,21 +284,21 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, 
         _packs.reset(token)
 
 
-def cached_by_owner(owner: object, make: Callable[[], Made]) -> Made | None:
-    """Return what `make` makes of an owner's weights, once within a block of `packed_weights` in float32; None outside of one.
+def cached_by_owner(owner: object, make: Callable[[torch.dtype], Made]) -> Made | None:
+    """Return what `make` makes of an owner's weights, once within a block of `packed_weights` in float32 or int8; None outside of one.
 
-    None also where a gradient is asked for and under autocast, as for `packed_weights` itself.
+    None also where a gradient is asked for and under autocast, as for `packed_weights` itself. `make` is given the block's dtype.
 
     Example:
         >>> with torch.no_grad(), packed_weights():
-        ...     [cached_by_owner(linear, lambda: [1]) is cached_by_owner(linear, lambda: [1]), cached_by_owner(linear, lambda: [2])]
+        ...     [cached_by_owner(linear, lambda _: [1]) is cached_by_owner(linear, lambda _: [1]), cached_by_owner(linear, lambda _: [2])]
         [True, [1]]
     """
     packs = None if torch.compiler.is_compiling() else _packs.get()
-    if packs is None or packs.dtype != torch.float32 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    if packs is None or packs.dtype == torch.bfloat16 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return None
     if id(owner) not in packs.prepared:
-        packs.prepared[id(owner)] = (owner, make())
+        packs.prepared[id(owner)] = (owner, make(packs.dtype))
     return packs.prepared[id(owner)][1]
 
 
@@ -300,7 +308,7 @@ def _packed(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None
         return None
     if not all(isinstance(weight, torch.nn.Parameter) and weight.numel() for weight in weights) or not x.numel():
         return None
-    return packs if _all_float32(x, *weights, *biases) and (packs.dtype == torch.bfloat16 or _use_onednn(x)) else None
+    return packs if _all_float32(x, *weights, *biases) and (packs.dtype != torch.float32 or _use_onednn(x)) else None
 
 
 def _all_float32(*tensors: Tensor | None) -> bool:
@@ -310,6 +318,8 @@ def _all_float32(*tensors: Tensor | None) -> bool:
 
 def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
     # With several weights one below the other.
+    if packs.dtype == torch.int8:
+        return _int8_product(x, weights, bias, packs)
     packed = packs.dtype == torch.float32 or bfloat16_path()[0] == "onednn"
     name = tuple(map(id, weights))
     if name not in packs.weights:
@@ -326,6 +336,14 @@ def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None,
         return product[:rows] if whole > rows else product
     x, bias = x.to(packs.dtype), None if bias is None else bias.to(packs.dtype)
     return _onednn(x, kept, bias)[:rows].float()
+
+
+def _int8_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
+    name = tuple(map(id, weights))
+    if name not in packs.weights:
+        packs.weights[name] = (weights, PackedLinear(Affine(torch.cat([weight.detach() for weight in weights]), None), packs.dtype))
+    product: Tensor = packs.weights[name][1](x)
+    return product if bias is None else product.add_(bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -360,7 +378,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return steps.linear(x, weight, bias)
     packs = _packed(x, (weight,), (bias,))
     if packs is not None:
-        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).view(*x.shape[:-1], weight.shape[0])
+        return _packed_product(x.reshape(-1, x.shape[-1]), (weight,), bias, packs).reshape(*x.shape[:-1], weight.shape[0])
     if _use_onednn(x) and _all_float32(weight, bias) and not torch.is_autocast_enabled("cpu"):
         return _Linear.apply(x, weight, bias)
     return F.linear(x, weight, bias)
@@ -411,4 +429,4 @@ def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
         return tuple(layer(x) for layer in layers)
     sizes = [weight.shape[0] for weight in weights]
     bias = torch.cat(biases) if biases else None
-    return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).view(*x.shape[:-1], sum(sizes)).split(sizes, -1)
+    return _packed_product(x.reshape(-1, x.shape[-1]), weights, bias, packs).reshape(*x.shape[:-1], sum(sizes)).split(sizes, -1)

@@ -19,7 +19,14 @@ from torch.utils._python_dispatch import _disable_current_modes  # pyright: igno
 
 from regard.errors import ConfigError, RangeError, ShapeError
 
-DTYPES = {"float32": torch.float32, "int64": torch.int64, "int32": torch.int32, "bool": torch.bool, "uint8": torch.uint8}
+DTYPES = {
+    "float32": torch.float32,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int8": torch.int8,
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+}
 _TYPES = (Tensor, torch.nn.Parameter)
 # Of each kind of device the dispatch keys of its ordinary tensors: with a gradient, and made in inference mode.
 _ORDINARY: dict[str, tuple[int, int]] = {}

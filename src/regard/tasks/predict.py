@@ -12,6 +12,7 @@ from regard import ops, progress
 from regard.config import DecodingConfig
 from regard.data.vocabulary import BOS, EOS, PAD
 from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.errors import ConfigError
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import device_of
 
@@ -49,8 +50,13 @@ def predict(
         stage: of the progress, open while it lasts.
         poll: called before each batch; may raise to leave.
         precision: of matrix products on a CPU.
+
+    Raises:
+        ConfigError: int8 is asked for on another device than a CPU, or without the native library.
     """
     device = device_of(model)
+    if precision == "int8" and device.type != "cpu":
+        raise ConfigError(f"decoding.precision=int8: computes on a CPU, the model is on {device}; use bfloat16 or --device cpu")
     batches = cut_batches(rows, batch_size, device=device)
     with ops.packed_weights(getattr(torch, precision)):
         results = map_batches(function, batches, device=device, poll=poll, stage=stage, size=len)

@@ -127,6 +127,7 @@ class DecoderPlan:
         pre: norms stand before the parts of a layer.
         eps: of the norms.
         shown: the layer whose weights on the source are returned.
+        dtype: of the packed products; see `PackedWeights`.
 
     Attributes:
         shown: likewise.
@@ -142,9 +143,17 @@ class DecoderPlan:
     """
 
     def __init__(
-        self, layers: Sequence[DecoderLayerWeights], norm: Affine | None, *, heads: int, pre: bool, eps: float, shown: int
+        self,
+        layers: Sequence[DecoderLayerWeights],
+        norm: Affine | None,
+        *,
+        heads: int,
+        pre: bool,
+        eps: float,
+        shown: int,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._shelf = PackedWeights()
+        self._shelf = PackedWeights(dtype)
         self.width, self._heads = layers[0].join.weight.shape[0], heads
         self._pre, self._eps, self.shown = pre, eps, shown
         self._norm = DecoderNorm() if norm is None else self._point(norm)

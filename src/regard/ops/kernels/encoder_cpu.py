@@ -32,6 +32,7 @@ class EncoderPlan:
     Args:
         weight: (G H, H) float32 on the CPU.
         bias: (H,) of a GRU's new state; None: an LSTM.
+        dtype: of the packed products; see `PackedWeights`.
 
     Example:
         >>> from regard.ops.kernels import native
@@ -39,11 +40,11 @@ class EncoderPlan:
         True
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype = torch.float32) -> None:
         sizes = _CELL.check(weight, bias)
         if sizes["gates"] != sizes["hidden"] * (4 if bias is None else 3):
             raise ShapeError(f"encoder: a recurrent weight is (3 H, H) with a bias (H,) and (4 H, H) without, found {tuple(weight.shape)}")
-        self._shelf = PackedWeights()
+        self._shelf = PackedWeights(dtype)
         self._recurrent = self._shelf.linear(Affine(weight, None))
         self._bias = None if bias is None else self._shelf.keep(bias)
         self.hidden = weight.shape[1]

@@ -139,6 +139,7 @@ class RecurrentPlan:
 
     Args:
         weights: float32 on the CPU.
+        dtype: of the packed products; see `PackedWeights`.
 
     Example:
         >>> one = lambda *shape: Affine(torch.zeros(shape), None)
@@ -151,9 +152,9 @@ class RecurrentPlan:
         True
     """
 
-    def __init__(self, weights: RecurrentWeights) -> None:
+    def __init__(self, weights: RecurrentWeights, dtype: torch.dtype = torch.float32) -> None:
         sizes = _check(weights)
-        self._shelf = shelf = PackedWeights()
+        self._shelf = shelf = PackedWeights(dtype)
         self._weights = weights
         layers = [RecurrentLayer(shelf.linear(one.input), shelf.linear(one.recurrent), _kept(shelf, one.bias)) for one in weights.layers]
         self._layers = (RecurrentLayer * len(layers))(*layers)

@@ -92,7 +92,7 @@ class PanelLinear(ctypes.Structure):
     """PanelLinear of csrc."""
 
     _fields_ = [
-        *_of(ADDRESS, "panels bias"),
+        *_of(ADDRESS, "panels bias bytes scales offsets"),
         *_of(INT64, "inputs outputs"),
     ]
 
@@ -103,6 +103,25 @@ class PackCall(ctypes.Structure):
     _fields_ = [
         *_of(ADDRESS, "weight panels"),
         *_of(INT64, "inputs outputs"),
+    ]
+
+
+class PackBytesCall(ctypes.Structure):
+    """PackBytesCall of csrc."""
+
+    _fields_ = [
+        *_of(ADDRESS, "weight bytes scales offsets"),
+        *_of(INT64, "inputs outputs"),
+    ]
+
+
+class RowsCall(ctypes.Structure):
+    """RowsCall of csrc."""
+
+    _fields_ = [
+        *_of(PanelLinear, "layer"),
+        *_of(ADDRESS, "x y"),
+        *_of(INT64, "rows inputs panels threads"),
     ]
 
 

@@ -39,6 +39,7 @@ class OutputPlan:
 
     Args:
         output: float32 on the CPU, (V, R) and (V,) or None.
+        dtype: of the packed product; see `PackedWeights`.
 
     Example:
         >>> output = Affine(torch.eye(3), None)
@@ -48,12 +49,13 @@ class OutputPlan:
         True
     """
 
-    def __init__(self, output: Affine) -> None:
+    def __init__(self, output: Affine, dtype: torch.dtype = torch.float32) -> None:
         _OUTPUT.check(*output)
-        self._shelf = PackedWeights()
-        # The bias as the weight of one input more, which is 1: one pass over the logits less.
-        whole = output.weight if output.bias is None else torch.cat([output.weight, output.bias.unsqueeze(1)], 1)
-        self._output, self._width = self._shelf.linear(Affine(whole, None)), output.weight.shape[1]
+        self._shelf, self._width = PackedWeights(dtype), output.weight.shape[1]
+        if dtype == torch.float32 and output.bias is not None:
+            # The bias as the weight of one input more, which is 1: one pass over the logits less.
+            output = Affine(torch.cat([output.weight, output.bias.unsqueeze(1)], 1), None)
+        self._output = self._shelf.linear(output)
 
     @property
     def size(self) -> int:

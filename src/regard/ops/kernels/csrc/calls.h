@@ -108,10 +108,13 @@ typedef struct {
     int64_t threads;
 } BestCall;
 
-/* A product whose weight is copied once into the order in which products read it: y = W x + b. The weight (outputs, inputs) stands in panels of `regard_panel()` outputs, input by input, the last one filled with zeros. */
+/* A product whose weight is copied once into the order in which products read it: y = W x + b. The weight (outputs, inputs) stands in panels of `regard_panel()` outputs, input by input, the last one filled with zeros. With `bytes` it is rounded to 8 bits, and so is each row of x while it is multiplied; the inputs of a panel then come four by four. */
 typedef struct {
     const float *panels;
-    const float *bias; /* or NULL */
+    const float *bias;      /* or NULL */
+    const int8_t *bytes;    /* in place of panels, or NULL */
+    const float *scales;    /* with bytes: of each output, in whole panels */
+    const int32_t *offsets; /* with bytes: 128 times the sum of each output's bytes, in whole panels */
     int64_t inputs, outputs;
 } PanelLinear;
 
@@ -121,6 +124,24 @@ typedef struct {
     float *panels;
     int64_t inputs, outputs;
 } PackCall;
+
+/* Packing a weight rounded to 8 bits; see PanelLinear. */
+typedef struct {
+    const float *weight; /* (outputs, inputs) */
+    int8_t *bytes;       /* (quads, panels, 4): outputs in whole panels, inputs in whole fours */
+    float *scales;       /* (panels) */
+    int32_t *offsets;    /* (panels) */
+    int64_t inputs, outputs;
+} PackBytesCall;
+
+/* Products of many rows. */
+typedef struct {
+    PanelLinear layer;
+    const float *x; /* (rows, inputs) */
+    float *y;       /* (rows, panels): outputs in whole panels */
+    int64_t rows, inputs, panels;
+    int64_t threads;
+} RowsCall;
 
 typedef struct {
     const float *weight, *bias; /* (width); NULL: no norm */

@@ -5,7 +5,7 @@
 
 EXPORT int regard_abi(void) { return REGARD_ABI; }
 
-static int limit = TARGET_AVX512;
+static int limit = TARGET_VNNI;
 
 EXPORT void regard_limit(int target) { limit = target; }
 
@@ -14,7 +14,7 @@ static int best_target(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma"))
-        return TARGET_AVX512;
+        return __builtin_cpu_supports("avx512vnni") ? TARGET_VNNI : TARGET_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         return TARGET_AVX2;
 #endif
@@ -38,17 +38,17 @@ EXPORT const char *regard_threads(void) {
 
 #if defined(__x86_64__) && !defined(REGARD_BASELINE)
 #define DECLARE_VARIANTS(name, call) int name##_baseline(const call *), name##_avx2(const call *), name##_avx512(const call *);
-#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512}
+#define VARIANTS(name) {name##_baseline, name##_avx2, name##_avx512, name##_avx512}
 #else
 #define DECLARE_VARIANTS(name, call) int name##_baseline(const call *);
-#define VARIANTS(name) {name##_baseline, 0, 0}
+#define VARIANTS(name) {name##_baseline, 0, 0, 0}
 #endif
 
 /* Defines the function `pick`, which calls the variant of a kernel, name_f32 or name_f64. */
 #define PICK(pick, name, call)                                         \
     DECLARE_VARIANTS(name, call)                                       \
     pick(const call *arguments) {                                      \
-        static int (*const variants[3])(const call *) = VARIANTS(name); \
+        static int (*const variants[4])(const call *) = VARIANTS(name); \
         return variants[regard_target()](arguments);                   \
     }
 
@@ -75,8 +75,10 @@ ENTRY(encoder, EncoderCall)
 ENTRY(indexed, IndexedCall)
 ENTRY(loss, LossCall)
 ENTRY(pack, PackCall)
+ENTRY(pack_bytes, PackBytesCall)
 ENTRY(panel, PackCall)
 ENTRY(recurrent, RecurrentCall)
 ENTRY(residual_forward, ResidualCall)
 ENTRY(residual_backward, ResidualCall)
+ENTRY(rows, RowsCall)
 ENTRY(vocabulary, VocabularyCall)

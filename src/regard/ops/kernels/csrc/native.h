@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised, together with ABI in native.py, whenever a struct or a function that Python sees changes. */
-#define REGARD_ABI 11
+#define REGARD_ABI 12
 
 #if defined(_WIN32)
 #define EXPORT __declspec(dllexport)
@@ -20,7 +20,8 @@ enum regard_status {
     REGARD_OUTSIDE = 2    /* a place, length, target or token names nothing; nothing was computed. Python looks which one it was */
 };
 
-enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2 };
+/* VNNI is AVX-512 that also multiplies bytes. */
+enum regard_target { TARGET_BASELINE = 0, TARGET_AVX2 = 1, TARGET_AVX512 = 2, TARGET_VNNI = 3 };
 
 /* The best instruction set that this processor has and this library was built for. */
 EXPORT int regard_target(void);

@@ -2,11 +2,13 @@
 #ifndef REGARD_PANELS_H
 #define REGARD_PANELS_H
 
+#include "bytes.h"
 #include "calls.h"
+#include "native.h"
+#include "parallel.h"
 #include "simd.h"
 
-/* A panel is read once from afar; AHEAD hides how far: inputs that are asked for before they are needed. */
-enum { PANEL = COLUMNS * LANES, AHEAD = 32 };
+enum { PANEL_ROWS = 64 }; /* of a task */
 
 INLINE int64_t panel_whole(int64_t outputs) { return (outputs + PANEL - 1) / PANEL * PANEL; }
 
@@ -21,7 +23,11 @@ static inline void panel_some(const PanelLinear *layer, int64_t first, int64_t c
 
 /* y = W x + b, rows of y panel_whole(outputs) wide or more; where asked for, what is below 0 becomes 0. */
 static inline void panel_linear(const PanelLinear *layer, const real *x, int64_t x_row, int64_t rows, real *y, int64_t y_row, int relu) {
-    panel_some(layer, 0, panel_whole(layer->outputs) / PANEL, x, x_row, rows, y, y_row);
+    const int64_t count = panel_whole(layer->outputs) / PANEL;
+    if (layer->bytes)
+        bytes_all(layer, count, x, x_row, rows, y, y_row);
+    else
+        panel_some(layer, 0, count, x, x_row, rows, y, y_row);
     if (!layer->bias && !relu) return;
     for (int64_t row = 0; row < rows; row++) {
         real *to = y + row * y_row;
@@ -51,6 +57,22 @@ int VARIANT(pack)(const PackCall *call) {
             for (int64_t j = 0; j < PANEL; j++) panel[k * PANEL + j] = start + j < call->outputs ? call->weight[(start + j) * inputs + k] : 0;
     }
     return 0;
+}
+
+int VARIANT(pack_bytes)(const PackBytesCall *call) {
+    for (int64_t output = 0; output < panel_whole(call->outputs); output++) bytes_pack(call, output);
+    return REGARD_DONE;
+}
+
+static void panel_task(int64_t task, void *scratch, const void *context) {
+    (void)scratch;
+    const RowsCall *call = context;
+    const int64_t start = task * PANEL_ROWS, rows = call->rows - start < PANEL_ROWS ? call->rows - start : PANEL_ROWS;
+    panel_linear(&call->layer, call->x + start * call->inputs, call->inputs, rows, call->y + start * call->panels, call->panels, 0);
+}
+
+int VARIANT(rows)(const RowsCall *call) {
+    return parallel_for((call->rows + PANEL_ROWS - 1) / PANEL_ROWS, (int)call->threads, 0, panel_task, call);
 }
 
 #endif

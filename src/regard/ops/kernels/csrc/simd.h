@@ -197,6 +197,8 @@ enum { ROWS = 6, COLUMNS = 2 };
 #else
 enum { ROWS = 4, COLUMNS = 2 };
 #endif
+/* Outputs of a weight that is packed for them; it is read once from afar, and AHEAD hides how far: inputs asked for before they are needed. */
+enum { PANEL = COLUMNS * LANES, AHEAD = 32 };
 
 /* `ahead` rows of b are asked for before they are needed; 0: none. */
 INLINE void product_block(const product_args *p, int rows, int columns, int ahead, const real *a, const real *b, real *c) {

@@ -76,6 +76,7 @@ static void vocabulary_finish(const VocabularyCall *call, vocabulary_row *row) {
 typedef struct {
     int64_t *list; /* rows to do now */
     real *x;       /* theirs, side by side */
+    uint8_t *rounded; /* in place of x where the weights have 8 bits */
     real *logits;  /* a piece of so many as are done at once */
     vocabulary_row *known;
     best_list sums;
@@ -86,8 +87,12 @@ static void vocabulary_rows(const VocabularyCall *call, const vocabulary_rooms *
     const int64_t inputs = call->output.inputs, outputs = call->output.outputs, whole = panel_whole(outputs);
     for (int64_t i = 0; i < count; i++) {
         const int64_t row = rooms->list[i];
-        memcpy(rooms->x + i * inputs, call->x + row * call->width, (size_t)call->width * sizeof(real));
-        if (call->width < inputs) rooms->x[(i + 1) * inputs - 1] = 1;
+        if (call->output.bytes) {
+            bytes_round(call->x + row * inputs, inputs, rooms->rounded + i * bytes_row(inputs));
+        } else {
+            memcpy(rooms->x + i * inputs, call->x + row * call->width, (size_t)call->width * sizeof(real));
+            if (call->width < inputs) rooms->x[(i + 1) * inputs - 1] = 1;
+        }
         rooms->known[i] = (vocabulary_row){.best = {.count = call->count, .values = call->log_probs + row * call->count,
                                                     .places = call->places + row * call->count}, .greatest = (real)-INFINITY};
     }
@@ -95,8 +100,12 @@ static void vocabulary_rows(const VocabularyCall *call, const vocabulary_rooms *
         const int64_t size = whole - first < PIECE ? whole - first : PIECE, real_ones = outputs - first < PIECE ? outputs - first : PIECE;
         for (int64_t i = 0; i < count; i++) {
             real *piece = rooms->logits + i % ROWS * PIECE;
-            if (i % ROWS == 0)
-                panel_some(&call->output, first / PANEL, size / PANEL, rooms->x + i * inputs, inputs, count - i < ROWS ? count - i : ROWS, piece, PIECE);
+            const int64_t rows = i % ROWS ? 0 : count - i < ROWS ? count - i : ROWS; /* to do now */
+            if (rows && call->output.bytes)
+                bytes_some(&call->output, first / PANEL, size / PANEL, rooms->rounded + i * bytes_row(inputs), rows, piece, PIECE);
+            else if (rows)
+                panel_some(&call->output, first / PANEL, size / PANEL, rooms->x + i * inputs, inputs, rows, piece, PIECE);
+            for (int64_t j = 0; call->output.bias && j < real_ones && j < PIECE; j++) piece[j] += call->output.bias[first + j];
             for (int64_t j = real_ones; j < PIECE; j++) piece[j] = (real)-INFINITY;
             vocabulary_piece(call, &rooms->known[i], piece, first);
             if (call->instead >= first && call->instead < first + size) rooms->known[i].instead = piece[call->instead - first];
@@ -128,8 +137,10 @@ static int64_t vocabulary_tasks(const VocabularyCall *call) {
 /* Set up the memory for `rows`; returns how many bytes it takes. */
 static size_t vocabulary_room(const VocabularyCall *call, int64_t rows, void *scratch, vocabulary_rooms *rooms) {
     char *at = scratch;
+    const int64_t inputs = call->output.inputs, numbers = call->output.bytes ? bytes_row(inputs) / (int64_t)sizeof(real) : inputs;
     rooms->x = (real *)at;
-    rooms->logits = (real *)(at += (size_t)panel_room(rows * call->output.inputs) * sizeof(real));
+    rooms->rounded = (uint8_t *)at;
+    rooms->logits = (real *)(at += (size_t)panel_room(rows * numbers) * sizeof(real));
     rooms->list = (int64_t *)(at += (size_t)(ROWS * PIECE) * sizeof(real));
     rooms->known = (vocabulary_row *)(at += (size_t)panel_room(rows) * sizeof(int64_t));
     rooms->sums = (best_list){.count = call->need, .places = (int64_t *)(at += (size_t)rows * sizeof(vocabulary_row))};
