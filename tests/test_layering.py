@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "strict_json": set(),
     "constructor_checks": {"errors"},
     "progress": set(),
+    "jobs": {"errors", "strict_json", "progress"},
     "config": {"errors", "strict_json", "mechanisms"},
     "ops": {"errors"},
     "aliases": {"errors", "mechanisms"},
@@ -49,10 +50,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observe": {"errors", "ops", "attention", "models", "viewer"},
     "explanations": {"errors", "ops", "attention", "models"},
     "tasks": LIBRARY | LEAVES | {"strict_json", "mask_check", "explanations"},
-    "study": {"errors", "strict_json", "progress", "config", "models", "training", "tasks"} | LEAVES,
+    "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),
-    "commands": LIBRARY | {"mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"} | LEAVES,
+    "commands": LIBRARY
+    | LEAVES
+    | {"strict_json", "jobs", "mask_check", "observe", "explanations", "tasks", "study", "integrations", "mechanisms"},
     "cli": {"errors", "progress", "commands", "integrations", "serve"},
     "__main__": {"cli"},
     "__init__": {

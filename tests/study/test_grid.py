@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ from regard.config import load_config
 from regard.config.study import StudyConfig, load_study
 from regard.errors import ConfigError, DataError, TrainingError
 from regard.study import build_report, run_study, write_report
-from regard.study.grid import check_study, single_process_environment, train_apart
+from regard.study.grid import check_study, train_apart
 from regard.study.report_files import markdown
 from regard.tasks import generate, train_translation
 
@@ -38,13 +38,11 @@ VARIANTS = {
 }
 STUDY: dict[str, Any] = {"name": "reversing", "settings": SMALL, "variants": VARIANTS, "seeds": [1], "budget": {"updates": 10}}
 ALONE = {"variants": {"none": VARIANTS["none"]}}
-HERE = threading.Lock()
 
 
 def train_here(command: Sequence[str], log: Path) -> float | None:
     """Train in this process, which takes a second less than in one of its own."""
-    with HERE:  # torch has one source of chance
-        train_translation(load_config(Path(command[command.index("--config") + 1])), Path(command[-1]))
+    train_translation(load_config(Path(command[command.index("--config") + 1])), Path(command[-1]))
     return 123.0
 
 
@@ -65,20 +63,14 @@ def written(folder: Path, data: Path, **changes: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, data: Path) -> tuple[StudyConfig, Path]:
-    """Return a study that two workers have done together."""
+    """Return a study that has been done."""
     folder = tmp_path_factory.mktemp("study")
     study, told = load_study(written(folder, data, seeds=[1, 2])), list[str]()
     before = progress.set_listener(lambda event: told.append(event.text))
-    workers = [
-        threading.Thread(target=run_study, args=(study, folder / "out"), kwargs={"beside": folder, "train": train_here}) for _ in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    assert run_study(study, folder / "out", beside=folder, train=train_here) == 0
     progress.set_listener(before)
-    begun = [line.split(":")[0] for line in told if " of 4" in line]
-    assert sorted(begun) == ["letters-additive-1", "letters-additive-2", "letters-none-1", "letters-none-2"], "each run is done once"
+    runs = ["letters-none-1", "letters-additive-1", "letters-none-2", "letters-additive-2"]
+    assert [line for line in told if " of 4" in line] == [f"{name}: done, {number} of 4" for number, name in enumerate(runs, start=1)]
     return study, folder / "out"
 
 
@@ -202,11 +194,10 @@ def test_a_signal_saves_the_run_and_the_same_command_goes_on(
     assert process.returncode == 143, err
     assert "stopped by signal 15; the same command resumes it" in err
     assert not list((out / "results").glob("*"))
-    assert list((out / "claims").iterdir()) == []
+    assert not (out / ".lock").exists()
     assert json.loads(log.read_text().splitlines()[-1])["event"] == "stop"
     code, told, err = call(*words)
     assert code == 0, err
-    assert b"letters-none-1: 1 of 1" in told
     assert b"report.html" in told
     [row] = build_report(load_study(path), out, samples=1).rows
     assert row.figures["updates"] == 60
@@ -244,30 +235,36 @@ def test_a_transformer_runs_beside_others_on_two_vocabularies(tmp_path: Path, da
     assert not load_config(tmp_path / "out" / "configs" / "letters-transformer-1.yaml").model.share_embeddings
 
 
-def test_a_training_is_no_part_of_the_group_that_shares_a_study() -> None:
-    group = {
-        "RANK": "5",
-        "LOCAL_RANK": "2",
-        "WORLD_SIZE": "8",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "1",
-        "ROLE_RANK": "5",
-        "ROLE_NAME": "x",
-    }
-    group |= {"MASTER_ADDR": "here", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "7", "ROLE_WORLD_SIZE": "8", "GROUP_WORLD_SIZE": "2"}
-    own = {"PATH": "/x", "OMP_NUM_THREADS": "3", "REGARD_DEVICE": "cpu", "SLURM_PROCID": "5"}
-    assert single_process_environment({**own, **group, "CUDA_VISIBLE_DEVICES": "a,b,c,d"}) == {**own, "CUDA_VISIBLE_DEVICES": "c"}
-    assert single_process_environment({**own, "CUDA_VISIBLE_DEVICES": "a,b"}) == {**own, "CUDA_VISIBLE_DEVICES": "a,b"}
-
-
 @pytest.mark.slow
-def test_torchrun_shares_a_study(tmp_path: Path, data: Path) -> None:
-    path, out = written(tmp_path, data), tmp_path / "out"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "regard"]
-    done = subprocess.run([*command, "compare", str(path), "--out", str(out)], capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    assert len(list((out / "results").iterdir())) == 2
-    assert "additive" in (out / "report.md").read_text(encoding="utf-8")
+def test_workers_share_a_study_and_a_killed_one_is_replaced(
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]]
+) -> None:
+    path = written(tmp_path, data, budget={"updates": 60})
+    assert call("compare", path, "--out", tmp_path / "alone")[0] == 0
+    out, words = tmp_path / "out", ["--workers", "2", "--cpus", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "regard", "compare", str(path), "--out", str(out), *words], stderr=subprocess.PIPE, text=True
+    ) as process:
+        first = out / "runs" / "letters-none-1"
+        deadline = time.monotonic() + 60
+        while not list(first.glob("checkpoints/step-*/manifest.json")) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(json.loads((first / ".lock").read_text())["pid"], signal.SIGKILL)
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert "letters-none-1: its worker was lost (signal 9); another one takes it up" in err
+    for name in ("letters-none-1", "letters-additive-1"):
+        files = [tmp_path / each / "runs" / name / "model" / "model.safetensors" for each in ("alone", "out")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert '"resume"' in (first / "log.jsonl").read_text()
+
+
+def test_torchrun_is_told_of_workers(
+    tmp_path: Path, data: Path, call: Callable[..., tuple[int, bytes, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
+    code, _, err = call("compare", written(tmp_path, data), "--out", tmp_path / "out")
+    assert (code, err) == (2, "regard: error: compare: torchrun starts it several times; give it --workers N instead\n")
 
 
 def test_a_budget_of_tokens_becomes_updates(tmp_path: Path, data: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from regard import progress
+from regard.commands.options import Cpus, Gpus, On, Workers
 from regard.commands.terminal import write_line, write_message
+from regard.errors import ConfigError
 
 commands = typer.Typer()
 
@@ -21,14 +24,19 @@ def compare(
     scale: Annotated[str | None, typer.Option(help="one of the study's scales")] = None,
     estimate_only: Annotated[bool, typer.Option("--estimate", help="train nothing; print the estimated cost")] = False,
     report_only: Annotated[bool, typer.Option("--report", help="train nothing; write the report of the finished runs")] = False,
+    on: On = None,
+    workers: Workers = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
 ) -> None:
     """Train and compare the variants of a study.
 
     Trains every variant on every data set with every seed, and writes one report. Prints a table, and a sentence for each hypothesis.
 
-    The same command resumes a study. Several commands share its runs, also from several machines that share the folder.
+    The same command resumes a study. With --workers or --on several runs are trained at a time, here or on the machines of a cluster.
     """
     from regard.config.study import load_study
+    from regard.jobs import open_pool
     from regard.study.cost import estimate
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
@@ -54,9 +62,10 @@ def compare(
         check_study(found, folder, beside=study.parent)
         report()
         return
-    ended = run_study(found, folder, beside=study.parent, on_result=report)
-    if ended > 0:
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError("compare: torchrun starts it several times; give it --workers N instead")
+    where = {"on": on, "workers": workers, "cpus": cpus, "gpus": gpus}
+    pool = open_pool(["regard.study.worker"], **where) if any(value is not None for value in where.values()) else None
+    if ended := run_study(found, folder, beside=study.parent, on_result=report, pool=pool):
         write_message(f"stopped by signal {ended}; the same command resumes it")
         raise typer.Exit(128 + ended)
-    if ended < 0:
-        write_message("other processes train the remaining runs; --report writes the report again when they have finished")

@@ -32,6 +32,14 @@ JsonInput = Annotated[
     bool, typer.Option("--json-input", help='read JSON objects, {"id": ..., "text": "..."}; answer with JSON objects of the same id')
 ]
 
+On = Annotated[
+    str | None,
+    typer.Option(metavar="ray|ADDRESS", help="run the workers on a Ray cluster (extra ray): this machine's, or HOST:PORT, ray://HOST:PORT"),
+]
+Workers = Annotated[int | None, typer.Option(min=1, help="processes that share the work; default: 1, with --on all there is room for")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="threads of each worker; default: the cores divided among them, with --on 1")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="with --on: GPUs of each worker; here the workers take turns")]
+
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key.sub=value]...", help="settings, see `regard list settings`")]
 Out = Annotated[Path | None, typer.Option(help="run folder; an interrupted run in it is resumed")]
 From = Annotated[

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from regard.commands.options import Device
+from regard.commands.options import Cpus, Device, Gpus, On, Workers, refuse
+from regard.commands.streaming import WORKER
 from regard.progress import Display
 
 TRAINING = ("train", "demo", "compare", "doctor")
 """The commands, and those within them, that choose where a model is trained."""
+LINES = ("translate", "caption", "classify", "entail", "score", "align", "generate")
+"""The commands that answer lines: they take whole files as well."""
 
 
 def with_shared_options(app: typer.Typer) -> Any:
@@ -21,7 +25,7 @@ def with_shared_options(app: typer.Typer) -> Any:
     Run it with `obj`, the `Display` it shows its progress on.
     """
     root = typer.main.get_command(app)
-    everywhere, training = _options(_shared), _options(_trains)
+    everywhere, training, lines = _options(_shared), _options(_trains), _options(_answers)
     waiting: list[tuple[Any, bool]] = [(root, False)]
     while waiting:
         command, trains = waiting.pop()
@@ -29,8 +33,29 @@ def with_shared_options(app: typer.Typer) -> Any:
         if parts := getattr(command, "commands", None):
             waiting += [(part, trains) for part in parts.values()]
         else:
-            command.params += [*everywhere, *(training if trains else ())]
+            command.params += [*everywhere, *(training if trains else ()), *(lines if command.name in LINES else ())]
+            if command.name in LINES:
+                command.invoke = _with_batch(command)
     return root
+
+
+def _with_batch(command: Any) -> Callable[[Any], Any]:
+    """Return what a command does, once its words are understood: its own work, or with `--input` that of a batch."""
+    own = command.invoke
+
+    def invoke(context: Any) -> Any:
+        chosen = {option.name: context.params.pop(option.name) for option in _options(_answers)}
+        if WORKER in os.environ:
+            return own(context)
+        if chosen["shards"] is None:
+            del chosen["shards"]
+            refuse({f"--{name}": value for name, value in chosen.items()}, "only with --input")
+            return own(context)
+        from regard.commands.batch import run_batch
+
+        return run_batch(command.name, context.params, **chosen)
+
+    return invoke
 
 
 def _options(function: Callable[..., None]) -> list[Any]:
@@ -72,3 +97,16 @@ def _trains(
     ] = None,
 ) -> None:
     """Hold the options of the commands that train; never run."""
+
+
+def _answers(
+    shards: Annotated[
+        str | None, typer.Option("--input", metavar="PATTERN", help="answer each of these files, such as 'shards/*.en'")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="with --input: folder of the answers, a file for each, and manifest.jsonl")] = None,
+    on: On = None,
+    workers: Workers = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+) -> None:
+    """Hold the options of the commands that answer lines; never run."""

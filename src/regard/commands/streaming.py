@@ -30,6 +30,8 @@ BLOCKS_AHEAD = 64
 SHOWN = 80
 # Bytes of a file whose lines are counted before the first of them is answered, to tell how many are left.
 MAX_COUNTED = 2**30
+# The variable that makes a command a worker, which takes its input shard by shard from the process that started it.
+WORKER = "REGARD_WORKER"
 END = "Ctrl-Z and Enter end" if os.name == "nt" else "Ctrl-D ends"
 
 
@@ -110,8 +112,28 @@ def answer_lines(
         total: how many answers there will be; None: as many as standard input has lines, where it is a file.
 
     Returns:
-        How many lines were read, and how many of them could not be.
+        How many lines were read, and how many of them could not be. A worker of `--input` does not return: it answers shard after shard.
     """
+
+    def answer(chunks: Iterable[list[Any]], total: int | None) -> tuple[int, int]:
+        return _answer_chunks(chunks, read, work, show, json_lines=json_lines, total=total)
+
+    if WORKER in os.environ:
+        from regard.commands.batch import answer_shards
+
+        answer_shards(answer)
+    return answer(chunks, total)
+
+
+def _answer_chunks(
+    chunks: Iterable[list[Any]],
+    read: Callable[[int, Any], InputItem],
+    work: Callable[[list[Any]], Iterable[Any]],
+    show: Callable[[int, Any], str],
+    *,
+    json_lines: bool,
+    total: int | None,
+) -> tuple[int, int]:
     number = bad = 0
     with ExitStack() as leaving:
         stage = None

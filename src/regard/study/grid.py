@@ -1,4 +1,4 @@
-"""The runs of a study, one after the other, by one process or by many that share the study's folder."""
+"""The runs of a study: handed out to workers, each trained in a process of its own and measured."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ import itertools
 import json
 import math
 import os
-import re
 import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import safe_open
 
 from regard import progress
-from regard.config import describe_changes, dump_config, load_config
+from regard.config import describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
+from regard.jobs import Answer, Job, Pool, WorkerLost
 from regard.strict_json import parse_json
-from regard.study.locks import hold_lock, lock_holders
+from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, measure_run
 from regard.tasks.table import TASKS
-from regard.training import StopSignal
+from regard.training import StopSignal, run_lock
 
-RUNS, RESULTS, LOCKS, CONFIGS, TRIALS, FAILED = "runs", "results", "claims", "configs", "trials", "failed"
+RUNS, RESULTS, CONFIGS, TRIALS, FAILED = "runs", "results", "configs", "trials", "failed"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
 POLL = 0.2
-# What torchrun tells a process of its group: a training inside has none.
-GROUP = re.compile(r"(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*")
 # What a file of weights holds beside parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -47,11 +46,7 @@ Trainer = Callable[[Sequence[str], Path], float | None]
 
 
 class StudyStopped(Exception):
-    """A signal stopped a training: `number`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A training was asked to stop, and has saved."""
 
 
 def run_study(
@@ -61,25 +56,27 @@ def run_study(
     beside: Path,
     on_result: Callable[[], None] | None = None,
     train: Trainer | None = None,
+    pool: Pool | None = None,
 ) -> int:
-    """Do the runs of a study that nobody has done and nobody is doing.
+    """Do the runs of a study that are not done.
 
-    Every run is a `regard train` in a process of its own, which the same study resumes. Several processes, on one or many machines, may
-    work on one folder at a time: each takes the next run that is free.
+    Every run is a `regard train` in a process of its own, which the same study resumes. A worker that is lost loses no run: another one
+    goes on from the run's newest checkpoint.
 
     Args:
         study: the study.
-        folder: of its runs and results; made if it is not there.
+        folder: of its runs and results; made if it is not there. Workers on other machines must see it at the same path.
         beside: the folder of the study's file, for relative paths.
         on_result: called after each run.
         train: does a training; None does each in a process of its own, see `train_apart`.
+        pool: workers that run `regard.study.worker`; None: one run after the other is done here.
 
     Returns:
-        0 when all runs are done; the number of a signal that stopped it; -1 where others still work on some.
+        0 when all runs are done, else the number of the signal that stopped it.
 
     Raises:
         ConfigError: see `check_study`; or a file of a test set is not there.
-        TrainingError: runs failed; names them. The others are done all the same.
+        TrainingError: runs failed; names them. The others are done all the same. Or another process does this study.
 
     Example:
         >>> from regard.config import validate
@@ -90,40 +87,82 @@ def run_study(
             ...
         regard.errors.ConfigError: s: data.a.test.text: a.txt: no such file; no run could be measured
     """
-    train = train_apart if train is None else train
     plan, failed = study_cells(study), list[str]()
     check_study(study, folder, beside=beside)
     _check_test_files(study)
-    while waiting := [cell for cell in plan if not result_file(folder, cell).exists() and cell.name not in failed]:
-        tried = 0
-        for cell in waiting:
-            with hold_lock(folder / LOCKS, cell.name) as ours:
-                if not ours or result_file(folder, cell).exists():
-                    continue
-                number = len(plan) - len(waiting) + tried + 1
-                progress.message(f"{cell.name}: {number} of {len(plan)}")
-                tried += 1
-                try:
-                    with progress.stage(f"Run {cell.name}", total=len(plan), unit="runs", done=number - 1):
-                        updates = _updates(study, folder, cell, beside, train)
-                        config = cell_config(study, cell, folder=beside, updates=updates)
-                        _do(study, folder, cell, dump_config(config), train)
-                except StudyStopped as stop:
-                    return stop.number
-                except RegardError as error:
-                    failed.append(cell.name)
-                    write_files({failure_file(folder, cell): f"{error}\n".encode()})
-                    progress.message(f"{cell.name}: {error}")
-                    continue
-            if on_result is not None:
-                on_result()
-        if not tried:
-            for name, who in lock_holders(folder / LOCKS).items():
-                progress.message(f"{name}: {who} is training it")
-            return -1
+    with run_lock(folder), StopSignal() as stop:
+        waiting = [cell for cell in plan if not result_file(folder, cell).exists()]
+        pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
+        with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
+
+            def done(name: str, answer: Answer) -> None:
+                if answer.get("stopped"):
+                    return
+                if error := answer.get("error"):
+                    failed.append(name)
+                    write_files({failure_file(folder, cells[name]): f"{error}\n".encode()})
+                    progress.message(f"{name}: {error}")
+                    return
+                table.advance(name)
+                if on_result is not None:
+                    on_result()
+
+            def tick() -> None:
+                table.look()
+                if stop.received:
+                    pool.stop()
+
+            job = {"study": study.model_dump(mode="json"), "folder": str(folder.resolve()), "beside": str(beside.resolve())}
+            pool.run({cell.name: {**job, "cell": cell.model_dump()} for cell in waiting}, done, tick)
+        if stop.received:
+            return stop.received
     if failed:
         raise TrainingError(f"{len(failed)} of {len(plan)} runs failed: {', '.join(failed)}; the same command tries them again")
     return 0
+
+
+def do_run(job: Job, train: Trainer) -> Answer:
+    """Do a run of a study, or what is left of it.
+
+    Args:
+        job: the study, its folder, the folder of its file, and the run, as `run_study` hands them out.
+        train: see `run_study`.
+
+    Returns:
+        {}; or {"stopped": True}, or {"error": why the run failed}.
+
+    Raises:
+        WorkerLost: the training was killed.
+    """
+    study = validate(job["study"], "the study", kind=StudyConfig)
+    cell, folder, beside = StudyCell(**job["cell"]), Path(job["folder"]), Path(job["beside"])
+    try:
+        updates = _updates(study, folder, cell, beside, train)
+        _do(study, folder, cell, dump_config(cell_config(study, cell, folder=beside, updates=updates)), train)
+    except StudyStopped:
+        return {"stopped": True}
+    except RegardError as error:
+        return {"error": str(error)}
+    return {}
+
+
+class _Here:
+    """A worker that is this process."""
+
+    def __init__(self, train: Trainer | None) -> None:
+        self._stopped = threading.Event()
+        self._train = train or partial(train_apart, stop=self._stopped.is_set)
+
+    def ready(self, seconds: float) -> bool:
+        return True
+
+    def call(self, job: Job) -> Answer:
+        return do_run(job, self._train)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    close = stop
 
 
 def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
@@ -229,56 +268,39 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
     write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
 
 
-def train_apart(command: Sequence[str], log: Path) -> float | None:
+def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = lambda: False) -> float | None:
     """Train in a process of its own.
 
     Args:
         command: the words of the command, without the Python before it.
         log: gets what it says.
+        stop: says whether to stop: the training is told, and saves.
 
     Returns:
         The most memory the process took in MiB, None where that cannot be known.
 
     Raises:
-        StudyStopped: a signal came; the training has been told, and has saved.
+        StudyStopped: it was stopped.
+        WorkerLost: it was killed.
         TrainingError: it failed; names the command and its last word.
     """
-    most = None
-    with StopSignal() as stop, log.open("ab") as file:
-        words = [sys.executable, "-m", *command]
-        process = subprocess.Popen(words, stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=single_process_environment(os.environ))
-        told = False
+    most, told = None, False
+    with log.open("ab") as file:
+        process = subprocess.Popen([sys.executable, "-m", *command], stdout=file, stderr=file, stdin=subprocess.DEVNULL)
         while process.poll() is None:
             most = max(filter(None, (most, _peak(process.pid))), default=None)
-            if stop.received and not told:
-                process.send_signal(signal.SIGTERM)  # it saves; the terminal may have told it already, which does no harm
+            if stop() and not told:
+                process.send_signal(signal.SIGTERM)  # the terminal may have told it already, which does no harm
                 told = True
             time.sleep(POLL)
-    if stop.received:
-        raise StudyStopped(stop.received)
+    if told:
+        raise StudyStopped
+    if process.returncode == -signal.SIGKILL:
+        raise WorkerLost("its training was killed")
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise TrainingError(f"{shlex.join(command)}: ended with {process.returncode}: {lines[-1] if lines else 'it said nothing'} ({log})")
     return most
-
-
-def single_process_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a training that is no part of a group: where torchrun started several, each has a device of its own.
-
-    Args:
-        environment: of this process.
-
-    Example:
-        >>> single_process_environment({"HOME": "/x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"})
-        {'HOME': '/x', 'CUDA_VISIBLE_DEVICES': '6'}
-    """
-    kept = {name: value for name, value in environment.items() if not GROUP.fullmatch(name)}
-    if (rank := environment.get("LOCAL_RANK", "")).isdigit():
-        devices = [device for device in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-        devices = devices or [str(number) for number in range(torch.cuda.device_count())]
-        if devices:
-            kept["CUDA_VISIBLE_DEVICES"] = devices[int(rank) % len(devices)]
-    return kept
 
 
 def _peak(pid: int) -> float | None:

@@ -1,0 +1,224 @@
+"""Whole files in, whole files out: what `--input` and `--output` make of the commands that answer lines."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, cast
+
+from regard import progress
+from regard.commands.options import refuse
+from regard.commands.streaming import WORKER
+from regard.commands.terminal import write_line
+from regard.errors import ConfigError, DataError, TrainingError, listed
+from regard.jobs import Answer, Job, answer_jobs, open_pool
+from regard.strict_json import parse_json
+
+MANIFEST = "manifest.jsonl"
+ALONE = ("files", "images", "listing", "features", "source", "target", "links", "timing", "choose")
+"""Parameters of the commands that name another input, or another output than lines."""
+PLACES = ("run", "what", "others")
+"""Those that name runs."""
+FIELDS = ("input", "size", "changed", "input_sha256", "lines", "unread", "bytes", "sha256")
+
+
+def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: Path | None, **where: Any) -> None:
+    """Answer the lines of many files, each into a file of its own.
+
+    What a file gets is byte for byte what the command writes for it alone. It is there whole or not at all; `manifest.jsonl` in the same
+    folder lists those that are done, and the same command goes on with the rest.
+
+    Args:
+        command: its name.
+        parameters: its options.
+        shards: pattern of the files.
+        output: folder of the answers.
+        where: see `regard.jobs.open_pool`.
+
+    Raises:
+        ConfigError: options that do not fit, or the folder holds the answers of another command, model or options.
+        TrainingError: some files could not be answered; names them. The others are done all the same.
+    """
+    from regard.training import run_lock
+
+    refuse({f"--{name}": parameters.get(name) or None for name in ALONE}, "not with --input, which takes lines and writes lines")
+    if output is None:
+        raise ConfigError("--output FOLDER: needed, where the answers to --input go")
+    inputs = _find(shards, output)
+    about = _about(command, parameters)
+    with run_lock(output):
+        done = _read_manifest(output, about)
+        with progress.stage("Checking finished shards", total=len(inputs), unit="shards") as checking:
+            kept = {
+                name: done[name] for name in checking.track(inputs, block=1) if name in done and _is_done(done[name], inputs[name], output)
+            }
+        jobs = {name: {"input": str(path), "output": str(output / name)} for name, path in inputs.items() if name not in kept}
+        failed = _work(
+            output, about, kept, jobs, words=["regard", *sys.argv[1:], *(["--list", "-"] if command == "caption" else [])], **where
+        )
+        _write_manifest(output, about, [kept[name] for name in inputs if name in kept])
+    unread = sum(entry["unread"] for entry in kept.values())
+    lines = sum(entry["lines"] for entry in kept.values())
+    write_line(f"{len(kept)} of {len(inputs)} shards, {lines} lines{f', {unread} not read' if unread else ''}: {output / MANIFEST}")
+    if failed:
+        names = listed((f"{name} ({why})" for name, why in failed.items()), most=3)
+        raise TrainingError(f"{len(failed)} of {len(inputs)} shards failed: {names}; the same command tries them again")
+    if unread:
+        raise TrainingError(f"{unread} lines could not be read; their answers are empty")
+
+
+def answer_shards(answer: Callable[[Iterable[list[str]], int | None], tuple[int, int]]) -> NoReturn:
+    """Answer the shards that the process which started this one names.
+
+    Args:
+        answer: writes the answers of lines to standard output, given them in lists, and how many there are; returns how many it read, and
+            how many of them it could not.
+    """
+    import torch
+
+    from regard.data.lines import open_whole, scan_lines, stream_lines
+    from regard.tasks.chunking import in_chunks
+
+    begin = torch.get_rng_state()  # each shard draws what it would draw alone
+
+    def work(job: Job) -> Answer:
+        path, output = Path(job["input"]), Path(job["output"])
+        torch.set_rng_state(begin)
+        digest, lines = scan_lines(path)
+        state = _state(path)
+        for left in output.parent.glob(glob.escape(f".{output.name}.") + "*"):
+            left.unlink(missing_ok=True)  # by a worker that was killed
+        with open_whole(output) as stream:
+            written = _Digested(stream)
+            before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))
+            try:
+                found, unread = answer(in_chunks(stream_lines(path), len), lines)
+                sys.stdout.flush()
+            finally:
+                sys.stdout = before
+            if found != lines or _state(path) != state:
+                raise DataError(f"{path}: changed while it was read")
+        values = (str(path), *state, digest, lines, unread, written.size, written.sha256.hexdigest())
+        return dict(zip(FIELDS, values, strict=True))
+
+    answer_jobs(work)
+
+
+class _Digested(io.RawIOBase):
+    """A file that notes size and sha256 of what is written to it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self.sha256, self.size = stream, hashlib.sha256(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        return self._stream.write(data)
+
+
+def _find(pattern: str, output: Path) -> dict[str, Path]:
+    """Return the files by the names that their answers get: theirs, below the folder they have in common, without `.gz`."""
+    plain = Path(pattern).is_file()
+    paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
+    if not paths:
+        raise DataError(f"--input {pattern}: no such file, and no file has a name like this")
+    common = Path(os.path.commonpath([path.parent.resolve() for path in paths]))
+    found: dict[str, Path] = {}
+    for path in paths:
+        name = str(path.parent.resolve().relative_to(common) / path.name).removesuffix(".gz")
+        if name in found:
+            raise ConfigError(f"--input: {found[name]} and {path} would have one output, {output / name}")
+        if name == MANIFEST or (output / name).resolve() == path.resolve():
+            raise ConfigError(f"--output {output}: {name} there would be replaced; choose another folder")
+        found[name] = path
+    return found
+
+
+def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the answers follow from, beside the shards: the command, its options, and the weights of its runs."""
+    from regard.data.parallel import file_digest
+    from regard.training.checkpoint import weights_file
+
+    runs: list[Any] = []
+    for name in PLACES:
+        given = parameters.get(name)
+        runs += given if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    options = {
+        name: value if isinstance(value, (int, float)) else str(value) for name, value in parameters.items() if name not in PLACES and value
+    }
+    digests = [file_digest(weights_file(Path(run))) for run in runs]
+    return {"command": command, "options": options, "weights": digests}
+
+
+def _state(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _is_done(entry: Mapping[str, Any], path: Path, output: Path) -> bool:
+    """Whether a shard's answers are there and its file is the one they were made of: of equal size and time, or else of equal content."""
+    from regard.data.parallel import file_digest
+
+    with suppress(OSError, DataError):
+        written = output / entry["shard"]
+        if written.stat().st_size != entry["bytes"] or file_digest(written) != entry["sha256"]:
+            return False
+        return _state(path) == (entry["size"], entry["changed"]) or file_digest(path) == entry["input_sha256"]
+    return False
+
+
+def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    path = output / MANIFEST
+    if not path.exists():
+        return {}
+    entries: list[Any] = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(ValueError, RecursionError):  # the last line of a process that was killed
+            entries.append(parse_json(line))
+    if not entries or entries[0] != about:
+        raise ConfigError(f"{path}: of another command, other options or another model; choose another --output, or remove it")
+    return {entry["shard"]: entry for entry in entries[1:] if {"shard", *FIELDS} <= entry.keys()}
+
+
+def _write_manifest(output: Path, about: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> None:
+    from regard.data.lines import write_files
+
+    write_files({output / MANIFEST: "".join(json.dumps(entry) + "\n" for entry in (about, *entries)).encode()})
+
+
+def _work(
+    output: Path, about: Mapping[str, Any], kept: dict[str, dict[str, Any]], jobs: Mapping[str, Job], *, words: list[str], **where: Any
+) -> dict[str, str]:
+    """Do what is left to do; add it to `kept` and to the manifest, and return what failed, with the reason."""
+    failed: dict[str, str] = {}
+    if not jobs:
+        return failed
+    _write_manifest(output, about, list(kept.values()))
+    pool = open_pool(words, environment={WORKER: "1"}, **where)
+    with (
+        progress.stage("Answering shards", total=len(jobs) + len(kept), unit="shards", done=len(kept)) as answering,
+        open(output / MANIFEST, "a", encoding="utf-8") as manifest,
+    ):
+
+        def done(name: str, answer: Answer) -> None:
+            if "error" in answer:
+                failed[name] = answer["error"]
+                progress.message(f"{name}: {answer['error']}", warning=True)
+                return
+            kept[name] = {"shard": name, **answer}
+            manifest.write(json.dumps(kept[name]) + "\n")
+            manifest.flush()
+            answering.advance()
+
+        pool.run(jobs, done)
+    return failed

@@ -1,0 +1,171 @@
+"""Where workers run: on this machine's cores, or on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from regard.errors import ConfigError, RegardError, TrainingError, missing_extra
+from regard.jobs.pool import Answer, Job, Pool, Worker, WorkerLost
+from regard.jobs.process_worker import ProcessWorker
+
+THREADS = "OMP_NUM_THREADS"
+
+
+def open_pool(
+    words: Sequence[str],
+    *,
+    on: str | None = None,
+    workers: int | None = None,
+    cpus: int | None = None,
+    gpus: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Pool:
+    """Return workers that run a command which calls `answer_jobs`.
+
+    Args:
+        words: of the command, see `ProcessWorker`.
+        on: None for this machine; "ray" for the Ray cluster this machine belongs to, or else one started here for the time being; or the
+            address of a cluster, HOST:PORT or ray://HOST:PORT. Its machines need this installation, and these folders at the same paths.
+        workers: how many; None: one here, on Ray as many as it has room for at the moment.
+        cpus: threads of each; None: all cores here, divided among them; one on Ray.
+        gpus: devices that Ray reserves for each; here the workers take turns with those there are.
+        environment: variables to set in them.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ConfigError: there is no cluster at this address.
+
+    Example:
+        >>> open_pool(["regard", "--version"], workers=3).count
+        3
+    """
+    environment = {"REGARD_QUIET": "1", **(environment or {})}
+    if on is not None:
+        return _on_ray(words, on, workers, {"num_cpus": cpus or 1, "num_gpus": gpus or 0}, environment)
+    if gpus is not None:
+        raise ConfigError("--gpus: only with --on; here the workers take turns with the devices there are")
+    count = workers or 1
+    threads = {THREADS: str(cpus)} if cpus else {} if THREADS in os.environ else {THREADS: str(max(1, _cores() // count))}
+
+    def start(number: int) -> Worker:
+        return ProcessWorker(words, {**environment, **threads, **(_device(number) if count > 1 else {})})
+
+    return Pool(start, count)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _device(number: int) -> dict[str, str]:
+    """Return what gives a worker a device of its own, as far as there are any."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = [str(each) for each in range(torch.cuda.device_count())] if visible is None else visible.split(",")
+    return {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} if any(devices) else {}
+
+
+def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str, int], environment: dict[str, str]) -> Pool:
+    # Before Ray is imported: it sends nothing home, and leaves devices alone that nobody asked it for.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError as error:
+        raise missing_extra(f"--on {on} needs ray", "ray") from error
+    if not ray.is_initialized():
+        try:
+            ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+            raise ConfigError(f"--on {on}: no Ray cluster there ({' '.join(str(error).split())[:200]})") from error
+    there = ray.cluster_resources()
+    room = [int(there.get(kind, 0) // need) for kind, need in zip(("CPU", "GPU"), needs.values(), strict=True) if need]
+    if not min(room) and workers is None:
+        raise ConfigError(f"--on {on}: no machine has room for a worker of {needs['num_cpus']} cores and {needs['num_gpus']} GPUs")
+    remote = ray.remote(RemoteWorker).options(max_concurrency=2, **needs)
+    environment = {THREADS: str(needs["num_cpus"]), **environment}
+    return Pool(lambda number: RayWorker(ray, remote.remote(list(words), environment, str(Path.cwd()))), workers or min(room))
+
+
+class RemoteWorker:
+    """What Ray keeps on one of its machines for a worker: the process that does the work.
+
+    Args:
+        words: see `ProcessWorker`.
+        environment: of the process.
+        folder: of the process.
+    """
+
+    def __init__(self, words: list[str], environment: dict[str, str], folder: str) -> None:
+        self._worker = ProcessWorker(words, environment, Path(folder))
+
+    def host(self) -> str:
+        """Return the machine's name."""
+        return socket.gethostname()
+
+    def call(self, job: Job) -> Answer:
+        """Do a job; where the worker is lost or refuses, say so in the answer."""
+        try:
+            return {"answer": self._worker.call(job)}
+        except WorkerLost as lost:
+            return {"lost": str(lost)}
+        except RegardError as error:
+            return {"refused": str(error), "exit_code": error.exit_code}
+
+    def stop(self) -> None:
+        """Ask it to leave its job."""
+        self._worker.stop()
+
+
+class RayWorker:
+    """A worker somewhere in a Ray cluster.
+
+    Args:
+        ray: the module.
+        actor: a `RemoteWorker`, perhaps still waiting for a place.
+    """
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor, self._host = ray, actor, actor.host.remote()
+
+    def ready(self, seconds: float) -> bool:
+        """Wait so long for a place in the cluster."""
+        found, _ = self._ray.wait([self._host], timeout=seconds)
+        if found:
+            self._get(self._host)
+        return bool(found)
+
+    def call(self, job: Job) -> Answer:
+        """Do a job."""
+        found = self._get(self._actor.call.remote(dict(job)))
+        if "lost" in found:
+            raise WorkerLost(found["lost"])
+        if "refused" in found:
+            error = TrainingError(found["refused"])
+            error.exit_code = found["exit_code"]
+            raise error
+        return found["answer"]
+
+    def stop(self) -> None:
+        """Ask it to leave its job."""
+        with suppress(Exception):  # it may be gone
+            self._actor.stop.remote()
+
+    def close(self) -> None:
+        """Give its place back."""
+        with suppress(Exception):  # it may be gone, and so may the cluster
+            self._ray.kill(self._actor)
+
+    def _get(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            raise WorkerLost(" ".join(str(error).split())[:200]) from error

@@ -1,0 +1,61 @@
+"""The runs of a study are told of while they are trained."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from regard import progress
+from regard.jobs import Answer, Job, Pool
+from regard.study.live import LiveTable
+
+
+class Waiting:
+    """A worker whose jobs take as long as somebody says."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+
+    def ready(self, seconds: float) -> bool:
+        return True
+
+    def call(self, job: Job) -> Answer:
+        self.go_on.wait(30)
+        return {}
+
+    def stop(self) -> None:
+        self.go_on.set()
+
+    close = stop
+
+
+def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Path) -> None:
+    worker, told = Waiting(), list[str]()
+    log = tmp_path / "a-x-1" / "log.jsonl"
+    log.parent.mkdir()
+    log.write_text('{"event": "train", "step": 3, "loss": 2.5}\n{"event": "train", "step": 5, "loss": 2.25}\n{"event": "tra')
+    pool, done = Pool(lambda number: worker, 1), list[str]()
+    with (
+        progress.listening(lambda event: told.append(f"{event.kind} {event.stage}: {event.text}")),
+        LiveTable(tmp_path, pool, total=7, done=4) as table,
+    ):
+
+        def tick() -> None:
+            table.look()
+            if any("Run a-x-1" in line for line in told):
+                worker.go_on.set()
+
+        def answered(name: str, answer: Answer) -> None:
+            done.append(name)
+            table.advance(name)
+
+        pool.run({"a-x-1": {}}, answered, tick)
+        table.look()
+        stages = [line.split(",")[0] for line in told]
+    assert done == ["a-x-1"]
+    assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")
+    assert "start Run a-x-1: " in stages
+    [ended] = [line for line in told if line.startswith("end Run a-x-1")]
+    assert ended.startswith("end Run a-x-1: 5 updates")
+    assert "loss 2.250" in ended
+    assert any(line.endswith("a-x-1: done, 5 of 7") for line in told)

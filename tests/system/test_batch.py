@@ -1,0 +1,187 @@
+"""Whole files in, whole files out: each is what the command writes for it alone, once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.test_streaming import COMMANDS, words_of
+
+SENTENCES = ["ein Hund schläft", "das Haus", "", "ein Haus sieht ein grünes Haus", "der Hund"]
+Call = Callable[..., tuple[int, bytes, str]]
+
+
+def write_shards(folder: Path, lines: list[str], count: int, *, each: int = 1) -> list[Path]:
+    """Write files of lines, each with others, the last without a line feed at its end."""
+    folder.mkdir()
+    paths = [folder / f"{number:02d}.en" for number in range(count)]
+    for number, path in enumerate(paths):
+        chosen = [lines[(number + place) % len(lines)] for place in range(each * (number + 1))]
+        path.write_text("\n".join(chosen) + ("\n" if number < count - 1 else ""), encoding="utf-8")
+    return paths
+
+
+def manifest(output: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    about, *entries = [json.loads(line) for line in (output / "manifest.jsonl").read_text().splitlines()]
+    return about, entries
+
+
+def times(output: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in output.iterdir() if path.suffix == ".en"}
+
+
+@pytest.mark.parametrize(
+    "command", ["translate", "caption", *(pytest.param(name, marks=pytest.mark.slow) for name in ("score", "classify"))]
+)
+def test_a_shard_gets_what_the_command_writes_for_it_alone(command: str, tmp_path: Path, call: Call) -> None:
+    lines = COMMANDS[command][2] if command != "translate" else SENTENCES
+    paths = write_shards(tmp_path / "shards", lines, 3)
+    words = words_of(command)
+    batch = [word for word in words if word not in ("--list", "-")]
+    code, told, err = call(*batch, "--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "out", "--workers", "2")
+    assert code == 0, err
+    assert told.decode() == f"3 of 3 shards, 6 lines: {tmp_path}/out/manifest.jsonl\n"
+    about, entries = manifest(tmp_path / "out")
+    assert about["command"] == command
+    assert [entry["shard"] for entry in entries] == [path.name for path in paths]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["00.en", "01.en", "02.en", "manifest.jsonl"]
+    for path, entry in zip(paths, entries, strict=True):
+        alone = call(*words, stdin=path.read_bytes()).out  # type: ignore[attr-defined]
+        assert (tmp_path / "out" / path.name).read_bytes() == alone
+        assert entry["sha256"] == hashlib.sha256(alone).hexdigest()
+        assert (entry["bytes"], entry["unread"], entry["input"]) == (len(alone), 0, str(path))
+        assert entry["lines"] == alone.count(b"\n") == len(path.read_text().split("\n")) - path.read_text().endswith("\n")
+        assert entry["input_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_same_command_does_what_is_new_changed_or_damaged_and_nothing_else(tmp_path: Path, call: Call) -> None:
+    paths, output = write_shards(tmp_path / "shards", SENTENCES, 5), tmp_path / "out"
+    words = [*words_of("translate"), "--beam-size", "2", "--input", f"{tmp_path}/shards/*", "--output", output]
+    assert call(*words)[0] == 0
+    before, kept = times(output), {path.name: path.read_bytes() for path in output.glob("*.en")}
+    (output / "01.en").write_bytes(b"damaged" + kept["01.en"][7:])
+    paths[2].write_text("das Haus\ndas Haus\n", encoding="utf-8")
+    os.utime(paths[3], (1, 1))  # of the same content
+    (output / "04.en").unlink()
+    (output / ".00.en.77").write_bytes(b"left by a worker that was killed")
+    with open(output / "manifest.jsonl", "a") as stream:
+        stream.write('{"shard": "00.en", "in')  # left by a process that was killed
+    with gzip.open(tmp_path / "shards" / "05.en.gz", "wt") as stream:
+        stream.write("der Hund\n")
+    code, told, err = call(*words)
+    assert code == 0, err
+    assert told.startswith(b"6 of 6 shards, 15 lines")
+    after = times(output)
+    assert {name for name in after if after[name] != before.get(name)} == {"01.en", "02.en", "04.en", "05.en"}
+    assert [(output / name).read_bytes() for name in ("01.en", "04.en")] == [kept["01.en"], kept["04.en"]]
+    assert [entry["shard"] for entry in manifest(output)[1]] == [f"0{number}.en" for number in range(6)]
+    assert call(*words)[:2] == (0, told)
+    assert times(output) == after
+    code, _, err = call(*words, "--beam-size", "3")
+    assert code == 2
+    assert "manifest.jsonl: of another command, other options or another model; choose another --output, or remove it" in err
+
+
+def test_a_shard_that_cannot_be_read_keeps_no_other_from_being_done(tmp_path: Path, call: Call) -> None:
+    paths, output = write_shards(tmp_path / "shards", SENTENCES, 3), tmp_path / "out"
+    (tmp_path / "shards" / "01.en.gz").write_bytes(paths[1].read_bytes())  # by its name, gzip data
+    paths[1].unlink()
+    words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*", "--output", output]
+    code, told, err = call(*words)
+    assert code == 1
+    assert told.startswith(b"2 of 3 shards, 4 lines")
+    assert "error: 1 of 3 shards failed: 01.en (" in err
+    assert "01.en.gz: expected gzip data (by its name), found something else" in err
+    assert sorted(path.name for path in output.iterdir()) == ["00.en", "02.en", "manifest.jsonl"]
+
+
+def test_lines_that_cannot_be_read_are_counted(tmp_path: Path, call: Call) -> None:
+    write_shards(tmp_path / "shards", ['{"id": 3, "text": "das Haus"}', "no JSON"], 2)
+    output = tmp_path / "out"
+    code, told, err = call(*words_of("translate"), "--json-input", "--input", f"{tmp_path}/shards/*", "--output", output)
+    assert code == 1
+    assert told.startswith(b"2 of 2 shards, 3 lines, 1 not read: ")
+    assert "01.en: error: line 1: expected a JSON object" in err
+    assert [entry["unread"] for entry in manifest(output)[1]] == [0, 1]
+    assert json.loads((output / "00.en").read_text())["id"] == 3
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, call: Call) -> None:
+    paths, run = write_shards(tmp_path / "shards", SENTENCES, 2), words_of("translate")
+    (tmp_path / "manifest.jsonl").write_text("x\n")
+    shutil.copy(paths[0], tmp_path / "shards" / "00.en.gz")
+    pattern, output = f"{tmp_path}/shards/*", tmp_path / "out"
+    for words, error in (
+        (["--output", output], "--output: only with --input"),
+        (["--workers", 2], "--workers: only with --input"),
+        (["--input", paths[1]], "--output FOLDER: needed, where the answers to --input go"),
+        ([paths[1], "--input", paths[0], "--output", output], "--files: not with --input, which takes lines and writes lines"),
+        (["--timing", "--input", paths[0], "--output", output], "--timing: not with --input, which takes lines and writes lines"),
+        (["--input", f"{tmp_path}/no*", "--output", output], f"--input {tmp_path}/no*: no such file, and no file has a name like this"),
+        (["--input", pattern, "--output", output], f"{paths[0]} and {paths[0]}.gz would have one output, {output}/00.en"),
+        (["--input", f"{tmp_path}/shards/*.en", "--output", tmp_path / "shards"], "shards: 00.en there would be replaced"),
+        (["--input", tmp_path / "manifest.jsonl", "--output", output], "manifest.jsonl there would be replaced"),
+    ):
+        code, told, err = call(*run, *words)
+        assert (code, told) == (2, b""), words
+        assert error in err
+    code, _, err = call("translate", tmp_path / "no-run", "--input", paths[0], "--output", output)
+    assert code == 2
+    assert f"{tmp_path}/no-run" in err
+    assert not output.exists()
+
+
+def children(pid: int) -> list[int]:
+    found = list[int]()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):  # of each thread its own
+        with suppress(OSError):
+            found += [int(word) for word in path.read_text().split()]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_workers_and_their_parent_may_be_killed_at_any_time(tmp_path: Path, call: Call) -> None:
+    paths, output = write_shards(tmp_path / "shards", SENTENCES, 23, each=31), tmp_path / "out"
+    words = [*words_of("translate"), "--input", f"{tmp_path}/shards/*", "--output", output, "--workers", "2", "--cpus", "1"]
+
+    def kill(whom: Callable[[int], int | None], after: int) -> tuple[int, str]:
+        with subprocess.Popen([sys.executable, "-m", "regard", *map(str, words)], stderr=subprocess.PIPE, text=True) as process:
+            deadline, killed = time.monotonic() + 120, False
+            while process.poll() is None and time.monotonic() < deadline:
+                if not killed and len(list(output.glob("*.en"))) >= after and (pid := whom(process.pid)) is not None:
+                    os.kill(pid, signal.SIGKILL)
+                    killed = True
+                time.sleep(0.002)
+            assert killed
+            return process.returncode, process.stderr.read() if process.stderr else ""
+
+    code, _ = kill(lambda pid: pid, 3)
+    assert code == -signal.SIGKILL
+    done = times(output)
+    assert 3 <= len(done) < 23
+    code, err = kill(lambda pid: next(iter(children(pid)), None), len(done))
+    assert code == 0, err
+    assert "its worker was lost (signal 9); another one takes it up" in err
+    listed = {entry["shard"] for entry in manifest(output)[1]}
+    assert listed == {path.name for path in paths}
+    # One shard at most had been written, and not yet listed, when the parent was killed.
+    assert len([name for name, moment in done.items() if times(output)[name] != moment]) <= 2
+    assert sorted(path.name for path in output.iterdir()) == sorted([*listed, "manifest.jsonl"])
+    alone = tmp_path / "alone"
+    assert call(*words[:-6], "--input", f"{tmp_path}/shards/*", "--output", alone)[0] == 0
+    for path in paths:
+        assert (output / path.name).read_bytes() == (alone / path.name).read_bytes()
