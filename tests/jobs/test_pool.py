@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from regard.errors import ConfigError, TrainingError
-from regard.jobs import Answer, Job, Pool, Worker, WorkerLost
+from regard.jobs import Pool, Worker, WorkerLost
+from regard.jobs.pool import Answer, Job
 
 
 class Fake:

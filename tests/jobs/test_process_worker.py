@@ -19,7 +19,7 @@ from regard.jobs import ProcessWorker, WorkerLost, open_pool
 WORKER = """
 import os, subprocess, sys, time
 from regard.errors import DataError
-from regard.jobs import answer_jobs
+from regard.jobs.process_worker import answer_jobs
 
 def work(job):
     match job["do"]:

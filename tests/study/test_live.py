@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 
 from regard import progress
-from regard.jobs import Answer, Job, Pool
+from regard.jobs import Pool
+from regard.jobs.pool import Answer, Job
 from regard.study.live import LiveTable
 
 

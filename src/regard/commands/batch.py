@@ -18,7 +18,9 @@ from regard.commands.options import refuse
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.errors import ConfigError, DataError, TrainingError, listed
-from regard.jobs import Answer, Job, answer_jobs, open_pool
+from regard.jobs import open_pool
+from regard.jobs.pool import Answer, Job
+from regard.jobs.process_worker import answer_jobs
 from regard.strict_json import parse_json
 
 MANIFEST = "manifest.jsonl"

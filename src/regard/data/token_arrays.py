@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -78,6 +79,12 @@ class FlatTokens(Sequence[np.ndarray]):
         places = np.repeat(self.offsets[:-1][rows] - self._base - offsets[:-1], lengths)
         places += np.arange(len(places))
         return FlatTokens(self.ids[places], offsets)
+
+    def release(self) -> None:
+        """Let go of what has been read of mapped files, which else counts as this process' memory; it is read again when it is needed."""
+        for array in (self.ids, self.offsets):
+            if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                array.base.madvise(mmap.MADV_DONTNEED)
 
     def part(self, start: int, stop: int) -> FlatTokens:
         """Return sequences `start` to `stop` without copying them."""

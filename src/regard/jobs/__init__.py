@@ -5,10 +5,10 @@ the jobs is the same.
 """
 
 from regard.jobs.places import open_pool
-from regard.jobs.pool import Answer, Job, Pool, Worker, WorkerLost
-from regard.jobs.process_worker import ProcessWorker, answer_jobs
+from regard.jobs.pool import Pool, Worker, WorkerLost
+from regard.jobs.process_worker import ProcessWorker
 
-__all__ = ["Answer", "Job", "Pool", "ProcessWorker", "Worker", "WorkerLost", "answer_jobs", "open_pool"]
+__all__ = ["Pool", "ProcessWorker", "Worker", "WorkerLost", "open_pool"]
 
 
 def __dir__() -> list[str]:

@@ -66,7 +66,7 @@ def serve(
 
 
 def _serve(runs: Sequence[Path], address: tuple[str, int], allowed: Sequence[str], limits: Limits, examples: int | None) -> None:
-    from regard.serve.glibc_memory import bound_free_memory
+    from regard.tasks.glibc_memory import bound_free_memory
 
     bound_free_memory()  # before PyTorch starts its threads
     try:

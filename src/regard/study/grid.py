@@ -28,7 +28,8 @@ from regard.config import describe_changes, dump_config, load_config, validate
 from regard.config.study import StudyCell, StudyConfig, cell_config, study_cells
 from regard.data.lines import write_files
 from regard.errors import ConfigError, RegardError, TrainingError
-from regard.jobs import Answer, Job, Pool, WorkerLost
+from regard.jobs import Pool, WorkerLost
+from regard.jobs.pool import Answer, Job
 from regard.strict_json import parse_json
 from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, measure_run

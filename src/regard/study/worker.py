@@ -6,7 +6,9 @@ import os
 import signal
 from functools import partial
 
-from regard.jobs import Answer, Job, WorkerLost, answer_jobs
+from regard.jobs import WorkerLost
+from regard.jobs.pool import Answer, Job
+from regard.jobs.process_worker import answer_jobs
 from regard.study.grid import do_run, train_apart
 from regard.training import StopSignal
 

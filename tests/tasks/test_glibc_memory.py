@@ -1,4 +1,4 @@
-"""What a server has freed goes back to the system."""
+"""What a process has freed goes back to the system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 # Threads allocate side by side; then malloc_info tells of the arenas.
 SCRIPT = """
 import ctypes, os, sys, threading
-from regard.serve.glibc_memory import bound_free_memory
+from regard.tasks.glibc_memory import bound_free_memory
 if sys.argv[1] == "bound":
     assert bound_free_memory()
 library = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""How glibc keeps what a server has freed: in one arena, and not for long."""
+"""How glibc keeps what a server or a training has freed: in one arena, and not for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def bound_free_memory() -> bool:
-    """Keep the memory of a process flat that works for long on requests of many sizes: call it before the first thread is started.
+    """Keep the memory of a process flat that works for long on requests or batches of many sizes: call it before the first thread starts.
 
     By default each thread has an arena of its own, and each arena keeps what is freed in it, up to a threshold that grows with what is
     asked for: bytes in use are flat while those of the process grow. What the environment says (`MALLOC_ARENA_MAX`,
