@@ -98,7 +98,9 @@ def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float
     print("$ regard", *words, flush=True)
     before, first = updates(run), 0.0
     begun = time.monotonic()
-    with subprocess.Popen([sys.executable, "-m", "regard", *words]) as process:
+    # With bytecode, as every installation has it.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with subprocess.Popen([sys.executable, "-m", "regard", *words], env=environment) as process:
         most = 0.0
         while process.poll() is None:
             time.sleep(0.02)

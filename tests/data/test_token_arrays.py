@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.token_arrays import FlatTokens, TokenFile, TokenWriter, smallest_dtype
+from regard.data.token_arrays import FlatTokens, TokenFile, TokenWriter, sequence_offsets, smallest_dtype
 from regard.data.token_cache import MANIFEST, new_cache, open_cache
 from regard.errors import DataError
 
@@ -126,3 +126,23 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"cache: cannot be written \((Not a directory|File exists)\)"):
         made(tmp_path / "file" / "cache")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_what_was_read_of_a_file_is_let_go_of_and_can_be_read_again(tmp_path: Path) -> None:
+    rows = np.arange(2**22, dtype=np.int32).reshape(2**12, -1)  # 16 MiB
+    with TokenWriter(tmp_path / "source", "int32") as writer:
+        writer.append(FlatTokens(rows.ravel(), sequence_offsets(np.full(len(rows), rows.shape[1]))))
+
+    def mapped() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+    part = TokenFile(tmp_path / "source", "int32").part(7, len(rows))
+    before = mapped()
+    assert int(part.ids.sum(dtype=np.int64)) == int(rows[7:].sum(dtype=np.int64))
+    assert mapped() > before + 15_000
+    part.release()
+    assert mapped() < before + 1_000
+    assert part[5].tolist() == rows[12].tolist()
+    FlatTokens.of([[5]]).release()  # in memory: nothing to let go of

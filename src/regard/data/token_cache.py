@@ -8,6 +8,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,10 @@ def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
         found = parse_json((folder / MANIFEST).read_bytes())
         if found.pop("sha256") != _digest(found) or found["about"] != parse_json(json.dumps(about)):
             return None
-        if any(file_digest(folder / name) != digest for name, digest in found["files"].items()):
-            return None
+        with ThreadPoolExecutor() as threads:  # each hashes with a core of its own
+            digests = threads.map(file_digest, [folder / name for name in found["files"]])
+            if list(digests) != list(found["files"].values()):
+                return None
         return dict(found["kept"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DataError):
         return None

@@ -184,7 +184,7 @@ def save_checkpoint(
     return target
 
 
-def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequence[str] = ()) -> None:
+def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequence[str] = (), verified: bool = False) -> None:
     """Put a checkpoint into a training state: exactly what was saved, so that training goes on as if never stopped.
 
     Every process reads it. Manifest first, then names, shapes and types, then tensors.
@@ -193,6 +193,7 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
         state: freshly built for the same configuration.
         path: the checkpoint's folder, in `RUN/checkpoints`.
         run_files: names of files in `RUN` that must be what they were when the checkpoint was saved.
+        verified: this process has just compared the checkpoint's files with its manifest.
 
     Raises:
         CheckpointError: a file is missing, damaged or does not fit the model (names the tensor), or a run file has changed.
@@ -210,7 +211,7 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
         regard.errors.CheckpointError: no-such-run/checkpoints/step-00000007/manifest.json: cannot be read (No such file or directory)
     """
     path = Path(path)
-    manifest = verify_folder(path)
+    manifest = verify_folder(path, only=() if verified else None)
     check_run_files(manifest, path.parent.parent, run_files)
     try:
         saved = _Saved.model_validate(read_state(path))

@@ -114,7 +114,7 @@ class _Loop:
         check_stream_groups(job.carried, world)
         self.state = TrainingState(model, self.optimizer, config.optimizer, self.scaler, Progress(), self.average, job.carried)
         if start:
-            load_checkpoint(self.state, checkpoint_path(folder, start), run_files=run_files)
+            load_checkpoint(self.state, checkpoint_path(folder, start), run_files=run_files, verified=world.main)
         else:
             job.begin(self.state)
         self.progress = self.state.progress
