@@ -16,6 +16,7 @@ from regard.jobs.pool import Answer, Job, Pool, Worker, WorkerLost
 from regard.jobs.process_worker import ProcessWorker
 
 THREADS = "OMP_NUM_THREADS"
+CONNECT_SECONDS = 10.0
 
 
 def open_pool(
@@ -83,7 +84,10 @@ def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str,
         raise missing_extra(f"--on {on} needs ray", "ray") from error
     if not ray.is_initialized():
         try:
-            ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR")
+            if on != "ray":  # Ray itself would wait for minutes
+                host, _, port = on.removeprefix("ray://").rpartition(":")
+                socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+            ray.init(None if on == "ray" else on, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError, OSError) as error:
             raise ConfigError(f"--on {on}: no Ray cluster there ({' '.join(str(error).split())[:200]})") from error
     there = ray.cluster_resources()
