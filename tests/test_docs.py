@@ -109,17 +109,17 @@ PYTHON = [block for block in ALL if block.language == "python"]
 def sample_files(folder: Path) -> None:
     """Write the files the documents speak of: pairs a model can learn something from, in seconds."""
     words = [
-        ("a", "ein"),
-        ("red", "roter"),
-        ("big", "grosser"),
-        ("dog", "Hund"),
-        ("ball", "Ball"),
-        ("sleeps", "schläft"),
-        ("falls", "fällt"),
+        ("a", "ein", "un"),
+        ("red", "roter", "rouge"),
+        ("big", "grosser", "grand"),
+        ("dog", "Hund", "chien"),
+        ("ball", "Ball", "ballon"),
+        ("sleeps", "schläft", "dort"),
+        ("falls", "fällt", "tombe"),
     ]
     pairs = [[words[0], words[1 + i % 2], words[3 + i // 2 % 2], words[5 + i // 4 % 2]] for i in range(8)]
     for name, repeats in (("train", 8), ("valid", 1), ("test", 1)):
-        for side, suffix in enumerate(("en", "de")):
+        for side, suffix in enumerate(("en", "de", "fr")):
             lines = [" ".join(pair[side] for pair in sentence) for sentence in pairs] * repeats
             (folder / f"{name}.{suffix}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

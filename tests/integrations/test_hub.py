@@ -52,7 +52,7 @@ def test_a_folder_holds_our_names_once_and_nothing_that_can_run_code(tmp_path: P
     assert "encoder.layers.0.attention.query.weight" in names
     assert len(names & {"source_embedding.weight", "target_embedding.weight", "output.weight"}) == 1
     settings = json.loads((tmp_path / "config.json").read_text())
-    assert settings == {"model": FAMILY["regular"], "source_size": 11, "target_size": 11}
+    assert settings == {"model": FAMILY["regular"], "source_size": 11, "target_size": 11, "second_size": None}
 
 
 def test_a_pickle_is_never_read(tmp_path: Path) -> None:
@@ -115,3 +115,12 @@ def test_an_older_library_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(huggingface_hub, "__version__", "0.36.2")
     with pytest.raises(MissingExtraError, match=r"needs huggingface_hub 1\.0 or newer, found 0\.36\.2: pip install '\.\[hf\]'"):
         runpy.run_path(hub.__file__)
+
+
+def test_a_model_of_two_inputs_comes_back_with_the_tables_of_both(tmp_path: Path) -> None:
+    model = {"type": "transformer", "embed_dim": 8, "ff_dim": 7, "num_heads": 2, "share_embeddings": False, "second": {"kind": "flat"}}
+    hub = HubModel(model, source_size=11, target_size=13, second_size=17)
+    hub.save_pretrained(tmp_path)
+    again = HubModel.from_pretrained(tmp_path)
+    assert again.model.second_embedding.num_embeddings == 17
+    assert torch.equal(again.model.second_embedding.weight, hub.model.second_embedding.weight)

@@ -18,17 +18,21 @@ from PIL import Image
 from regard.config.captioning import FeaturesConfig
 from regard.errors import ConfigError
 from regard.serve.endpoints import DecodingRequest, ServedModel
+from regard.serve.examples import starting_points
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import CHECKED, TELLING
 from regard.serve.limits import Limits
 from regard.serve.openapi import STATUSES, describe_api
 from regard.serve.routes import TASKS, endpoints, open_models
+from regard.tasks import Translator
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier, Entailer
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
 from tests.serve.test_json_schema import keywords
+from tests.tasks.test_two_inputs import CROSSED, SECOND, two
+from tests.tasks.test_two_inputs import LINES as LINES_OF_TWO
 from tests.tasks.tiny import TEXTS, translator
 from tests.tasks.tiny_language import language_model
 from tests.tasks.tiny_sentences import pairs, sentences, untrained
@@ -349,3 +353,58 @@ def test_a_captioner_that_reads_features_is_refused_at_the_start(
     monkeypatch.setattr("regard.serve.routes.open_any", lambda folder: own)
     with pytest.raises(ConfigError, match="reads precomputed features; an uploaded image has none"):
         open_models([captioner_folder])
+
+
+@pytest.fixture(scope="module")
+def folders_of_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run of two inputs that needs both, and one that takes either."""
+    folder = tmp_path_factory.mktemp("two")
+    return two(folder / "both"), two(folder / "either", model={**CROSSED, "second": {"drop": 0.3}})
+
+
+def test_two_inputs_are_translated_as_in_python(folders_of_two: tuple[Path, Path]) -> None:
+    for folder in folders_of_two:
+        translator = Translator.open(folder)
+        site, expected = Site(translator), [item.text for item in translator.translate(LINES_OF_TWO)]
+        answer = site.post("/translate", {"text": TEXTS, "second": SECOND})
+        assert (answer.status, [item["text"] for item in answer.json["translations"]]) == (200, expected)
+        (record,) = site.post("/attention", {"text": TEXTS[0], "second": SECOND[0]}).json["records"]
+        assert {"first", "second"} <= set(record["items"])
+        assert site.post("/attention", {"text": "", "second": " "}).json == {"records": []}
+        assert '"task":"two inputs"' in site.ask("GET", "/").body.decode()
+
+
+def test_a_request_for_two_inputs_must_have_both_unless_the_run_takes_either(folders_of_two: tuple[Path, Path]) -> None:
+    both, either = (Translator.open(folder) for folder in folders_of_two)
+    site = Site(both)
+    for path in ("/translate", "/attention"):
+        for body, told in (
+            ({"text": TEXTS[0]}, "second"),
+            ({"text": TEXTS[:3], "second": SECOND[:2]}, "second: 2 lines, but text has 3"),
+            ({"text": TEXTS[0], "second": ""}, "the second input is missing"),
+            ({"text": TEXTS[:2], "second": ["", SECOND[1]]}, "the second input is missing"),
+        ):
+            answer = site.post(path, body)
+            assert answer.status == 422, (path, body)
+            assert told in answer.json["error"]
+    answer = site.post("/translate", {"text": TEXTS[0], "second": SECOND[0], "keep_tags": True})
+    assert (answer.status, answer.json["error"]) == (422, "keep_tags: this model reads two inputs")
+    (alone,) = Site(either).post("/translate", {"text": TEXTS[0], "second": ""}).json["translations"]
+    assert alone["text"] == either.translate(TEXTS[:1])[0].text
+    described = json.dumps(describe_api(endpoints([ServedModel("a", both)], Limits())))
+    assert '"required": ["text", "second"]' in described
+    assert '"second"' not in json.dumps(describe_api(endpoints([ServedModel("a", translator())], Limits())))
+
+
+def test_examples_to_start_from_have_both_inputs(tmp_path: Path) -> None:
+    run = Translator.open(two(tmp_path, lines=[f"{text} so" for text in TEXTS] * 4)).run
+    expected = [(text, f"{text} so") for text in TEXTS if len(text.split()) > 2]
+    assert [example.texts for example in starting_points(run, 2)] == expected[:2]
+    Path(run.config.data.second_source or "").unlink()
+    assert starting_points(run, 2) == []
+
+
+def test_runs_of_one_input_and_of_two_are_not_served_side_by_side(folders_of_two: tuple[Path, Path], run_folder: Path) -> None:
+    assert len(open_models(folders_of_two)) == 2
+    with pytest.raises(ConfigError, match="runs of one input and of two are not served side by side"):
+        open_models([folders_of_two[0], run_folder])

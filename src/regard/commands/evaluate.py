@@ -19,7 +19,7 @@ commands = typer.Typer()
 
 DECODING = ("--beam-size", "--length-penalty", "--max-length", "--batch-size")
 OPTIONS = {
-    "translation": ("--source", "--target", "--ensemble", "--baseline", "--links", "--link-unit", "--output", *DECODING),
+    "translation": ("--source", "--target", "--second-source", "--ensemble", "--baseline", "--links", "--link-unit", "--output", *DECODING),
     "captioning": (
         *("--captions", "--images", "--split", "--features", "--regions", "--frequencies", "--frequencies-split", "--meteor"),
         *("--output", *DECODING),
@@ -36,6 +36,7 @@ def evaluate(
     run: RunFolder,
     source: Annotated[str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs")] = None,
     target: Annotated[str | None, typer.Option(help="translation: references")] = None,
+    second_source: Annotated[str | None, typer.Option(help="translation: second inputs, for a model that reads two")] = None,
     others: EnsembleRuns = None,
     baseline: Annotated[Path | None, typer.Option(help="another run: is the difference in BLEU, or in accuracy, significant?")] = None,
     links: Annotated[
@@ -73,7 +74,8 @@ def evaluate(
     task = run_task(run)
     search = {"--beam-size": beam_size, "--length-penalty": length_penalty, "--max-length": max_length, "--batch-size": batch_size}
     given: dict[str, Any] = {"--source": source, "--target": target, "--ensemble": others, "--baseline": baseline, "--links": links}
-    given |= {"--link-unit": link_unit, "--captions": captions, "--images": images, "--split": split, "--features": features}
+    given |= {"--second-source": second_source, "--link-unit": link_unit}
+    given |= {"--captions": captions, "--images": images, "--split": split, "--features": features}
     given |= {"--regions": regions, "--frequencies": frequencies, "--frequencies-split": frequencies_split, "--meteor": meteor}
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
     refuse({name: value for name, value in given.items() if name not in OPTIONS[task]}, f"not for a run of the task {task}")
@@ -107,11 +109,17 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     from regard.tasks.translation_evaluation import describe_comparison, describe_translation_scores, evaluate_translation, read_links
     from regard.tasks.translation_prediction import Translator
 
-    pairs = read_pairs(given["--source"], given["--target"])
+    pairs = read_pairs(given["--source"], given["--target"], given["--second-source"])
     known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
     other = Translator.open(baseline) if baseline is not None else None
+    for opened in filter(None, (translator, other)):
+        second = opened.run.config.second
+        if given["--second-source"] is None and second is not None and not second.drop:
+            raise ConfigError(f"--second-source: needed, {opened.run.folder} reads two inputs")
+        if given["--second-source"] is not None and second is None:
+            raise ConfigError(f"--second-source: {opened.run.folder} reads one input")
     decoding = chosen_decoding(translator.run.config, **_changes(given))
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe_translation_scores(evaluation, write_line)

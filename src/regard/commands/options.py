@@ -19,6 +19,9 @@ Device = Literal["cpu", "cuda"]
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")]
 Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="text files; default: standard input")]
+SecondSource = Annotated[
+    Path | None, typer.Option(help="second inputs, line by line with the first, for a model that reads two; - is standard input")
+]
 Beam = Annotated[int | None, typer.Option(min=1, help="beam width; 1 is greedy decoding")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences per batch")]
 MaxLength = Annotated[int | None, typer.Option(min=1, help="max number of generated tokens")]

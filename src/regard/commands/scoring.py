@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from regard import progress
 from regard.commands.options import BatchSize, EnsembleRuns, LinkUnit, RunFolder, refuse
-from regard.commands.streaming import InputItem, answer_lines, input_chunks, text_reader
+from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, text_reader
 from regard.commands.terminal import write_message
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regard.tasks.translation_run import TranslationRun
 
 commands = typer.Typer()
 
@@ -100,7 +103,7 @@ def _score_pairs(
 
     _, bad = answer_lines(
         chunks,
-        _pair_reader(source, json_input),
+        _pair_reader(opened, source, json_input),
         lambda pairs: score_pairs(opened, pairs, batch_size=batch_size),
         show,
         json_lines=json_lines or json_input,
@@ -149,7 +152,9 @@ def align(
         found: list[Links] = find_links(opened, pairs, unit=unit, method=method)
         return (WordLinks(sorted(links), format_links(links)) for links in found)
 
-    _, bad = answer_lines(chunks, _pair_reader(source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input)
+    _, bad = answer_lines(
+        chunks, _pair_reader(opened, source, json_input), link, lambda _, item: item.text, json_lines=json_lines or json_input
+    )
     if bad:
         raise typer.Exit(1)
 
@@ -162,29 +167,29 @@ def _pair_chunks(source: Path | None, target: Path | None, json_input: bool) -> 
     if json_input:
         raise ConfigError("--json-input: reads standard input, not --source and --target")
     from regard.data.lines import scan_lines
-    from regard.data.parallel import line_count, stream_pairs
+    from regard.data.parallel import stream_pairs, unequal_lines
     from regard.tasks.chunking import in_chunks
 
     if target is not None:
         with progress.stage("Counting lines", unit="lines") as counting:
             counts = [scan_lines(path, counting.advance)[1] for path in (source, target)]
         if counts[0] != counts[1]:
-            raise DataError(f"{target}: {line_count(counts[1])}, but {source} has {counts[0]}")
+            raise unequal_lines(target, counts[1], source, counts[0])
     return in_chunks(stream_pairs(source, target), lambda pair: len(pair[0]) + len(pair[1]))
 
 
-def _pair_reader(source: Path | None, json_input: bool) -> Any:
-    if source is not None:
-        return lambda _, pair: InputItem(pair, {})
-    if json_input:
-        return text_reader(("source", "target"))
+def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> Any:
+    two = run.config.second is not None
 
-    def read(number: int, line: str) -> InputItem:
-        found, tab, rest = line.partition("\t")
-        if tab and "\t" not in rest:
-            return InputItem((found, rest), {})
-        error = f"line {number}: expected a source, a tab and a target, found {line.count(chr(9)) + 1} columns"
+    def read(number: int, line: Any) -> InputItem:
+        if source is not None:  # a pair already
+            return InputItem(line, {})
+        *inputs, target = line.split("\t")
+        if len(inputs) == (2 if two else 1):
+            return InputItem(("\t".join(inputs), target), {})
+        wanted = "two inputs and a target, with tabs between them" if two else "a source, a tab and a target"
+        error = f"line {number}: expected {wanted}, found {len(inputs) + 1} columns"
         write_message(f"error: {error}")
         return InputItem(None, {"error": error})
 
-    return read
+    return complete_reader(text_reader(("source", "target"), second=two) if json_input else read, run.vocabularies.source)

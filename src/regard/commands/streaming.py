@@ -12,13 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from regard import progress
 from regard.commands.terminal import write_message, write_text
-from regard.errors import DataError
+from regard.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from regard.data.vocabulary import Vocabulary
 
 # Input that has not come for so long pauses: a writer that waits for its answer has written its line whole.
 PAUSE_SECONDS = 0.02
@@ -89,6 +92,54 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
 def input_lines(awaited: str) -> Iterator[str]:
     """Yield the lines of standard input one by one; see `input_chunks`."""
     return chain.from_iterable(input_chunks(awaited))
+
+
+def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, second: Path) -> Iterator[list[str]]:
+    """Yield the lines of chunks with a second input each, see `regard.data.input_pairs`.
+
+    Args:
+        chunks: of the first inputs.
+        files: they come from; None: standard input.
+        second: a file, or "-": standard input.
+
+    Raises:
+        ConfigError: both are standard input.
+        DataError: there are more of one than of the other; names the line.
+    """
+    from regard.data.lines import iter_lines, stream_lines
+    from regard.data.parallel import join_inputs
+
+    standard = str(second) == "-"
+    if standard and files is None:
+        raise ConfigError("--second-source -: the first inputs are standard input already; give a FILE of these")
+    if standard and sys.stdin is None:
+        raise DataError("standard input: closed; give it lines")
+    others, number = iter_lines(sys.stdin.buffer) if standard else stream_lines(second), 0
+    for chunk in chunks:
+        found = list(islice(others, len(chunk)))
+        if len(found) < len(chunk):
+            number += len(found)
+            raise DataError(f"{second}: {number} lines, but there are more first inputs; line {number + 1} is missing")
+        number += len(chunk)
+        yield [join_inputs(*pair) for pair in zip(chunk, found, strict=True)]
+    if next(others, None) is not None:
+        raise DataError(f"{second}: more than {number} lines, but there is no first input for line {number + 1}")
+
+
+def complete_reader(read: Callable[[int, str], InputItem], vocabulary: Vocabulary) -> Callable[[int, str], InputItem]:
+    """Return a reader that finds no question in a line, or a pair's first text, which lacks one of the two inputs of a model."""
+
+    def checked(number: int, line: str) -> InputItem:
+        found = read(number, line)
+        text = found.item[0] if isinstance(found.item, tuple) else found.item
+        missing = "" if text is None else vocabulary.missing(text)
+        if not missing:
+            return found
+        error = f"line {number}: {missing}"
+        write_message(f"error: {error}")
+        return InputItem(None, {**found.head, "error": error})
+
+    return checked
 
 
 def answer_lines(
@@ -174,12 +225,15 @@ def _lines_waiting() -> int | None:
     return lines + (last != b"\n")
 
 
-def text_reader(fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line) -> Callable[[int, str], InputItem]:
+def text_reader(
+    fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False
+) -> Callable[[int, str], InputItem]:
     """Return what reads the questions of a command, for `answer_lines`.
 
     Args:
         fields: names in a JSON object that hold the texts, one string or a tuple of several; None: lines are plain text.
         plain: makes an item of a plain line.
+        second: objects may have a second input beside the first text, as "second".
 
     Example:
         >>> text_reader(("text",))(1, '{"id": 7, "text": "a dog"}')
@@ -188,10 +242,13 @@ def text_reader(fields: tuple[str, ...] | None, plain: Callable[[int, str], Any]
     if fields is None:
         return lambda number, line: InputItem(plain(number, line), {})
     from regard.data.lines import whole_characters
+    from regard.data.parallel import join_inputs
 
     def read(number: int, line: str) -> InputItem:
         value = _parse(line)
         head = {"id": value["id"]} if isinstance(value, dict) and "id" in value else {}
+        if second and isinstance(value, dict) and isinstance(value.get("second"), str):
+            value[fields[0]] = join_inputs(str(value.get(fields[0], "")), value["second"])
         texts = [value.get(name) if isinstance(value, dict) else None for name in fields]
         if not all(isinstance(text, str) for text in texts):
             wanted = ", ".join(f'"{name}": "..."' for name in fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,14 +22,15 @@ from regard.commands.options import (
     LengthPenalty,
     MaxLength,
     RunFolder,
+    SecondSource,
 )
-from regard.commands.streaming import answer_lines, input_chunks, text_reader
+from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
 from regard.commands.terminal import write_message
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
-    from regard.tasks.translation_prediction import Translation
+    from regard.tasks.translation_prediction import Translation, Translator
 
 commands = typer.Typer()
 
@@ -37,6 +39,7 @@ commands = typer.Typer()
 def translate(
     run: RunFolder,
     files: Files = None,
+    second_source: SecondSource = None,
     others: EnsembleRuns = None,
     beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -62,7 +65,8 @@ def translate(
 ) -> None:
     """Translate files or standard input.
 
-    Writes one line to standard output per input line, always.
+    Writes one line to standard output per input line, always. A model of two inputs reads both from a line, with a tab between them, or the
+    second from --second-source.
     """
     from regard.decoding import SamplingOptions
     from regard.tasks.translation_prediction import Translator
@@ -111,10 +115,10 @@ def translate(
             linked.write([(line, item.text) for line, item in zip(chunk, found, strict=True)])
         return found
 
+    questions = _questions(translator, files, second_source, json_input)
     with nullcontext() if links is None else LinksFile(links, translator.run) as linked:
         lines, bad = answer_lines(
-            input_chunks("a sentence", files),
-            text_reader(("text",) if json_input else None),
+            *questions,
             work,
             show,
             json_lines=json_lines or json_input or n_best > 1,
@@ -124,6 +128,20 @@ def translate(
         _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
         raise typer.Exit(1)
+
+
+def _questions(
+    translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool
+) -> tuple[Iterator[list[str]], Callable[[int, str], InputItem]]:
+    # The lines of one input or of two, in chunks, and what reads them.
+    two = translator.run.config.second is not None
+    if second is not None and not two:
+        raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
+    if second is not None and json_input:
+        raise ConfigError('--second-source: not with --json-input, whose objects have both inputs: {"text": "...", "second": "..."}')
+    chunks = input_chunks("a sentence, a tab and its second input" if two and second is None else "a sentence", files)
+    read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source)
+    return chunks if second is None else paired_chunks(chunks, files, second), read
 
 
 def _write_rates(lines: int, tokens: int, seconds: float) -> None:

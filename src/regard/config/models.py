@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -142,20 +143,66 @@ class TransformerSettings(Frozen):
         return True
 
 
+class SecondInputSettings(Frozen):
+    """A second input beside the source: another language, or a hint (`data.second_source`)."""
+
+    drop: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="probability of hiding one of the two inputs in training; above 0 either may be missing when the model is used",
+    )
+
+
+class SecondInputConfig(SecondInputSettings):
+    """How a Transformer reads two inputs.
+
+    - joined: one sequence of both, with segment embeddings.
+    - serial, parallel, flat, hierarchical: two encoders, and a decoder that attends to one after the other, to both and adds what it finds,
+      to all states as one source, or to what it finds in each (Libovický et al. 2018).
+    """
+
+    kind: Literal["joined", "serial", "parallel", "flat", "hierarchical"] = Field(
+        default="serial", description="one sequence of both, or two encoders and how the decoder combines them"
+    )
+
+
 class TransformerConfig(TransformerSettings):
     """Transformer (Vaswani et al. 2017), with or without area attention."""
 
     type: Literal["transformer"] = "transformer"
+    second: SecondInputConfig | None = Field(default=None, description="null: one input")
+
+
+class CrossedInputConfig(SecondInputSettings):
+    """The second input of a crossed co-attention network."""
+
+    kind: Literal["crossed"] = "crossed"
 
 
 class CrossedConfig(TransformerSettings):
     """Crossed co-attention network (Li et al. 2019): a Transformer with two encoder branches that attend to each other."""
 
     type: Literal["crossed"] = "crossed"
+    second: CrossedInputConfig | None = Field(default=None, description="null: both branches read the source")
     swap_probability: float = Field(default=0.1, ge=0, le=1, description="probability of two swapped tokens, for each sentence and branch")
     residual: Literal["own", "asking"] = Field(
-        default="own", description="add the output of a branch to its own stream, or to the stream of its queries (asking)"
+        default="own",
+        description="add the output of a branch to its own stream, or to the stream of its queries (asking); two inputs: asking",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _asking(cls, values: Any) -> Any:
+        # Two inputs differ in length, so an answer can only go to who asked.
+        two = isinstance(values, Mapping) and values.get("second") is not None
+        return {"residual": "asking", **values} if two else values
+
+    @model_validator(mode="after")
+    def _check_residual(self) -> Self:
+        if self.second is not None and self.residual == "own":
+            raise ValueError("residual: own needs two inputs of one length; with `second` it is asking")
+        return self
 
 
 ModelConfig = RNNConfig | TransformerConfig | CrossedConfig

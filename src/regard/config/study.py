@@ -16,7 +16,7 @@ from regard.errors import ConfigError, listed, shortened, shown
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 PLACEHOLDER = "{data}"
 TEST_FILES = {
-    "translation": ("source", "target", "links", "link_unit"),
+    "translation": ("source", "target", "second_source", "links", "link_unit"),
     "captioning": ("captions", "images", "split", "features"),
     "classification": ("examples",),
     "entailment": ("examples",),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from regard.config.base import MAX_COUNT, MAX_LENGTH, DecodingConfig, Frozen, RunConfig, VocabularyConfig
-from regard.config.models import ModelConfig, RNNConfig
+from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings
 
 
 class TranslationDataConfig(Frozen):
@@ -16,6 +16,10 @@ class TranslationDataConfig(Frozen):
 
     source: str | None = Field(default=None, description="training source sentences, one per line; or one .jsonl / .tsv file of pairs")
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
+    second_source: str | None = Field(
+        default=None, description="a second input beside the sources, line by line with them; needs `model.second`"
+    )
+    valid_second_source: str | None = Field(default=None, description="the same of the validation sources")
     valid_source: str | None = Field(default=None, description="validation sources; absent: `valid_size` training pairs are held out")
     valid_target: str | None = Field(default=None, description="validation targets")
     valid_size: int = Field(
@@ -49,6 +53,11 @@ class TranslationConfig(RunConfig):
     vocabulary: TranslationVocabularyConfig = TranslationVocabularyConfig()
     model: ModelConfig = Field(default=RNNConfig(), discriminator="type")
     decoding: DecodingConfig = DecodingConfig()
+
+    @property
+    def second(self) -> SecondInputSettings | None:
+        """How the second input is read; None for a model of one input."""
+        return None if isinstance(self.model, RNNConfig) else self.model.second
 
     @field_validator("model", mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from regard.strict_json import parse_json
 SentencePair = tuple[str, str]
 
 
-def read_pairs(source: str | Path, target: str | Path | None = None) -> list[SentencePair]:
+def read_pairs(source: str | Path, target: str | Path | None = None, second: str | Path | None = None) -> list[SentencePair]:
     r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
 
     With two files, line i of one belongs to line i of the other, whatever the files are called. A `.jsonl` line is an
@@ -27,6 +27,8 @@ def read_pairs(source: str | Path, target: str | Path | None = None) -> list[Sen
     Args:
         source: the file of source sentences, or the one file of pairs.
         target: the file of target sentences; None when `source` holds both.
+        second: a file of second inputs, line by line with the sources; a source is then a line of both, with a tab between them
+            (`regard.data.input_pairs`).
 
     Returns:
         At least one (source, target) pair.
@@ -45,14 +47,29 @@ def read_pairs(source: str | Path, target: str | Path | None = None) -> list[Sen
     if target is not None:
         sources, targets = read_lines(source), read_lines(target)
         if len(sources) != len(targets):
-            raise DataError(f"{target}: {line_count(len(targets))}, but {source} has {len(sources)}")
+            raise unequal_lines(target, len(targets), source, len(sources))
         pairs = list(zip(sources, targets, strict=True))
     else:
         with stage(f"Reading {source}", unit="pairs") as reading:
             pairs = list(reading.track(stream_pairs(source)))
     if not pairs:
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
-    return pairs
+    if second is None:
+        return pairs
+    seconds = read_lines(second)
+    if len(seconds) != len(pairs):
+        raise unequal_lines(second, len(seconds), source, len(pairs))
+    return [(join_inputs(pair[0], other), pair[1]) for pair, other in zip(pairs, seconds, strict=True)]
+
+
+def join_inputs(first: str, second: str) -> str:
+    r"""Return two inputs as one line, a tab between them; a tab within one of them is read as a space.
+
+    Example:
+        >>> join_inputs("a dog", "un\tchien")
+        'a dog\tun chien'
+    """
+    return first.replace("\t", " ") + "\t" + second.replace("\t", " ")
 
 
 def stream_pairs(source: str | Path, target: str | Path | None = None) -> Iterator[SentencePair]:
@@ -190,6 +207,17 @@ def line_count(lines: int) -> str:
         '2 lines'
     """
     return "1 line" if lines == 1 else f"{lines} lines"
+
+
+def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int) -> DataError:
+    """Return the error of a file that has not as many lines as another.
+
+    Example:
+        >>> unequal_lines("a.de", 2, "a.en", 3)
+        DataError('a.de: 2 lines, but a.en has 3; line 3 is missing')
+    """
+    missing = f"; line {lines + 1} is missing" if lines < expected else ""
+    return DataError(f"{path}: {line_count(lines)}, but {other} has {expected}{missing}")
 
 
 def _from_columns(line: str, where: str) -> SentencePair:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from regard.data.file_digests import FileDigest, find_digest
 from regard.data.lines import scan_lines, stream_bytes
-from regard.data.parallel import SentencePair, file_digest, line_count, stream_pairs
+from regard.data.parallel import SentencePair, file_digest, join_inputs, line_count, stream_pairs, unequal_lines
 from regard.errors import DataError
 
 Item = TypeVar("Item")
@@ -27,12 +27,14 @@ class ParallelText:
         source: a file of source sentences or, without `target`, of pairs (see `regard.data.read_pairs`); or a pattern for several, with
             `*`, `?` or `[...]`. Files are taken in the order of their names. Any may end in `.gz`.
         target: the same of the target sentences: the first file of one side belongs to the first of the other.
+        second: the same of a second input beside the sources: a source is then a line of both (`regard.data.input_pairs`).
         known: what an earlier `facts` held. Files that have not changed since are not read.
 
     Attributes:
         shards: the files.
         pairs: in all shards together, at least one.
-        digests: of "source" and, where there is one, "target": the sha256 of the file, of several that of their sha256.
+        digests: of "source" and, where there are any, "target" and "second_source": the sha256 of the file, of several that of their
+            sha256.
         facts: of every file, by its absolute path.
 
     Raises:
@@ -49,19 +51,32 @@ class ParallelText:
         (2, [('one', 'eins'), ('two', 'zwei')])
     """
 
-    def __init__(self, source: str, target: str | None = None, *, known: Mapping[str, FileDigest] | None = None) -> None:
+    def __init__(
+        self, source: str, target: str | None = None, second: str | None = None, *, known: Mapping[str, FileDigest] | None = None
+    ) -> None:
         self.shards = find_shards(source, target)
+        self._seconds = None if second is None else [files[1] for files in find_shards(source, second)]
         self.facts: dict[str, FileDigest] = {}
-        for shard in self.shards:
-            found = [self._scan(path, known or {}, of_pairs=len(shard) == 1) for path in shard]
-            if found[0] != found[-1]:
-                raise DataError(f"{shard[1]}: {line_count(found[1])}, but {shard[0]} has {found[0]}")
+        for number, shard in enumerate(self.shards):
+            found = {path: self._scan(path, known or {}, of_pairs=len(shard) == 1) for path in shard}
+            if self._seconds is not None:
+                found[self._seconds[number]] = self._scan(self._seconds[number], known or {}, of_pairs=False)
+            for path, lines in found.items():
+                if lines != found[shard[0]]:
+                    raise unequal_lines(path, lines, shard[0], found[shard[0]])
         self.sizes = [self.facts[os.path.abspath(shard[0])].lines for shard in self.shards]
         self.pairs = sum(self.sizes)
         if not self.pairs:
             raise DataError(f"{self.shards[0][0]}: no lines, expected at least one sentence pair")
         sides = ("source", "target")[: len(self.shards[0])]
         self.digests = {side: self._digest([shard[number] for shard in self.shards]) for number, side in enumerate(sides)}
+        if self._seconds is not None:
+            self.digests["second_source"] = self._digest(self._seconds)
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs a source has: 1 or 2."""
+        return 1 if self._seconds is None else 2
 
     def __iter__(self) -> Iterator[SentencePair]:
         """Yield all pairs, shard after shard.
@@ -69,6 +84,13 @@ class ParallelText:
         Raises:
             DataError: a file cannot be read, or has changed since it was counted; names it.
         """
+        if self._seconds is None:
+            yield from self._pairs()
+            return
+        for (source, target), second in zip(self._pairs(), self.side(2), strict=True):
+            yield join_inputs(source, second.decode("utf-8", errors="replace")), target
+
+    def _pairs(self) -> Iterator[SentencePair]:
         for shard, size in zip(self.shards, self.sizes, strict=True):
             yield from self._whole(shard, stream_pairs(*shard), size)
 
@@ -78,6 +100,17 @@ class ParallelText:
         Raises:
             DataError: see `__iter__`.
         """
+        if self._seconds is None:
+            yield from self._blocks(size)
+            return
+        seconds = self.side(2)
+        for first, (sources, targets) in self._blocks(size):
+            both = zip(sources, islice(seconds, len(sources)), strict=True)
+            yield first, ([b"\t".join(part.replace(b"\t", b" ") for part in parts) for parts in both], targets)
+        for _ in seconds:  # its end is where a change shows
+            pass
+
+    def _blocks(self, size: int) -> Iterator[tuple[int, tuple[list[bytes], list[bytes]]]]:
         first = 0
         if len(self.shards[0]) == 2:
             sources, targets = self.side(0), self.side(1)
@@ -87,19 +120,22 @@ class ParallelText:
             for _ in targets:  # its end is where a change shows
                 pass
         else:
-            pairs = iter(self)
+            pairs = self._pairs()
             while found := list(islice(pairs, size)):
                 yield first, ([source.encode() for source, _ in found], [target.encode() for _, target in found])
                 first += len(found)
 
     def side(self, number: int) -> Iterator[bytes]:
-        """Yield the sources (0) or the targets (1), in UTF-8.
+        """Yield the sources (0), the targets (1) or the second inputs (2), in UTF-8; of two inputs 0 is the first.
 
         Raises:
             DataError: see `__iter__`.
         """
-        for shard, size in zip(self.shards, self.sizes, strict=True):
-            if len(shard) == 1:
+        for place, (shard, size) in enumerate(zip(self.shards, self.sizes, strict=True)):
+            if number == 2:
+                assert self._seconds is not None
+                yield from self._whole((self._seconds[place],), stream_bytes(self._seconds[place]), size)
+            elif len(shard) == 1:
                 yield from (pair[number].encode() for pair in self._whole(shard, stream_pairs(shard[0]), size))
             else:
                 yield from self._whole((shard[number],), stream_bytes(shard[number]), size)

@@ -24,15 +24,22 @@ class EncodedLines(NamedTuple):
     Attributes:
         tokens: of each line.
         blank: (N,) which lines hold nothing but white space.
+        lengths: (N,) tokens of each line; of two inputs, of the longer one.
     """
 
     tokens: FlatTokens
     blank: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, tokens: FlatTokens, blank: np.ndarray) -> EncodedLines:
+        """Return lines of one input each."""
+        return cls(tokens, blank, tokens.lengths)
 
 
 def usable_lines(sides: Sequence[EncodedLines], max_length: int) -> tuple[np.ndarray, dict[str, int]]:
     """Say which examples of one text or two can be trained on, (N,) bool, and how many are left out, by reason."""
-    lengths = np.stack([side.tokens.lengths for side in sides])
+    lengths = np.stack([side.lengths for side in sides])
     # A blank line is never worked on either.
     empty = np.any([side.blank for side in sides], 0) | (lengths == 0).any(0)
     long = ~empty & (lengths.max(0) > max_length)
@@ -75,7 +82,7 @@ class TextEncoder:
     def encode_bytes(self, lines: Sequence[bytes]) -> EncodedLines:
         """Encode lines of UTF-8, as which they are read from a file; bytes that are none stand for U+FFFD."""
         if not lines:
-            return EncodedLines(FlatTokens.of([]), np.zeros(0, bool))
+            return EncodedLines.of(FlatTokens.of([]), np.zeros(0, bool))
         text = b"\n".join(lines) + b"\n"
         if self.vocabulary.kind == IMPORTED or text.count(b"\n") != len(lines):
             return self._whole(lines)
@@ -91,18 +98,18 @@ class TextEncoder:
         apart = np.unique(np.searchsorted(words.ends, np.flatnonzero(self._irregular[numbers])))
         self._forget()
         if not len(apart):
-            return EncodedLines(tokens, blank)
+            return EncodedLines.of(tokens, blank)
         whole = self._whole([lines[number] for number in apart.tolist()])
         blank[apart] = whole.blank
         order = np.arange(len(lines))
         order[apart] = len(lines) + np.arange(len(apart))
-        return EncodedLines(FlatTokens.joined([tokens, whole.tokens]).chosen(order), blank)
+        return EncodedLines.of(FlatTokens.joined([tokens, whole.tokens]).chosen(order), blank)
 
     def _whole(self, lines: Sequence[bytes]) -> EncodedLines:
         """Encode lines without looking at their words."""
         texts = [line.decode("utf-8", errors="replace") for line in lines]
         blank = np.fromiter((not text.strip() for text in texts), bool, len(texts))
-        return EncodedLines(FlatTokens.of(self.vocabulary.encode_ids(texts)), blank)
+        return EncodedLines.of(FlatTokens.of(self.vocabulary.encode_ids(texts)), blank)
 
     def _numbers(self, words: Words) -> np.ndarray:
         """Return the number of each word, whose tokens are `ids[firsts[number] :][: sizes[number]]`; learn those that are new."""

@@ -38,13 +38,19 @@ class TokenizedText(NamedTuple):
     offsets: list[tuple[int, int]]
 
     def first(self, count: int) -> TokenizedText:
-        """Return the first `count` tokens.
+        """Return the first `count` tokens; of two inputs, between which an end sign stands, the first `count` of each.
 
         Example:
             >>> TokenizedText([4, 6], ["ein", "Hund"], [(0, 3), (4, 8)]).first(1)
             TokenizedText(ids=[4], pieces=['ein'], offsets=[(0, 3)])
         """
-        return TokenizedText(self.ids[:count], self.pieces[:count], self.offsets[:count])
+        if EOS not in self.ids:
+            return TokenizedText(self.ids[:count], self.pieces[:count], self.offsets[:count])
+        end = self.ids.index(EOS)
+        first, rest = slice(min(count, end)), slice(end, end + 1 + count)
+        return TokenizedText(
+            self.ids[first] + self.ids[rest], self.pieces[first] + self.pieces[rest], self.offsets[first] + self.offsets[rest]
+        )
 
 
 class Vocabulary:
@@ -126,6 +132,10 @@ class Vocabulary:
             raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
         # The trainers register the special tokens as strings to look for in any text; a tokenizer rebuilt from the model does not.
         return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
+
+    def missing(self, text: str) -> str:
+        """Say what a line lacks that a model must have; "": nothing. See `regard.data.input_pairs.PairVocabulary`."""
+        return ""
 
     def encode(self, text: str) -> TokenizedText:
         """Return the tokens of a text; an empty text has none. Offsets count characters, also inside byte-level pieces."""

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.errors import ConfigError
-from regard.models import CaptionModel, DecoderOutput, EncoderDecoder, Ensemble, RecurrentLanguageModel, SentenceClassifier
+from regard.models import (
+    CaptionModel,
+    DecoderOutput,
+    EncoderDecoder,
+    Ensemble,
+    RecurrentLanguageModel,
+    SentenceClassifier,
+    TwoInputTransformer,
+)
 
 # Rows of logits alive at a time.
 BATCH_ROWS = 512
@@ -138,7 +146,7 @@ class TranslationBatch(ModelBatch):
         target_lengths: (B,), EOS included.
 
     Raises:
-        ConfigError: see `check_model`.
+        ConfigError: a model of two inputs; or see `check_model`.
 
     Example:
         >>> from regard.config import RNNConfig
@@ -159,6 +167,8 @@ class TranslationBatch(ModelBatch):
 
     def __post_init__(self) -> None:
         check_model(self.model)
+        if isinstance(self.model, TwoInputTransformer):
+            raise ConfigError("explanations: a model of two inputs cannot be explained; take its attention (`regard view`)")
 
     @property
     def inputs(self) -> Tensor:

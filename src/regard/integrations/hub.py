@@ -39,6 +39,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         model: the model part of a configuration, `config.model_dump(mode="json")`.
         source_size: entries of the source vocabulary.
         target_size: entries of the target vocabulary.
+        second_size: entries of the second input's vocabulary, of a model of two inputs.
 
     Attributes:
         model: the model itself.
@@ -58,15 +59,16 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         True
     """
 
-    def __init__(self, model: dict[str, Any], source_size: int, target_size: int) -> None:
+    def __init__(self, model: dict[str, Any], source_size: int, target_size: int, second_size: int | None = None) -> None:
         super().__init__()
-        self.model: EncoderDecoder[Any] = build(_model_config(model), source_size=source_size, target_size=target_size)
+        self.model: EncoderDecoder[Any] = build(
+            _model_config(model), source_size=source_size, target_size=target_size, second_size=second_size
+        )
 
     @classmethod
     def of(cls, run: TranslationRun) -> HubModel:
         """Return the model of an opened run, without its vocabularies."""
-        sizes = {f"{side}_size": len(vocabulary) for side, vocabulary in zip(("source", "target"), run.vocabularies, strict=True)}
-        hub = cls(run.config.model.model_dump(mode="json"), **sizes)
+        hub = cls(run.config.model.model_dump(mode="json"), **run.vocabularies.sizes)
         hub.model = run.model
         return hub
 

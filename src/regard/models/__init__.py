@@ -10,6 +10,7 @@ from regard.models.encoder_decoder import EncoderDecoder, RecurrentEncoderDecode
 from regard.models.ensemble import Ensemble, EnsembleState
 from regard.models.factory import build, build_for_run
 from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
+from regard.models.input_rows import TwoInputs, split_inputs
 from regard.models.language_model import LanguageModelOutput, LanguageModelState, RecurrentLanguageModel, StreamState, build_language_model
 from regard.models.pooling import FeatureFusion, GatedFusion, LabelHead, PoolingOutput, StatePooling
 from regard.models.readout import DeepReadout, TanhReadout
@@ -29,12 +30,14 @@ from regard.models.transformer_layers import (
     ResidualNorm,
     SourceAttention,
 )
+from regard.models.two_inputs import Corruption, JoinedEncoder, SerialDecoderLayer, TwoEncoders, TwoInputTransformer, TwoSourceAttention
 
 __all__ = [
     "AreaCache",
     "Bridge",
     "CaptionModel",
     "CaptionTransformer",
+    "Corruption",
     "CrossAttentionOutput",
     "CrossedEncoder",
     "CrossedEncoderLayer",
@@ -57,6 +60,7 @@ __all__ = [
     "GatedFusion",
     "GivenFeatures",
     "ImageEncoder",
+    "JoinedEncoder",
     "KeyValueCache",
     "LabelHead",
     "LanguageModelOutput",
@@ -72,6 +76,7 @@ __all__ = [
     "ResidualNorm",
     "ScaledEmbedding",
     "SentenceClassifier",
+    "SerialDecoderLayer",
     "ShowAttendTell",
     "SmallCNN",
     "Source",
@@ -81,6 +86,10 @@ __all__ = [
     "TanhReadout",
     "Transformer",
     "TransformerState",
+    "TwoEncoders",
+    "TwoInputTransformer",
+    "TwoInputs",
+    "TwoSourceAttention",
     "build",
     "build_captioner",
     "build_classifier",
@@ -90,6 +99,7 @@ __all__ = [
     "cross_attend",
     "mean_source_weights",
     "sinusoidal_positions",
+    "split_inputs",
     "swap_tokens",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,7 +14,8 @@ from regard.attention.areas import Areas
 from regard.errors import ConfigError
 
 AttentionKind = Literal["self", "cross", "co-attention", "alignment"]
-AttentionSide = Literal["source", "target"]
+AttentionSide = Literal["source", "target", "first", "second", "inputs"]
+"""The tokens of the source or the target; of two inputs the first, the second, both as one source, or the two as two items."""
 
 
 class LayerAttention(NamedTuple):
@@ -24,8 +25,8 @@ class LayerAttention(NamedTuple):
         name: of the module in the model, such as "decoder.layers.0.cross_attention.attention".
         kind: "self"; "cross", a Transformer's decoder on the source; "co-attention", of one branch of an encoder on the other;
             "alignment", a recurrent decoder on the source.
-        query: whose tokens ask, "source" or "target"; the tokens of T.
-        key: whose tokens are asked; the tokens of S.
+        query: whose tokens ask, "source" or "target"; the tokens of T. Of two inputs "first" or "second".
+        key: whose tokens are asked; the tokens of S. "inputs": how a decoder divides itself between two inputs, S = 2.
         layer: of encoder or decoder, from 0; None without layers.
         weights: (B, H, T, S) of the items, H = 1 without heads; zeros where padding asks. With areas of several items whose values are
             summed, each item gets the area's whole weight: a row then adds up to more than 1.
@@ -52,8 +53,12 @@ class AttentionSite(NamedTuple):
     layer: int | None
 
 
-def attention_site(name: str) -> AttentionSite:
+def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("source", "source")) -> AttentionSite:
     """Tell from the name of an attention what it is to its model.
+
+    Args:
+        name: of the attention in the model.
+        inputs: what its two branches read, if it has two.
 
     Raises:
         ConfigError: no model of ours has an attention there; holds the name.
@@ -67,22 +72,37 @@ def attention_site(name: str) -> AttentionSite:
             return AttentionSite("alignment", "target", "source", None)
         case ["decoder", "layers", number, "attention"]:
             return AttentionSite("self", "target", "target", int(number))
+        case ["decoder", "layers", number, "cross_attention", "left" | "right" as side]:
+            return AttentionSite("cross", "target", inputs[side == "right"], int(number))
+        case ["decoder", "layers", number, "cross_attention", "share"]:
+            return AttentionSite("cross", "target", "inputs", int(number))
         case ["decoder", "layers", number, "cross_attention", _]:
             return AttentionSite("cross", "target", "source", int(number))
-        case ["encoder", "layers", number, "attention"]:
+        case ["encoder", "layers", number, "attention"] | ["encoder", "encoder", "layers", number, "attention"]:
             return AttentionSite("self", "source", "source", int(number))
-        case ["encoder", "layers", number, "attention", "left" | "right"]:
-            return AttentionSite("co-attention", "source", "source", int(number))
+        case ["encoder", "first" | "second" as side, "layers", number, "attention"]:
+            return AttentionSite("self", side, side, int(number))
+        case ["encoder", "layers", number, "attention", "left" | "right" as side]:
+            # The left branch asks the first input for the second.
+            asked, asking = inputs if side == "left" else inputs[::-1]
+            return AttentionSite("co-attention", asking, asked, int(number))
     raise ConfigError(f"attention_maps: cannot say what the attention {name} is between")
 
 
-def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], source_lengths: Tensor) -> list[LayerAttention]:
+def collect_attention(
+    model: nn.Module,
+    recorded: Sequence[RecordedWeights],
+    lengths: Mapping[str, Tensor],
+    *,
+    inputs: tuple[AttentionSide, AttentionSide] = ("source", "source"),
+) -> list[LayerAttention]:
     """Put what was seen in order, one entry an attention: calls of one after the other become one map.
 
     Args:
         model: that was watched.
         recorded: what `regard.attention.record_weights` recorded.
-        source_lengths: (B,).
+        lengths: (B,) of each side that is read: "source" and, of two inputs, "first" and "second".
+        inputs: see `attention_site`.
 
     Returns:
         In the order of the model's modules.
@@ -92,10 +112,12 @@ def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], sou
         seen = [each for each in recorded if each.attention is module]
         if not seen:
             continue
-        place = attention_site(name)
+        place = attention_site(name, inputs)
         parts = [_steps([each.weights for each in seen]), _steps([each.area_weights for each in seen])]
-        if place.query == "source" and parts[0] is not None:
-            real = ops.length_mask(source_lengths, parts[0].shape[2])[:, None, :, None]
+        if place.key == "inputs":  # each target token is a row of its own there: (B T, H, 1, 2)
+            parts = [None if part is None else part.squeeze(2).unflatten(0, (len(lengths["source"]), -1)).transpose(1, 2) for part in parts]
+        if place.query in lengths and parts[0] is not None:
+            real = ops.length_mask(lengths[place.query], parts[0].shape[2])[:, None, :, None]
             parts = [None if part is None else part.masked_fill(~real, 0.0) for part in parts]
         items, areas = parts
         assert items is not None

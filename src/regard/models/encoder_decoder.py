@@ -78,7 +78,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         """
         with record_weights(areas=areas) as recorded:
             self.decode(source, source_lengths, target_input, need_weights=False)
-        return collect_attention(self, recorded, source_lengths)
+        return collect_attention(self, recorded, {"source": source_lengths})
 
     def logits(self, readout: Tensor) -> Tensor:
         """Map readouts (..., R) to logits (..., V), in float32 at least."""

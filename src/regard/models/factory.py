@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 from torch import nn
@@ -53,6 +54,14 @@ from regard.models.rnn_encoder import RecurrentEncoder
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
+from regard.models.two_inputs import (
+    Corruption,
+    JoinedEncoder,
+    SerialDecoderLayer,
+    TwoEncoders,
+    TwoInputTransformer,
+    TwoSourceAttention,
+)
 
 
 def build_for_run(config: RunConfig, *, source_size: int, target_size: int, classes: int, unknown: int) -> nn.Module:
@@ -89,18 +98,19 @@ AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
 
 
 @overload
-def build(config: RNNConfig, *, source_size: int, target_size: int) -> RecurrentEncoderDecoder: ...
+def build(config: RNNConfig, *, source_size: int, target_size: int, second_size: int | None = None) -> RecurrentEncoderDecoder: ...
 @overload
-def build(config: TransformerConfig, *, source_size: int, target_size: int) -> Transformer: ...
-@overload
-def build(config: CrossedConfig, *, source_size: int, target_size: int) -> CrossedTransformer: ...
-def build(config: ModelConfig, *, source_size: int, target_size: int) -> EncoderDecoder[Any]:
+def build(
+    config: TransformerConfig | CrossedConfig, *, source_size: int, target_size: int, second_size: int | None = None
+) -> Transformer: ...
+def build(config: ModelConfig, *, source_size: int, target_size: int, second_size: int | None = None) -> EncoderDecoder[Any]:
     """Build the model that a configuration describes, with fresh weights.
 
     Args:
         config: the model part of a run's configuration.
         source_size: entries of the source vocabulary.
         target_size: entries of the target vocabulary.
+        second_size: entries of the second input's vocabulary, of a model of two inputs; None: as many as `source_size`.
 
     Returns:
         The model, in training mode.
@@ -118,6 +128,8 @@ def build(config: ModelConfig, *, source_size: int, target_size: int) -> Encoder
     match config:
         case RNNConfig():
             return _recurrent(config, source_size, target_size)
+        case TransformerConfig() | CrossedConfig() if config.second is not None:
+            return _settled(_two_inputs(config, (source_size, source_size if second_size is None else second_size), target_size), config)
         case TransformerConfig():
             return _settled(_transformer(config, source_size, target_size), config)
         case CrossedConfig():
@@ -243,24 +255,76 @@ def _window(config: AttentionConfig, query_dim: int) -> WindowModule | None:
 
 
 def _transformer(config: TransformerConfig, source_size: int, target_size: int) -> Transformer:
-    encoder_layers = [
-        EncoderLayer(_heads(config, number), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
-        for number in range(config.encoder_layers)
-    ]
-    cross_attentions = [SourceAttention(_heads(config, number)) for number in range(config.decoder_layers)]
-    norms = [nn.LayerNorm(config.embed_dim) if config.norm == "pre" else None for _ in range(2)]
+    encoder = _encoder(config)
+    cross_attentions = [_source_attention(config, number) for number in range(config.decoder_layers)]
     source_embedding, target_embedding, output = _tables(config, source_size, target_size)
     return Transformer(
         source_embedding,
         target_embedding,
-        Encoder(encoder_layers, norms[0]),
-        _decoder(config, cross_attentions, norms[1]),
+        encoder,
+        _decoder(config, cross_attentions, _last_norm(config)),
         output,
         dropout=config.dropout,
     )
 
 
+def _encoder(config: TransformerConfig) -> Encoder:
+    layers = [
+        EncoderLayer(_heads(config, number), _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        for number in range(config.encoder_layers)
+    ]
+    return Encoder(layers, _last_norm(config))
+
+
+def _last_norm(config: TransformerSettings) -> nn.LayerNorm | None:
+    return nn.LayerNorm(config.embed_dim) if config.norm == "pre" else None
+
+
 def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> CrossedTransformer:
+    encoder, cross_attentions = _crossed_parts(config)
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    return CrossedTransformer(
+        source_embedding,
+        target_embedding,
+        encoder,
+        # The published numbers of parameters hold one LayerNorm more than the layers have.
+        _decoder(config, cross_attentions, nn.LayerNorm(config.embed_dim)),
+        output,
+        dropout=config.dropout,
+        swap_probability=config.swap_probability,
+    )
+
+
+def _two_inputs(config: TransformerConfig | CrossedConfig, source_sizes: tuple[int, int], target_size: int) -> TwoInputTransformer:
+    assert config.second is not None
+    kind, norm, swap = config.second.kind, _last_norm(config), 0.0
+    if isinstance(config, CrossedConfig):
+        encoder, cross_attentions = _crossed_parts(config)
+        norm, swap = nn.LayerNorm(config.embed_dim), config.swap_probability
+    else:
+        if kind == "joined":
+            encoder = JoinedEncoder(_encoder(config), config.embed_dim)
+        else:
+            encoder = TwoEncoders(_encoder(config), _encoder(config), flat=kind == "flat")
+        cross_attentions = [_source_attention(config, number) for number in range(config.decoder_layers)]
+    first, target_embedding, output = _tables(config, source_sizes[0], target_size)
+    second = target_embedding if config.share_embeddings else ScaledEmbedding(source_sizes[1], config.embed_dim)
+    decoder = _decoder(config, cross_attentions, norm, layer=SerialDecoderLayer if kind == "serial" else DecoderLayer)
+    corruption = Corruption(config.second.drop, swap)
+    return TwoInputTransformer((first, second), target_embedding, encoder, decoder, output, dropout=config.dropout, corruption=corruption)
+
+
+def _source_attention(config: TransformerConfig, layer: int) -> SourceAttention | TwoSourceAttention:
+    kind = None if config.second is None else config.second.kind
+    if kind in ("serial", "parallel", "hierarchical"):
+        # What attends to the two inputs has two items, which make no areas.
+        heads = (config.embed_dim, config.num_heads)
+        share = MultiHeadAttention(*heads, dropout=config.attention_dropout) if kind == "hierarchical" else None
+        return TwoSourceAttention(_heads(config, layer), _heads(config, layer), share)
+    return SourceAttention(_heads(config, layer))
+
+
+def _crossed_parts(config: CrossedConfig) -> tuple[CrossedEncoder, list[CrossedSourceAttention]]:
     encoder_layers = [
         CrossedEncoderLayer(
             CrossedAttention(_heads(config, number), _heads(config, number)),
@@ -277,17 +341,7 @@ def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> Cross
         for number in range(config.decoder_layers)
     ]
     norms = (nn.LayerNorm(config.embed_dim), nn.LayerNorm(config.embed_dim)) if config.norm == "pre" else None
-    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
-    return CrossedTransformer(
-        source_embedding,
-        target_embedding,
-        CrossedEncoder(encoder_layers, norms),
-        # The published numbers of parameters hold one LayerNorm more than the layers have.
-        _decoder(config, cross_attentions, nn.LayerNorm(config.embed_dim)),
-        output,
-        dropout=config.dropout,
-        swap_probability=config.swap_probability,
-    )
+    return CrossedEncoder(encoder_layers, norms), cross_attentions
 
 
 def _tables(config: TransformerSettings, source_size: int, target_size: int) -> tuple[nn.Embedding, nn.Embedding, ops.Linear]:
@@ -304,10 +358,10 @@ def _tables(config: TransformerSettings, source_size: int, target_size: int) -> 
 
 
 def _decoder(
-    config: TransformerSettings, cross_attentions: list[SourceAttention] | list[CrossedSourceAttention], norm: nn.LayerNorm | None
+    config: TransformerSettings, cross_attentions: Sequence[Any], norm: nn.LayerNorm | None, *, layer: type[DecoderLayer] = DecoderLayer
 ) -> Decoder:
     layers = [
-        DecoderLayer(_heads(config, number), cross_attention, _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
+        layer(_heads(config, number), cross_attention, _feed_forward(config), pre=config.norm == "pre", dropout=config.dropout)
         for number, cross_attention in enumerate(cross_attentions)
     ]
     return Decoder(layers, norm, alignment_layer=-1 if config.alignment_layer is None else config.alignment_layer - 1)

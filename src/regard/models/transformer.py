@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +13,7 @@ from regard.constructor_checks import Share, checked
 from regard.models.cross_attention import Source
 from regard.models.embedding import PositionKind, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.input_rows import join_weights
 from regard.models.rnn_decoder import DecoderOutput, mean_head_weights
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
@@ -74,25 +78,34 @@ class Transformer(EncoderDecoder[TransformerState]):
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
-        return self.decoder.start(self.encode(source, source_lengths))
+        sources = self.encode(source, source_lengths)
+        return replace(self.decoder.start(sources), input_lengths=self.input_lengths(sources))
+
+    def input_lengths(self, sources: Sequence[Source]) -> Tensor | None:
+        """Return the lengths (B, 2) of two sources that are two inputs; None for a model of one input."""
+        return None
 
     def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
         """Read the last token of each hypothesis (B, K): readouts (B, K, E), weights (B, K, S), and the new state."""
         embedded = self.embed(self.target_embedding, tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
-        return readout, mean_source_weights(weights), state
+        return readout, mean_source_weights(weights, state.input_lengths), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, S)."""
         sources = self.encode(source, source_lengths)
         readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
-        return DecoderOutput(readout, mean_source_weights(weights))
+        return DecoderOutput(readout, mean_source_weights(weights, self.input_lengths(sources)))
 
 
-def mean_source_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
+def mean_source_weights(weights: tuple[Tensor, ...] | None, input_lengths: Tensor | None = None) -> Tensor | None:
     """Return the mean over heads, and over encoder branches of the same sentence, of weights (B, H, T, S): (B, T, S) that add up to 1.
 
     The items of an area of several get the area's weight each, so that theirs would add up to more than 1.
+
+    Args:
+        weights: of each branch.
+        input_lengths: (B, 2) where the two branches are two inputs: these stand one behind the other in the result.
 
     Example:
         >>> mean_source_weights((torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]]),)).tolist()
@@ -100,4 +113,7 @@ def mean_source_weights(weights: tuple[Tensor, ...] | None) -> Tensor | None:
     """
     if weights is None:
         return None
+    if input_lengths is not None:
+        first, second = weights
+        return mean_head_weights(join_weights(first.mean(1), second.mean(1), input_lengths))
     return mean_head_weights(torch.stack([one.mean(1) for one in weights]).mean(0))

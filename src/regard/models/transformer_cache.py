@@ -163,6 +163,7 @@ class TransformerState:
         count: how many items a store holds.
         beams: K.
         position: T, how many target tokens have been read.
+        input_lengths: (B, 2) of the two sources of a model that reads two inputs; None for all others.
     """
 
     caches: tuple[LayerCache | None, ...]
@@ -171,6 +172,7 @@ class TransformerState:
     count: int = 0
     beams: int = 1
     position: int = 0
+    input_lengths: Tensor | None = None
 
     def current(self) -> CurrentStep:
         """Return where the next token of each hypothesis will stand."""
@@ -192,4 +194,5 @@ class TransformerState:
             memories=self.memories if same else tuple(tuple(one.rows(rows) for one in layer) for layer in self.memories),
             places=self.places.index_select(0, index),
             beams=beams.shape[1],
+            input_lengths=None if self.input_lengths is None else self.input_lengths.index_select(0, rows),
         )

@@ -32,7 +32,7 @@ def starting_points(run: Any, count: int) -> list[StartingPoint]:
         count: at most.
     """
     read: dict[str, Callable[[Any], Iterator[StartingPoint]]] = {
-        "translation": lambda run: _lines(run.config.data.valid_source or run.config.data.source),
+        "translation": _sources,
         "lm": lambda run: _lines(run.config.data.valid_text or run.config.data.text),
         "classification": _labelled,
         "entailment": _labelled,
@@ -52,6 +52,17 @@ def _lines(path: str | None) -> Iterator[StartingPoint]:
     for line in islice(stream_lines(path), LINES):
         if _usable(line):
             yield StartingPoint((line.strip(),))
+
+
+def _sources(run: Any) -> Iterator[StartingPoint]:
+    data = run.config.data
+    first, second = (data.valid_source, data.valid_second_source) if data.valid_source else (data.source, data.second_source)
+    if run.config.second is None:
+        yield from _lines(first)
+        return
+    for texts in islice(zip(stream_lines(first), stream_lines(second), strict=False), LINES) if first and second else ():
+        if all(map(_usable, texts)):
+            yield StartingPoint(tuple(text.strip() for text in texts))
 
 
 def _labelled(run: Any) -> Iterator[StartingPoint]:

@@ -13,6 +13,7 @@ import torch
 from regard.config import DecodingConfig, EntailmentConfig
 from regard.config.captioning import FeaturesConfig
 from regard.data.lines import whole_characters
+from regard.data.parallel import join_inputs
 from regard.errors import ConfigError, DataError
 from regard.serve.endpoints import Answer, Endpoint, Look, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more
 from regard.serve.http_errors import HTTPError
@@ -48,29 +49,48 @@ class _Line(NamedTuple):
     keep_tags: bool
 
 
+def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
+    fields = _lines_field(models, limits)
+    if two_inputs(models[0].worker):
+        about = 'the second input of each line of "text", as many; an empty text for none, which only some models can do without'
+        fields["second"] = one_or_more({**line_schema(limits), "description": "the second input of a line"}, limits, about)
+    return fields
+
+
 def _translation_lines(body: dict[str, Any]) -> list[_Line]:
-    return [_Line(line, body.get("keep_tags", False)) for line in _lines(body)]
+    lines = _lines(body)
+    if "second" in body:
+        seconds = [whole_characters(line) for line in as_list(body["second"])]
+        if len(seconds) != len(lines):
+            raise HTTPError(422, f"second: {len(seconds)} lines, but text has {len(lines)}")
+        lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
+    return [_Line(line, body.get("keep_tags", False)) for line in lines]
 
 
 def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Answer]:
-    """Translate lines together; one whose tags a model without attention cannot place is refused (422)."""
-    answers: list[Any] = [HTTPError(422, "keep_tags: this model has no attention over the source to place tags by")] * len(lines)
+    """Translate lines together; one that lacks an input, or whose tags this model cannot place, is refused (422)."""
+    two = two_inputs(translator)
+    untagged = "reads two inputs" if two else "has no attention over the source to place tags by"
+    answers: list[Any] = [HTTPError(422, f"keep_tags: this model {untagged}")] * len(lines)
+    missing = [translator.run.vocabularies.source.missing(line.text) for line in lines]
     for tagged, translate in ((False, translator.translate), (True, translator.translate_tagged)):
-        numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged]
-        if not numbers or (tagged and not translator.run.model.attends):
+        numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged and not missing[number]]
+        if not numbers or (tagged and (two or not translator.run.model.attends)):
             continue
         # Lines are already as many as fit together; those of one batch must not be divided by who called.
         found = translate([lines[number].text for number in numbers], decoding=decoding.model_copy(update={"batch_size": len(numbers)}))
         for number, item in zip(numbers, found, strict=True):
             answers[number] = {"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated}
-    return answers
+    return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
 
 
 def _translation_records(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Look]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
-    texts = [line.text for line in lines]
+    lacks = [translator.run.vocabularies.source.missing(line.text) for line in lines]
+    texts = ["" if lack else line.text for lack, line in zip(lacks, lines, strict=True)]
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
-    return [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
+    looks = (translator.record(line, item) for line, item in zip(texts, found, strict=True))
+    return [HTTPError(422, lack) if lack else look for lack, look in zip(lacks, looks, strict=True)]
 
 
 def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
@@ -139,7 +159,7 @@ TRANSLATION = ServedTask(
         score={"type": ["number", "null"], "description": "by which it was chosen; null for a blank line"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
     ),
-    fields=_lines_field,
+    fields=_translation_fields,
     items=_translation_lines,
     width=lambda line: len(line.text),
     answer=_translate,
@@ -214,6 +234,11 @@ def served_task(models: Sequence[ServedModel[Any]]) -> str:
     return models[0].worker.run.config.task
 
 
+def two_inputs(worker: Any) -> bool:
+    """Whether a worker translates two inputs."""
+    return isinstance(worker, Translator) and worker.run.config.second is not None
+
+
 def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
     """Return every operation on these runs: that of their task, and what they attend to."""
     return [Endpoint(TASKS[served_task(models)], models, limits, looks=looks) for looks in (False, True)]
@@ -240,6 +265,8 @@ def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
     for folder, worker in zip(folders, workers, strict=True):
         if isinstance(worker, Captioner) and isinstance(worker.run.config.model.encoder, FeaturesConfig):
             raise ConfigError(f"{folder}: reads precomputed features; an uploaded image has none")
+    if len({two_inputs(worker) for worker in workers}) > 1:
+        raise ConfigError(f"{', '.join(map(str, folders))}: runs of one input and of two are not served side by side")
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

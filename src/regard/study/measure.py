@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from regard.config import TranslationConfig
 from regard.config.study import METRICS
 from regard.data.captions import read_captions
 from regard.data.image_features import FeatureFile
 from regard.data.lines import read_lines
-from regard.data.parallel import read_pairs
+from regard.data.parallel import SentencePair, read_pairs
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf
 from regard.metrics.caption import caption_bleu_counts
@@ -27,6 +28,7 @@ from regard.tasks.classification_evaluation import evaluate_labels
 from regard.tasks.classification_training import open_sentence_run, read_labelled_file
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import open_language_run
+from regard.tasks.run_folder import read_config
 from regard.tasks.translation_evaluation import LinkUnit, evaluate_translation, read_links
 from regard.tasks.translation_prediction import Translator
 from regard.training.checkpoint import list_checkpoints, load_weights
@@ -88,7 +90,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
 
 def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     translator = Translator.open(run)
-    pairs = read_pairs(test["source"], test.get("target"))
+    pairs = _test_pairs(translator.run.config, test)
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
@@ -100,6 +102,11 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
         counts = item_counts(kind, found.outputs, references)
     scores = {score.name: score.value for score in found.scores}
     return RunMeasures(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
+
+
+def _test_pairs(config: TranslationConfig, test: Mapping[str, str]) -> list[SentencePair]:
+    # A test set serves runs of one input, too.
+    return read_pairs(test["source"], test.get("target"), None if config.second is None else test.get("second_source"))
 
 
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
@@ -176,7 +183,7 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
     data = translator.run.config.data
     if data.valid_source is None:
         raise ConfigError(f"{run}: a study of checkpoints needs data.valid_source and data.valid_target")
-    sets = [read_pairs(source, target) for source, target in ((data.valid_source, data.valid_target), (test["source"], test.get("target")))]
+    sets = [read_pairs(data.valid_source, data.valid_target, data.valid_second_source), _test_pairs(translator.run.config, test)]
     score = chrf if metric == "chrF2" else bleu
     for path in list_checkpoints(run):
         load_weights(path, translator.run.model)
@@ -214,7 +221,7 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
         return record_figures([captioner.record(example.image) for example in examples[:MAX_ATTENTION_EXAMPLES]])
     match task:
         case "translation":
-            seen = [pair[0] for pair in read_pairs(test["source"], test.get("target"))]
+            seen = [pair[0] for pair in _test_pairs(read_config(run, TranslationConfig), test)]
         case "lm":
             seen = list(read_lines(test["text"]))
         case _:

@@ -189,7 +189,7 @@ def _encode_side(examples: ExampleList, number: int, config: SentenceConfig, enc
                 texts = [lowercase_text(text.decode()).encode() for text in texts]
             blocks.append(encoder.encode_bytes(texts))
             encoding.advance(len(texts))
-    return EncodedLines(FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks]))
+    return EncodedLines.of(FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks]))
 
 
 def measure_labels(

@@ -26,6 +26,7 @@ AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 FIXED_SETTINGS = ("model", "vocabulary", "image")
 """Parts of a configuration that a run which goes on from another keeps."""
 MAY_CHANGE = (
+    "drop",
     "dropout",
     "attention_dropout",
     "activation_dropout",

@@ -11,6 +11,7 @@ from torch import Tensor
 from regard import ops, progress
 from regard.data.batching import SequenceBatch, collate
 from regard.data.parallel import SentencePair
+from regard.data.vocabulary import TokenizedText
 from regard.models import EncoderDecoder
 from regard.tasks.predict import predict
 from regard.tasks.run_folder import device_of
@@ -80,7 +81,7 @@ def score_pairs(
     limit, device = run.config.data.max_length, device_of(run.model)
     whole = [run.vocabularies.source.encode_ids([source for source, _ in pairs])]
     whole.append(run.vocabularies.target.encode_ids([target for _, target in pairs]))
-    sources, targets = ([ids[:limit] for ids in side] for side in whole)
+    sources, targets = ([TokenizedText(ids, [], []).first(limit).ids for ids in side] for side in whole)
     order = sorted(range(len(pairs)), key=lambda i: (-len(targets[i]), -len(sources[i]), i))
 
     @torch.inference_mode()

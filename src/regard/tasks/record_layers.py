@@ -65,6 +65,12 @@ def add_layers(
     items: dict[str, Any] = dict(record.items)
     if any(each.key == WRITTEN for each in maps):
         items[WRITTEN] = Tokens(written)
+    if EOS in source:  # two inputs
+        end, read = source.index(EOS) + 1, record.items["source"]
+        texts = read.text.partition("\t")
+        items |= {"first": Tokens(read.tokens[:end], texts[0]), "second": Tokens(read.tokens[end:], texts[2])}
+    if any(each.key == "inputs" for each in maps):
+        items["inputs"] = Tokens(["first", "second"])
     meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
     return replace(record, items=items, maps=[*record.maps, *maps], meta=meta)
 
@@ -118,6 +124,11 @@ def _names(layers: Sequence[LayerAttention]) -> list[str]:
     for found in layers:
         parts = found.name.split(".")
         side = {"left": "left ", "right": "right "}.get(parts[-1], "")
+        # Of two inputs the items are named, and what reads them.
+        if found.kind == "cross" and found.key in ("first", "second", "inputs"):
+            side = {"inputs": "division between inputs, "}.get(found.key, f"{found.key} input, ")
+        elif found.kind == "self" and found.key in ("first", "second"):
+            side = f"{found.key} input, "
         stack = {"self": "decoder self" if found.query == "target" else "encoder self", "alignment": "alignment by head"}
         name = side + stack.get(found.kind, found.kind) + ("" if found.layer is None else f" {found.layer + 1}")
         model = f"model {int(parts[1]) + 1}: " if parts[0] == "models" else ""

@@ -17,6 +17,7 @@ import torch
 from regard.config import TranslationConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
 from regard.data.file_digests import read_digests, write_digests
+from regard.data.input_pairs import PairEncoder, PairVocabulary, line_encoder
 from regard.data.lines import whole_characters
 from regard.data.parallel import SentencePair, file_digest, held_out_indices, read_pairs
 from regard.data.shards import ParallelText
@@ -173,7 +174,7 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
     Raises:
         DataError: no pair is left; holds the name, and why they were left out.
     """
-    encoders = tuple(map(TextEncoder, vocabularies))
+    encoders = tuple(map(line_encoder, vocabularies))
     left_out = {"empty": 0, "too long": 0}
     with stage(f"Encoding the {name}"):
         texts = [[whole_characters(pair[side]).encode() for pair in pairs] for side in (0, 1)]
@@ -206,14 +207,14 @@ class TrainingText:
         if data.valid_target is not None and data.valid_source is None:
             raise DataError("data.valid_target: given without data.valid_source")
         self._data = data
-        self._text = ParallelText(data.source, data.target, known=read_digests(self._folder / FILES))
-        valid = {"valid_source": data.valid_source, "valid_target": data.valid_target}
+        self._text = ParallelText(data.source, data.target, data.second_source, known=read_digests(self._folder / FILES))
+        valid = {name: getattr(data, name) for name in ("valid_source", "valid_target", "valid_second_source")}
         self.digests = {**self._text.digests, **{name: file_digest(path) for name, path in valid.items() if path is not None}}
         self._held = [] if data.valid_source is not None else held_out_indices(self._text.pairs, data.valid_size, self._seed)
         self.size = self._text.pairs - len(self._held)
 
     def sample(self, side: int, count: int) -> Iterator[str]:
-        """Yield about `count` sources (0) or targets (1) of the training pairs, from all over the text, the same at every call."""
+        """Yield about `count` sources (0), targets (1) or second inputs (2), from all over the training pairs, the same at every call."""
         held, total = set(self._held), self._text.pairs
         share = -(-count * total // self.size)  # of all pairs, so that the rest of it is `count` pairs
         chosen = np.zeros(0, bool)
@@ -242,6 +243,8 @@ class TrainingText:
             "max_length": data.max_length,
             "held_out": [data.valid_size, self._seed] if self._held else None,
         }
+        if isinstance(vocabularies.source, PairVocabulary):
+            about["inputs"] = "either" if vocabularies.source.optional else "both"
         if open_cache(self._folder, about) is None:
             with new_cache(self._folder, about) as (folder, kept):
                 self._write(folder, vocabularies, kept)
@@ -273,7 +276,7 @@ class TrainingText:
         self, folder: Path, vocabularies: Vocabularies, part: int, parts: int, *, advance: Callable[[int], None] = lambda pairs: None
     ) -> None:
         """Encode every so many-th block of the text: two files of tokens, and what else there is to say of it."""
-        encoders = tuple(map(TextEncoder, vocabularies))
+        encoders = tuple(map(line_encoder, vocabularies))
         left_out, sizes, chosen, held = {"empty": 0, "too long": 0}, [], [], set(self._held)
         with (
             TokenWriter(folder / "source", smallest_dtype(len(vocabularies.source))) as source,
@@ -335,12 +338,12 @@ def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePa
         DataError: see `regard.data.read_pairs`.
     """
     if config.data.valid_source is not None:
-        return read_pairs(config.data.valid_source, config.data.valid_target)
+        return read_pairs(config.data.valid_source, config.data.valid_target, config.data.valid_second_source)
     return read_pairs(folder / TOKENS / HELD_OUT)
 
 
 def _usable(
-    texts: Sequence[Sequence[bytes]], encoders: tuple[TextEncoder, ...], max_length: int, left_out: dict[str, int]
+    texts: Sequence[Sequence[bytes]], encoders: tuple[TextEncoder | PairEncoder, ...], max_length: int, left_out: dict[str, int]
 ) -> tuple[np.ndarray, list[FlatTokens]]:
     """Encode pairs, given as their sources and their targets; say which can be trained on, and add to `left_out` how many cannot."""
     sides = [encoder.encode_bytes(lines) for encoder, lines in zip(encoders, texts, strict=True)]

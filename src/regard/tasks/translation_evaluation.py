@@ -95,7 +95,9 @@ def evaluate_translation(
     used = f"pairs:{len(corpus.pairs)}/{len(pairs)}|eos:yes"
     with progress.stage("Scoring the translations"):
         scores = [bleu(outputs, references), chrf(outputs, references), exact_match(outputs, references)]
-        rows = bleu_by_length(outputs, references, sources, edges=LENGTH_EDGES)
+        # By the words of the first input, where there are two.
+        lengths = sources if translator.run.config.second is None else [source.split("\t")[0] for source in sources]
+        rows = bleu_by_length(outputs, references, lengths, edges=LENGTH_EDGES)
     scores.append(Score("perplexity", figures["perplexity"], "per target token", f"{used}|smoothing:none"))
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     if links is not None:

@@ -18,7 +18,7 @@ from regard.data.lines import single_line
 from regard.data.markup import place_markup, split_markup
 from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
 from regard.decoding import Hypothesis, SamplingOptions
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
@@ -87,7 +87,7 @@ class Translator(Predictor[TranslationRun]):
         """Translate lines; the result of one does not depend on the others.
 
         Args:
-            lines: one sentence each.
+            lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`).
             decoding: how to search; None takes the run's own settings.
             n_best: hypotheses for each line; with sampling, see `SamplingOptions.num_samples`.
             sampling: draw instead of search.
@@ -99,6 +99,7 @@ class Translator(Predictor[TranslationRun]):
 
         Raises:
             ConfigError: settings that do not fit the model.
+            DataError: a line lacks an input; names the line.
         """
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
@@ -142,8 +143,10 @@ class Translator(Predictor[TranslationRun]):
         attention are those of the lines without.
 
         Raises:
-            ConfigError: the model has no attention, which gives the links; or see `translate`.
+            ConfigError: the model has no attention, which gives the links, or reads two inputs; or see `translate`.
         """
+        if self.run.config.second is not None:
+            raise ConfigError("keep tags: not with a model of two inputs, whose tags would be those of both")
         if not self.run.model.attends:
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
         marked = [split_markup(line) for line in lines]
@@ -223,7 +226,9 @@ class Translator(Predictor[TranslationRun]):
         # The model was never shown a longer source; the rest of one is cut off, and the caller told. One line at a time: the
         # tokens of a line of a megabyte take a hundred times its size.
         encoded, cut = [], []
-        for line in lines:
+        for number, line in enumerate(lines, start=1):
+            if missing := self.run.vocabularies.source.missing(line):
+                raise DataError(f"line {number}: {missing}")
             whole = self.run.vocabularies.source.encode(line if line.strip() else "")
             encoded.append(whole.first(self.run.config.data.max_length))
             cut.append(len(whole.ids) - len(encoded[-1].ids))
@@ -235,7 +240,9 @@ class Translator(Predictor[TranslationRun]):
         if not replace or UNK not in ids:
             return target.decode(ids)
         assert hypothesis.attention is not None
-        looked = hypothesis.attention[: len(ids), : len(source.ids)].argmax(-1).tolist()
+        looked = hypothesis.attention[: len(ids), : len(source.ids)]
+        # The end sign between two inputs is no word to put in the place of another.
+        looked = looked.masked_fill(torch.tensor(source.ids) == EOS, -1).argmax(-1).tolist()
         pieces = target.pieces(ids)
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
         return single_line(" ".join(words))

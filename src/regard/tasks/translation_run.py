@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from regard.config import TranslationConfig
+from regard.data.input_pairs import PairVocabulary
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError
 from regard.models import EncoderDecoder, Ensemble, build
@@ -17,13 +18,26 @@ from regard.strict_json import parse_json
 from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
 
 SHARED, SOURCE, TARGET = "vocabulary.json", "source.vocabulary.json", "target.vocabulary.json"
+SECOND = "second.vocabulary.json"
 
 
 class Vocabularies(NamedTuple):
-    """The source and target vocabulary; the same object twice when they are shared."""
+    """The source and target vocabulary; the same object twice when they are shared. Of two inputs the source has a `PairVocabulary`."""
 
     source: Vocabulary
     target: Vocabulary
+
+    @property
+    def named(self) -> dict[str, Vocabulary]:
+        """Each vocabulary by what it is of: source, target and, of two inputs, second source."""
+        if isinstance(self.source, PairVocabulary):
+            return {"source": self.source.inputs[0], "target": self.target, "second source": self.source.inputs[1]}
+        return self._asdict()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The entries of each, as `regard.models.build` takes them."""
+        return {f"{name.split()[0]}_size": len(vocabulary) for name, vocabulary in self.named.items()}
 
 
 class TranslationRun(NamedTuple):
@@ -46,7 +60,7 @@ class TranslationRun(NamedTuple):
 
 def run_files(config: TranslationConfig) -> tuple[str, ...]:
     """Return the names of the files, besides weights, that make up a run."""
-    return (CONFIG, DATA, SHARED) if config.vocabulary.shared else (CONFIG, DATA, SOURCE, TARGET)
+    return (CONFIG, DATA, *dict.fromkeys(vocabulary_files(config)))
 
 
 def open_translation_run(folder: str | Path) -> TranslationRun:
@@ -70,8 +84,7 @@ def open_translation_run(folder: str | Path) -> TranslationRun:
     folder = Path(folder)
     config = read_config(folder, TranslationConfig)
     vocabularies = load_vocabularies(folder, config)
-    sizes = {"source_size": len(vocabularies.source), "target_size": len(vocabularies.target)}
-    model, weights = load_model(folder, lambda: build(config.model, **sizes), run_files(config))
+    model, weights = load_model(folder, lambda: build(config.model, **vocabularies.sizes), run_files(config))
     return TranslationRun(folder, config, vocabularies, model, weights)
 
 
@@ -99,6 +112,8 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
     if not others:
         return first
     for other in others:
+        if (other.config.second is None) != (first.config.second is None):
+            raise ConfigError(f"{other.folder} and {first.folder}: one reads two inputs, the other one; an ensemble reads the same")
         for side, own in _vocabulary_files(first).items():
             found = _vocabulary_files(other)[side]
             # Read, not compared by the byte: another release of the library may write the same in another order.
@@ -113,7 +128,7 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
 
 
 def _vocabulary_files(run: TranslationRun) -> dict[str, Path]:
-    return {side: run.folder / name for side, name in zip(Vocabularies._fields, vocabulary_files(run.config), strict=True)}
+    return {side: run.folder / name for side, name in zip(run.vocabularies.named, vocabulary_files(run.config), strict=True)}
 
 
 def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
@@ -122,20 +137,23 @@ def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
     Raises:
         DataError: one is missing or damaged; names the file.
     """
-    if config.vocabulary.shared:
-        shared = Vocabulary.load(folder / SHARED)
-        return Vocabularies(shared, shared)
-    return Vocabularies(Vocabulary.load(folder / SOURCE), Vocabulary.load(folder / TARGET))
+    names = vocabulary_files(config)
+    loaded = {name: Vocabulary.load(folder / name) for name in dict.fromkeys(names)}
+    source, target, *second = (loaded[name] for name in names)
+    if config.second is not None:
+        source = PairVocabulary(source, second[0], optional=config.second.drop > 0)
+    return Vocabularies(source, target)
 
 
 def vocabulary_files(config: TranslationConfig) -> tuple[str, ...]:
-    """Return the names of the vocabularies of sources and of targets; the same twice where they share one.
+    """Return the names of the vocabularies of sources, of targets and, if there are any, of second inputs; one name where all share one.
 
     Example:
         >>> vocabulary_files(TranslationConfig())
         ('vocabulary.json', 'vocabulary.json')
     """
-    return (SHARED, SHARED) if config.vocabulary.shared else (SOURCE, TARGET)
+    own = (SOURCE, TARGET) if config.second is None else (SOURCE, TARGET, SECOND)
+    return (SHARED,) * len(own) if config.vocabulary.shared else own
 
 
 def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], Iterable[str]]) -> dict[str, bytes]:
@@ -143,17 +161,18 @@ def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], It
 
     Args:
         config: of the run.
-        sample: gives about so many (second argument) sources (0) or targets (1).
+        sample: gives about so many (second argument) sources (0), targets (1) or second inputs (2).
 
     Raises:
         DataError: there is no text in the pairs.
     """
     settings = config.vocabulary
-    sides = {SHARED: (0, 1)} if settings.shared else {SOURCE: (0,), TARGET: (1,)}
+    names = vocabulary_files(config)
+    sides = {name: [side for side, own in enumerate(names) if own == name] for name in dict.fromkeys(names)}
 
     leaving = Event()
 
-    def lines(chosen: tuple[int, ...]) -> Iterator[str]:
+    def lines(chosen: list[int]) -> Iterator[str]:
         for side in chosen:
             for line in sample(side, settings.sample):
                 if leaving.is_set():  # after Ctrl-C nobody waits for the end of the text

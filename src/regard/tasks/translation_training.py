@@ -75,10 +75,25 @@ def check_translation_settings(config: TranslationConfig) -> None:
     # An imported model may split the text of each side by a model of its own, and have the same entries for both.
     if config.model.share_embeddings and not config.vocabulary.shared and config.vocabulary.kind != IMPORTED:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
+    _check_inputs(config)
     check_decoding(config, config.decoding)
     check_watch(config.training, config.model.attends, "model.attention null")
     check_metric(config, METRICS)
     check_memory(lambda: build(config.model, source_size=8, target_size=8))
+
+
+def _check_inputs(config: TranslationConfig) -> None:
+    data, two = config.data, config.second is not None
+    for name in ("second_source", "valid_second_source"):
+        if getattr(data, name) is not None and not two:
+            raise ConfigError(f"data.{name}: needs a model of two inputs: model.second.kind (model.type=transformer) or model.type=crossed")
+    # Settings without any files are asked for, too, such as by `--print-config`.
+    if two and data.source is not None and data.second_source is None:
+        raise ConfigError("model.second: needs data.second_source (--second-source FILE), line by line with the sources")
+    if two and data.valid_source is not None and data.valid_second_source is None:
+        raise ConfigError("model.second: needs data.valid_second_source (--valid-second-source FILE), line by line with data.valid_source")
+    if data.valid_second_source is not None and data.valid_source is None:
+        raise ConfigError("data.valid_second_source: given without data.valid_source")
 
 
 def resolve_recipe(config: TranslationConfig, folder: Path, pairs: int) -> TranslationConfig:
@@ -130,7 +145,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         held = self._validation() if config.data.valid_source is not None else None
 
         def encode() -> None:
-            for number, (side, vocabulary) in enumerate(zip(("source", "target"), self.vocabularies, strict=True)):
+            for number, (side, vocabulary) in enumerate(self.vocabularies.named.items()):
                 report_unknown(config, vocabulary, self._text[0].sample(number, config.vocabulary.sample), name=f"{side} vocabulary")
             self._text[0].encode(self.vocabularies, [folder / name for name in vocabulary_files(config)])
 
@@ -144,7 +159,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     def network(self) -> EncoderDecoder[Any]:
         """Build the model."""
-        return build(self.config.model, source_size=len(self.vocabularies.source), target_size=len(self.vocabularies.target))
+        return build(self.config.model, **self.vocabularies.sizes)
 
     def report(self, model: nn.Module) -> None:
         """Tell the recipe, the numbers of pairs, and what the vocabularies do not know."""
@@ -155,8 +170,12 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         report_left_out(self.corpus.left_out, "training pairs")
         report_left_out(self.held.left_out, "validation pairs")
         counted = config.vocabulary.kind in ("word", "character", IMPORTED)
-        for index, (side, vocabulary) in enumerate(zip(("source", "target"), self.vocabularies, strict=True)):
-            rate = vocabulary.unknown_rate([pair[index] for pair in self.held.pairs]) if counted else 0
+        sources, targets = zip(*self.held.pairs, strict=True)
+        texts = {"source": sources, "target": targets}
+        if config.second is not None:
+            texts |= {name: [line.split("\t")[side] for line in sources] for side, name in enumerate(("source", "second source"))}
+        for side, vocabulary in self.vocabularies.named.items():
+            rate = vocabulary.unknown_rate(texts[side]) if counted else 0
             unknown = f"; unknown in validation text: {rate:.2%}" if counted else ""
             progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
 

@@ -17,7 +17,7 @@ from regard import ops, progress
 from regard.data.batching import collate
 from regard.data.lines import write_files
 from regard.data.parallel import SentencePair
-from regard.data.vocabulary import TokenizedText
+from regard.data.vocabulary import EOS, TokenizedText
 from regard.errors import CheckpointError, ConfigError, DataError, shown
 from regard.metrics import links_from_weights
 from regard.metrics.alignment import Links
@@ -178,7 +178,8 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
     Returns:
         (T, S), nats; positive where the source token helped.
     """
-    variants = [list(source), *([*source[:left], *source[left + 1 :]] for left in range(len(source)))]
+    # The end sign between two inputs stays: without it they would be one.
+    variants = [list(source), *([*source[:left], *source[left + int(source[left] != EOS) :]] for left in range(len(source)))]
     batch = collate(variants, [list(target)] * len(variants), range(len(variants))).to(device_of(run.model))
     log_probs = target_log_probs(run.model, batch)[:, : len(target)]
     return (log_probs[:1] - log_probs[1:]).T

@@ -1,6 +1,6 @@
 // On a live page: a click on a word of the input asks the model about the text without it.
 
-const INPUTS = { translation: ["source"], classification: ["text"], entailment: ["premise", "hypothesis"], lm: ["text"] };
+const INPUTS = { translation: ["source"], "two inputs": ["first", "second"], classification: ["text"], entailment: ["premise", "hypothesis"], lm: ["text"] };
 const splitter = globalThis.Intl && Intl.Segmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
 
 // The words of a text in any script, and what stands between them.
@@ -23,7 +23,10 @@ function inputsOf(r) {
 
 const modelOf = (r) => (page.models.includes(r.model) ? page.models.indexOf(r.model) : Number($("model").value));
 
-const aboutTexts = ([text, hypothesis]) => (page.task === "entailment" ? { pair: { premise: text, hypothesis } } : { text });
+const aboutTexts = ([text, second]) => {
+  if (page.task === "entailment") return { pair: { premise: text, hypothesis: second } };
+  return page.task === "two inputs" ? { text, second } : { text };
+};
 
 // What a model said, in words.
 function saidOf(r) {

@@ -24,6 +24,11 @@ function startLive() {
     $("text").placeholder = "Premise: what is given";
     $("text-label").textContent = "Premise";
   }
+  if (page.task === "two inputs") {
+    $("second").hidden = false;
+    $("second").placeholder = "Second input of the same sentence";
+    document.querySelector('label[for="second"]').textContent = "Second input";
+  }
   if (page.task === "captioning") startDrop();
 }
 

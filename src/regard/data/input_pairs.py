@@ -1,0 +1,142 @@
+r"""Two inputs as one line of text, a tab between them, and as one row of tokens, an end sign between them.
+
+So a line of two inputs passes through every reader, batch and cache of encoded text as any other line does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from regard.data.parallel import join_inputs
+from regard.data.text_encoder import EncodedLines, TextEncoder
+from regard.data.token_arrays import FlatTokens
+from regard.data.vocabulary import EOS, SPECIALS, TokenizedText, Vocabulary
+from regard.errors import DataError
+
+TAB = "\t"
+
+
+def join_lines(first: Iterable[str], second: Iterable[str], *, name: str) -> Iterator[str]:
+    """Yield the two inputs of each line as one line.
+
+    Args:
+        first: lines.
+        second: as many.
+        name: of the second ones, for an error.
+
+    Raises:
+        DataError: there are more of one than of the other; raised when the iteration comes there. Names the line.
+    """
+    for number, (one, two) in enumerate(zip_longest(first, second), start=1):
+        if one is None:
+            raise DataError(f"{name}, line {number}: there is no first input for it; expected {number - 1} lines")
+        if two is None:
+            raise DataError(f"{name}: {number - 1} lines, but there is a first input in line {number}; expected one second input per line")
+        yield join_inputs(one, two)
+
+
+class PairVocabulary(Vocabulary):
+    r"""The vocabularies of two inputs as that of a line which holds both, a tab between them.
+
+    The tokens of the first input come first, then an end sign, then those of the second. The same ids may mean different tokens in the
+    two parts.
+
+    Args:
+        first: of the first input.
+        second: of the second; may be the same object.
+        optional: either input may be missing.
+
+    Example:
+        >>> words = Vocabulary.train(["ein Hund", "a dog"], kind="word", size=20)
+        >>> PairVocabulary(words, words, optional=False).encode("a dog\tein Hund").pieces
+        ['a', 'dog', '</s>', 'ein', 'Hund']
+    """
+
+    def __init__(self, first: Vocabulary, second: Vocabulary, *, optional: bool) -> None:
+        self.kind, self.inputs, self.optional = first.kind, (first, second), optional
+
+    def __len__(self) -> int:
+        """Return the number of entries of the larger vocabulary."""
+        return max(map(len, self.inputs))
+
+    def missing(self, text: str) -> str:
+        """Say which input a line that is not blank lacks; "" where it has all that the model needs."""
+        first, _, second = text.partition(TAB)
+        if self.optional or not text.strip() or (first.strip() and second.strip()):
+            return ""
+        which = "second" if first.strip() else "first"
+        return f"the {which} input is missing; this model reads two, with a tab between them (model.second.drop trains for one alone)"
+
+    def encode_batch(self, texts: Iterable[str]) -> list[TokenizedText]:
+        """Return `encode` of each text, in order; an empty text has no tokens.
+
+        Raises:
+            DataError: a text lacks an input.
+        """
+        return [self._joined(text) for text in texts]
+
+    def encode_ids(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return only the ids of each text, in order.
+
+        Raises:
+            DataError: a text lacks an input.
+        """
+        return [item.ids for item in self.encode_batch(texts)]
+
+    def _joined(self, text: str) -> TokenizedText:
+        if missing := self.missing(text):
+            raise DataError(missing)
+        if not text.strip():
+            return TokenizedText([], [], [])
+        parts = text.partition(TAB)
+        first, second = (vocabulary.encode(part if part.strip() else "") for vocabulary, part in zip(self.inputs, parts[::2], strict=True))
+        start = len(parts[0])
+        return TokenizedText(
+            [*first.ids, EOS, *second.ids],
+            [*first.pieces, SPECIALS[EOS], *second.pieces],
+            [*first.offsets, (start, start + len(parts[1])), *((start + 1 + begin, start + 1 + end) for begin, end in second.offsets)],
+        )
+
+
+class PairEncoder:
+    r"""Encode lines of two inputs as `PairVocabulary` does, each part as `TextEncoder` does.
+
+    Args:
+        vocabulary: of both inputs.
+
+    Example:
+        >>> words = Vocabulary.train(["a b"], kind="word", size=9)
+        >>> PairEncoder(PairVocabulary(words, words, optional=False)).encode_bytes([b"b a\tb"]).tokens[0].tolist()
+        [5, 4, 3, 5]
+    """
+
+    def __init__(self, vocabulary: PairVocabulary) -> None:
+        self._optional = vocabulary.optional
+        self._encoders = [TextEncoder(part) for part in vocabulary.inputs]
+
+    def encode_bytes(self, lines: Sequence[bytes]) -> EncodedLines:
+        """Encode lines of UTF-8; one that lacks an input is blank, unless that may be."""
+        halves = [line.partition(b"\t")[::2] for line in lines]
+        first, second = (encoder.encode_bytes([half[side] for half in halves]) for side, encoder in enumerate(self._encoders))
+        blank = [part.blank | (part.tokens.lengths == 0) for part in (first, second)]
+        # Row by row: the first input, an end sign, the second.
+        order = np.arange(3 * len(lines)).reshape(3, -1).T.flatten()
+        ends = FlatTokens(np.full(len(lines), EOS, first.tokens.ids.dtype), np.arange(len(lines) + 1))
+        parts = FlatTokens.joined([first.tokens, ends, second.tokens]).chosen(order)
+        lengths = np.maximum(first.lengths, second.lengths)
+        return EncodedLines(
+            FlatTokens(parts.ids, parts.offsets[::3]), blank[0] & blank[1] if self._optional else blank[0] | blank[1], lengths
+        )
+
+
+def line_encoder(vocabulary: Vocabulary) -> TextEncoder | PairEncoder:
+    """Return what encodes much text by a vocabulary.
+
+    Example:
+        >>> type(line_encoder(Vocabulary.train(["a"], kind="word", size=9))).__name__
+        'TextEncoder'
+    """
+    return PairEncoder(vocabulary) if isinstance(vocabulary, PairVocabulary) else TextEncoder(vocabulary)

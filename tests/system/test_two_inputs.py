@@ -1,0 +1,136 @@
+"""Two inputs on the command line: two files in and one line out per line, pipes, JSON, errors that name the line, evaluate, view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data.parallel import join_inputs
+from regard.tasks import Translator
+from tests.tasks import tiny
+from tests.tasks.test_two_inputs import CROSSED, LINES, SECOND, two, write_second
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of two inputs, one of one, one that was trained without either, and the files of all."""
+    place = tmp_path_factory.mktemp("two")
+    two(place, decoding={"min_length": 3})
+    two(place / "optional", model={**CROSSED, "second": {"drop": 0.3}})
+    tiny.trained(place / "one", kind="word", decoding={"min_length": 3})
+    return place
+
+
+def lines_of(answer: Any) -> list[str]:
+    assert answer.code == 0, answer.err
+    return answer.out.decode().splitlines()
+
+
+def test_training_takes_the_files_by_option_and_says_what_is_missing(call: Call, tmp_path: Path) -> None:
+    files = {**tiny.write_pairs(tmp_path), **write_second(tmp_path)}
+    named = [word for name, path in files.items() for word in (f"--{name.replace('_', '-')}", path)]
+    small = ["recipe=none", "vocabulary.kind=word", "training.max_updates=1", "model.embed_dim=12", "model.ff_dim=13"]
+    two_of = ["model.type=transformer", "model.second.kind=flat"]
+    answer = call("train", "translation", "--out", tmp_path / "run", *named, *small, *two_of)
+    assert answer.code == 0, answer.err
+    assert "second_source" in (tmp_path / "run" / "config.yaml").read_text()
+    answer = call("train", "translation", "--out", tmp_path / "other", *named, "recipe=none")
+    assert answer.code != 0
+    assert "data.second_source: needs a model of two inputs" in answer.err
+    (tmp_path / "second").write_text("a\n", encoding="utf-8")
+    answer = call("train", "translation", "--out", tmp_path / "other", *named, *small, *two_of)
+    assert answer.code != 0
+    assert "second: 1 line, but" in answer.err
+    assert "line 2 is missing" in answer.err
+    assert not (tmp_path / "other" / "config.yaml").exists()
+
+
+def test_two_files_a_pipe_and_json_give_the_same_lines(call: Call, folder: Path) -> None:
+    expected = [item.text for item in Translator.open(folder / "run").translate(LINES * 4)]
+    assert len(set(expected)) > 1
+    source, second = folder / "source", folder / "second"
+    assert lines_of(call("translate", folder / "run", source, "--second-source", second)) == expected
+    assert lines_of(call("translate", folder / "run", source, "--second-source", "-", stdin=second.read_bytes())) == expected
+    assert lines_of(call("translate", folder / "run", "--second-source", second, stdin=source.read_bytes())) == expected
+    assert lines_of(call("translate", folder / "run", stdin="".join(line + "\n" for line in LINES * 4).encode())) == expected
+    asked = [{"id": i, "text": text, "second": other} for i, (text, other) in enumerate(zip(tiny.TEXTS, SECOND, strict=True))]
+    found = lines_of(call("translate", folder / "run", "--json-input", stdin="".join(json.dumps(o) + "\n" for o in asked).encode()))
+    assert [json.loads(line)["text"] for line in found] == expected[: len(asked)]
+    assert lines_of(call("translate", folder / "run", source, "--second-source", second, "--ensemble", folder / "run")) == expected
+
+
+def test_a_line_without_its_second_input_is_named_and_answered_by_an_empty_line(call: Call, folder: Path) -> None:
+    answer = call("translate", folder / "run", stdin=f"{LINES[0]}\n{tiny.TEXTS[1]}\n\n{LINES[2]}\n".encode())
+    assert answer.code == 1
+    assert len(answer.out.decode().splitlines()) == 4
+    assert answer.out.decode().splitlines()[1] == ""
+    assert answer.out.decode().splitlines()[3] != ""
+    assert "line 2: the second input is missing" in answer.err
+    answer = call("translate", folder / "run", "--json-input", stdin=b'{"id": 7, "text": "ein Hund"}\n')
+    assert answer.code == 1
+    assert json.loads(answer.out)["id"] == 7
+    assert "the second input is missing" in json.loads(answer.out)["error"]
+    # A run that was trained to do without it needs none.
+    assert len(lines_of(call("translate", folder / "optional" / "run", stdin="".join(f"{t}\n" for t in tiny.TEXTS).encode()))) == 5
+
+
+def test_files_of_differing_counts_are_an_error_that_names_the_line(call: Call, folder: Path, tmp_path: Path) -> None:
+    for name, lines, message in (
+        ("short", SECOND[:3], "short: 3 lines, but there are more first inputs; line 4 is missing"),
+        ("long", SECOND * 5, "long: more than 20 lines, but there is no first input for line 21"),
+    ):
+        (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        answer = call("translate", folder / "run", folder / "source", "--second-source", tmp_path / name)
+        assert answer.code != 0
+        assert message in answer.err
+
+
+def test_options_that_do_not_go_together_are_refused(call: Call, folder: Path) -> None:
+    second = ("--second-source", folder / "second")
+    for words, message in (
+        ((folder / "run", "--second-source", "-"), "the first inputs are standard input already"),
+        ((folder / "run", "--json-input", *second), "--second-source: not with --json-input"),
+        ((folder / "one" / "run", *second), "reads one input"),
+        ((folder / "run", "--keep-tags"), "keep tags: not with a model of two inputs"),
+        ((folder / "run", "--ensemble", folder / "one" / "run"), "one reads two inputs, the other one"),
+    ):
+        answer = call("translate", *words, stdin=LINES[0].encode() + b"\n")
+        assert answer.code not in (0, 1), words
+        assert message in answer.err
+    files = ("--source", folder / "source", "--target", folder / "target")
+    for words, message in (
+        ((folder / "run", *files), "reads two inputs"),
+        ((folder / "one" / "run", *files, *second), "reads one input"),
+    ):
+        answer = call("evaluate", *words)
+        assert answer.code != 0
+        assert message in answer.err
+
+
+def test_evaluate_score_and_view_read_both_inputs(call: Call, folder: Path, tmp_path: Path) -> None:
+    files = ("--source", folder / "source", "--target", folder / "target", "--second-source", folder / "second")
+    lines_of(call("evaluate", folder / "run", *files, "--output", tmp_path / "out", "--json", tmp_path / "scores.json"))
+    expected = [item.text for item in Translator.open(folder / "run").translate(LINES * 4)]
+    assert (tmp_path / "out").read_text(encoding="utf-8").splitlines() == expected
+    typed = "".join(f"{line}\t{text}\n" for line, text in zip(LINES, tiny.TEXTS, strict=True))
+    scored = lines_of(call("score", folder / "run", stdin=typed.encode()))
+    asked = [{"source": t, "second": s, "target": t} for t, s in zip(tiny.TEXTS, SECOND, strict=True)]
+    told = lines_of(call("score", folder / "run", "--json-input", stdin="".join(json.dumps(o) + "\n" for o in asked).encode()))
+    assert [f"{json.loads(line)['log_prob']:.4f}" for line in told] == [line.split("\t")[0] for line in scored]
+    answer = call("align", folder / "run", stdin=f"{tiny.TEXTS[0]}\t{tiny.TEXTS[0]}\n".encode())
+    assert answer.code == 1
+    assert "expected two inputs and a target, with tabs between them, found 2 columns" in answer.err
+    lines_of(call("view", folder / "run", "--text", LINES[1], "-o", tmp_path / "record.json"))
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["items"]["second"]["tokens"] == [*SECOND[1].split(), "</s>"]
+    assert "second input, cross 1" in [found["name"] for found in record["maps"]]
+    answer = call("view", folder / "run", "--text", tiny.TEXTS[1])
+    assert answer.code != 0
+    assert "line 1: the second input is missing" in answer.err
+    assert join_inputs(tiny.TEXTS[1], SECOND[1]) == LINES[1]
