@@ -121,7 +121,7 @@ def test_every_setting_is_listed_with_a_default_that_can_be_given() -> None:
         assert set(keys) >= {"model.type"} | {f"model.{name}" for name in type(model).model_fields if name not in ("attention", "area")}
         assert len(set(keys)) == len(keys)
         given = [line.split("    # ")[0].replace(" = ", "=", 1).replace("(", "[").replace(")", "]") for line in lines]
-        areas = ["model.attention.area=null"] if isinstance(model, RNNConfig) else ["model.area=null", "model.second=null"]
+        areas = [f"model.{'attention.' if isinstance(model, RNNConfig) else ''}area=null", "model.second=null"]
         assert load_config(None, [*given, *areas]) == TranslationConfig(model=model)
     assert {"task", "data.source", "model.attention.score", "training.betas"} <= {line.split(" = ")[0] for line in parts[0]}
 

@@ -15,11 +15,12 @@ from regard.tasks.pair_scores import score_pairs
 from regard.tasks.translation_evaluation import evaluate_translation
 from regard.tasks.translation_run import open_translation_run
 from regard.tasks.word_links import find_links, leave_one_out
-from tests.tasks.tiny import ATTENTIVE, TEXTS, configuration, trained, write_pairs
+from tests.tasks.tiny import ATTENTIVE, MODEL, TEXTS, configuration, trained, write_pairs
 
 SECOND = [" ".join(word.upper() for word in text.split()[:2]) for text in TEXTS]
 SERIAL: dict[str, Any] = {**ATTENTIVE, "type": "transformer", "second": {"kind": "serial"}}
 CROSSED: dict[str, Any] = {**ATTENTIVE, "type": "crossed", "second": {}}
+RECURRENT: dict[str, Any] = {**MODEL, "second": {"kind": "flat"}}
 LINES = [join_inputs(*both) for both in zip(TEXTS, SECOND, strict=True)]
 
 
@@ -120,6 +121,18 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
         train_translation(config, tmp_path / "killed", on_event=kill)
     resumed = train_translation(config, tmp_path / "killed")
     assert (resumed.weights_sha256, resumed.metrics) == (straight.weights_sha256, straight.metrics)
+
+
+@pytest.mark.parametrize("kind", ["flat", "joined"])
+def test_a_recurrent_model_reads_two_inputs(tmp_path: Path, kind: str) -> None:
+    folder = two(tmp_path, model={**RECURRENT, "second": {"kind": kind, "drop": 0.3}}, vocabulary={"shared": False})
+    translator = Translator.open(folder)
+    found = translator.translate([LINES[1], TEXTS[1], "\t" + SECOND[1]], need_attention=True)
+    assert len({round(item.hypotheses[0].score, 6) for item in found}) == 3
+    record = translator.record(LINES[1], found[0])
+    assert record is not None
+    assert record.matrix().weights.shape[1] == len(LINES[1].split()) + 2
+    assert train_translation(load_config(folder / "config.yaml"), folder).step == 2
 
 
 def test_a_second_file_that_changed_is_not_resumed_on(tmp_path: Path) -> None:

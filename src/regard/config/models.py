@@ -53,6 +53,25 @@ class AttentionConfig(Frozen):
         return self
 
 
+class SecondInputSettings(Frozen):
+    """A second input beside the source: another language, or a hint (`data.second_source`)."""
+
+    drop: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="probability of hiding one of the two inputs in training; above 0 either may be missing when the model is used",
+    )
+
+
+class RecurrentInputConfig(SecondInputSettings):
+    """How a recurrent model reads two inputs."""
+
+    kind: Literal["joined", "flat"] = Field(
+        default="flat", description="one sequence of both, or two encoders whose states the decoder attends to as one source"
+    )
+
+
 class RNNConfig(Frozen):
     """Recurrent encoder-decoder: without attention, additive (Bahdanau) or multiplicative (Luong).
 
@@ -69,6 +88,7 @@ class RNNConfig(Frozen):
     """
 
     type: Literal["rnn"] = "rnn"
+    second: RecurrentInputConfig | None = Field(default=None, description="null: one input")
     cell: Literal["gru", "lstm", "tanh"] = "gru"
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     encoder_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of each encoder direction")
@@ -141,17 +161,6 @@ class TransformerSettings(Frozen):
     def attends(self) -> bool:
         """Whether there is an attention over the source to look at: always."""
         return True
-
-
-class SecondInputSettings(Frozen):
-    """A second input beside the source: another language, or a hint (`data.second_source`)."""
-
-    drop: float = Field(
-        default=0.0,
-        ge=0.0,
-        lt=1.0,
-        description="probability of hiding one of the two inputs in training; above 0 either may be missing when the model is used",
-    )
 
 
 class SecondInputConfig(SecondInputSettings):

@@ -57,7 +57,7 @@ class TranslationConfig(RunConfig):
     @property
     def second(self) -> SecondInputSettings | None:
         """How the second input is read; None for a model of one input."""
-        return None if isinstance(self.model, RNNConfig) else self.model.second
+        return self.model.second
 
     @field_validator("model", mode="before")
     @classmethod

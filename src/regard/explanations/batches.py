@@ -21,6 +21,7 @@ from regard.models import (
     Ensemble,
     RecurrentLanguageModel,
     SentenceClassifier,
+    TwoInputRecurrent,
     TwoInputTransformer,
 )
 
@@ -167,7 +168,7 @@ class TranslationBatch(ModelBatch):
 
     def __post_init__(self) -> None:
         check_model(self.model)
-        if isinstance(self.model, TwoInputTransformer):
+        if isinstance(self.model, TwoInputTransformer | TwoInputRecurrent):
             raise ConfigError("explanations: a model of two inputs cannot be explained; take its attention (`regard view`)")
 
     @property

@@ -18,6 +18,7 @@ from regard.models.rnn_cells import RecurrentCell, RecurrentStack
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_state import DecoderState
+from regard.models.rnn_two_inputs import TwoInputRecurrent
 from regard.models.transformer import Transformer, mean_source_weights
 from regard.models.transformer_cache import AreaCache, CurrentStep, KeyValueCache, TransformerState
 from regard.models.transformer_decoder import Decoder
@@ -87,6 +88,7 @@ __all__ = [
     "Transformer",
     "TransformerState",
     "TwoEncoders",
+    "TwoInputRecurrent",
     "TwoInputTransformer",
     "TwoInputs",
     "TwoSourceAttention",

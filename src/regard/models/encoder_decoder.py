@@ -13,7 +13,7 @@ from regard.attention import record_weights
 from regard.constructor_checks import Share, checked
 from regard.models.attention_maps import LayerAttention, collect_attention
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
-from regard.models.rnn_encoder import RecurrentEncoder
+from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_native_step import PackedState
 from regard.models.rnn_state import DecoderState
 
@@ -190,6 +190,10 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         """Whether there is an attention over the source to look at."""
         return self.decoder.attention is not None
 
+    def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:
+        """Encode sources (B, S)."""
+        return self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+
     def _start(self, source: Tensor, source_lengths: Tensor, *, for_decoding: bool) -> DecoderState:
-        encoded = self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+        encoded = self.encode(source, source_lengths)
         return self.decoder.start(self.bridge(encoded.final), encoded, for_decoding=for_decoding)

@@ -51,6 +51,7 @@ from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_decoder import Bridge, RecurrentDecoder
 from regard.models.rnn_encoder import RecurrentEncoder
+from regard.models.rnn_two_inputs import TwoInputRecurrent
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
@@ -127,7 +128,7 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
         raise ConfigError(f"model.share_embeddings: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
     match config:
         case RNNConfig():
-            return _recurrent(config, source_size, target_size)
+            return _recurrent(config, (source_size, source_size if second_size is None else second_size), target_size)
         case TransformerConfig() | CrossedConfig() if config.second is not None:
             return _settled(_two_inputs(config, (source_size, source_size if second_size is None else second_size), target_size), config)
         case TransformerConfig():
@@ -144,8 +145,8 @@ def _settled(model: AnyTransformer, config: TransformerSettings) -> AnyTransform
     return model
 
 
-def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> RecurrentEncoderDecoder:
-    encoder = RecurrentEncoder(
+def _recurrent_encoder(config: RNNConfig) -> RecurrentEncoder:
+    return RecurrentEncoder(
         config.cell,
         config.embed_dim,
         config.encoder_dim,
@@ -153,6 +154,10 @@ def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> Recurre
         bidirectional=config.bidirectional,
         dropout=config.dropout,
     )
+
+
+def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: int) -> RecurrentEncoderDecoder:
+    encoder, source_size = _recurrent_encoder(config), source_sizes[0]
     # The papers' models look rows up as they are: a factor would change both their distribution and the length of an update.
     embedding = ScaledEmbedding if config.init == "scaled" else nn.Embedding
     target_embedding = embedding(target_size, config.embed_dim)
@@ -191,7 +196,12 @@ def _recurrent(config: RNNConfig, source_size: int, target_size: int) -> Recurre
     nn.init.zeros_(output.bias)
     if config.tie_embeddings:
         output.weight = target_embedding.weight
-    model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+    if config.second is None:
+        model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+    else:
+        tables = (source_embedding, target_embedding if config.share_embeddings else embedding(source_sizes[1], config.embed_dim))
+        encoders = (encoder, _recurrent_encoder(config)) if config.second.kind == "flat" else (encoder,)
+        model = TwoInputRecurrent(tables, encoders, bridge, decoder, output, dropout=config.dropout, drop=config.second.drop)
     initialize(model, config.init)
     return model
 

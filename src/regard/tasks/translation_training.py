@@ -86,7 +86,7 @@ def _check_inputs(config: TranslationConfig) -> None:
     data, two = config.data, config.second is not None
     for name in ("second_source", "valid_second_source"):
         if getattr(data, name) is not None and not two:
-            raise ConfigError(f"data.{name}: needs a model of two inputs: model.second.kind (model.type=transformer) or model.type=crossed")
+            raise ConfigError(f"data.{name}: needs a model of two inputs, such as model.second.kind=flat")
     # Settings without any files are asked for, too, such as by `--print-config`.
     if two and data.source is not None and data.second_source is None:
         raise ConfigError("model.second: needs data.second_source (--second-source FILE), line by line with the sources")

@@ -1,0 +1,77 @@
+"""A recurrent encoder-decoder that reads two inputs: as one sequence, or with two encoders under one attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.constructor_checks import Share, checked
+from regard.models.encoder_decoder import RecurrentEncoderDecoder
+from regard.models.input_rows import join_rows, split_inputs
+from regard.models.rnn_decoder import Bridge, RecurrentDecoder
+from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
+
+
+class TwoInputRecurrent(RecurrentEncoderDecoder):
+    """Translate two inputs into one sequence with recurrent networks.
+
+    A row of the source holds both, see `regard.models.split_inputs`. With one encoder it is read as it stands, the end sign of the first
+    input between them. With two, each reads its input, and the decoder attends to the states of both as one source (Libovický and Helcl
+    2017, section 3.1, "flat"; with one projection of the states instead of one for each encoder). It starts from the mean of their last
+    states.
+
+    Args:
+        source_embeddings: of the first and of the second input, (V, E) each; may be the same.
+        encoders: one of both inputs, or one of each.
+        bridge: makes the decoder's first state.
+        decoder: generates the target.
+        output: readout (R) to vocabulary (V).
+        dropout: on source embeddings.
+        drop: probability with which one of the inputs is hidden in training, for each example.
+
+    Parameters: those of `RecurrentEncoderDecoder`, `second_embedding.*`, and `second_encoder.*` if there are two.
+
+    Example:
+        >>> from regard.config import RNNConfig
+        >>> from regard.models import build
+        >>> model = build(RNNConfig(second={"kind": "flat"}), source_size=11, target_size=13)
+        >>> source, lengths, target = torch.tensor([[4, 5, 3, 7, 3]]), torch.tensor([5]), torch.tensor([[2, 6]])
+        >>> model.decode(source, lengths, target).weights.shape
+        torch.Size([1, 2, 5])
+    """
+
+    @checked
+    def __init__(
+        self,
+        source_embeddings: tuple[nn.Embedding, nn.Embedding],
+        encoders: tuple[RecurrentEncoder, ...],
+        bridge: Bridge,
+        decoder: RecurrentDecoder,
+        output: ops.Linear,
+        *,
+        dropout: Share,
+        drop: Share,
+    ) -> None:
+        super().__init__(source_embeddings[0], encoders[0], bridge, decoder, output, dropout=dropout)
+        self.second_embedding = source_embeddings[1]
+        self.second_encoder = encoders[1] if len(encoders) > 1 else None
+        self.drop = drop
+
+    def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:
+        """Encode rows (B, S) of two inputs each."""
+        inputs = split_inputs(source, source_lengths)
+        if self.training and self.drop:
+            inputs = inputs.hidden(self.drop)
+        lengths = torch.stack([inputs.first_lengths, inputs.second_lengths], 1)
+        first = self.dropout(self.source_embedding(inputs.first))
+        second = self.dropout(self.second_embedding(inputs.second))
+        if self.second_encoder is None:
+            return self.encoder(join_rows(first, second, lengths), lengths.sum(1))
+        both = self.encoder(first, inputs.first_lengths), self.second_encoder(second, inputs.second_lengths)
+        states = join_rows(both[0].states, both[1].states, lengths)
+        real = ops.length_mask(lengths.sum(1), states.shape[1]).unsqueeze(-1)
+        final = [
+            tuple((one + two) / 2 for one, two in zip(*parts, strict=True)) for parts in zip(both[0].final, both[1].final, strict=True)
+        ]
+        return EncoderOutput(states.masked_fill(~real, 0.0), lengths.sum(1), final)
