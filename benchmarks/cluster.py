@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 from harness import machine, options, write
 
-RUNS, SHARDS, LINES = 8, 40, 120
+RUNS, SHARDS, LINES = 8, 40, 600
 MODEL = {"embed_dim": 32, "encoder_dim": 32, "decoder_dim": 64, "readout_dim": 32}
 PORT = 6399
 REGARD = [sys.executable, "-m", "regard"]
@@ -103,7 +103,7 @@ def outputs(folder: Path, pattern: str) -> dict[str, bytes]:
 
 
 def main() -> None:
-    parser = options(__doc__, updates=400, kills=10)
+    parser = options(__doc__, updates=400, kills=10, pause=8)
     parser.add_argument("--folder", type=Path, required=True, help="for everything that is made")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
     arguments = parser.parse_args()
@@ -113,7 +113,8 @@ def main() -> None:
     folder.mkdir(parents=True)
     prepare(folder, arguments.updates)
     study = ["compare", str(folder / "study.yaml"), "--cpus", "1"]
-    batch = ["translate", str(folder / "study-2" / "runs" / "words-additive-1"), "--input", f"{folder}/shards/*", "--cpus", "1"]
+    model = folder / f"study-{arguments.workers[0]}" / "runs" / "words-additive-1"
+    batch = ["translate", str(model), "--input", f"{folder}/shards/*", "--cpus", "1"]
     work = {
         "study of 8 runs": (study, "--out", "study", "runs/*/model/model.safetensors", RUNS),
         "batch of 40 shards": (batch, "--output", "batch", "*.source", SHARDS),
@@ -134,7 +135,7 @@ def main() -> None:
                 for kills in (0, arguments.kills):
                     there = folder / f"{place}-{count}-ray-{kills}"
                     words_there = [*words, option, str(there), "--on", address, "--workers", str(count)]
-                    taken, killed = run(words_there, kills=kills, every=own / (arguments.kills + 2))
+                    taken, killed = run(words_there, kills=kills, every=max(own / arguments.kills, arguments.pause))
                     same = outputs(there, pattern) == expected[name]
                     rows.append([name, count, "Ray", round(taken, 1), killed, "yes" if same else "NO"])
                     print(rows[-1], flush=True)
