@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, and_masks, create_block_mask, flex_attention
 
@@ -558,16 +559,29 @@ def test_autocast_computes_what_half_precision_does(more: dict[str, Any], inside
         assert (found.float() - wanted.float()).norm() < 0.01 * wanted.float().norm()
 
 
-@pytest.mark.parametrize("more", [{}, {"max_area": 1}, {"max_area": 2}, {"need_weights": True}], ids=str)
-def test_gradients_of_a_table_in_half_precision_are_summed_in_float32(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+LOOKS: dict[str, Callable[..., Tensor]] = {
+    "index": lambda table, i, h: table[i, h],
+    "row": lambda table, i, h: table[i][h],
+    "embedding": lambda table, i, h: F.embedding(i, table)[h],
+    "gather": lambda table, i, h: table.gather(0, i.long().expand(1, 2))[0, h],
+    "index_select": lambda table, i, h: torch.index_select(table, 0, i.reshape(1))[0, h],
+}
+OPTIONS: list[dict[str, Any]] = [{"need_weights": True}, {"max_area": 1}, {"max_area": 2}]
+LOOKED: list[tuple[str, dict[str, Any]]] = [*((look, {}) for look in LOOKS), *(("index", more) for more in OPTIONS), ("gather", OPTIONS[0])]
+
+
+@pytest.mark.parametrize(("look", "more"), LOOKED)
+def test_gradients_of_a_table_in_half_precision_are_summed_in_float32(
+    look: str, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "AREA_SCORES", 2**16)  # several strips
     out_grad = torch.randn(1, 2, 509, D, generator=torch.Generator().manual_seed(5))
-    held = inputs((1, 2, 509, D), (2, 11), dtype=torch.bfloat16)
+    held = inputs((1, 2, 509, D), (11, 2), dtype=torch.bfloat16)
 
     def run(kind: torch.dtype) -> Tensor:
         x, table = (part.to(kind) for part in held)
         table.requires_grad_()
-        found = ops.attention(x, x, x, lambda s, b, h, q, kv: s + table[h, (kv - q).clamp(-5, 5) + 5], **more)
+        found = ops.attention(x, x, x, lambda s, b, h, q, kv: s + LOOKS[look](table, (kv - q).clamp(-5, 5) + 5, h), **more)
         context = found[0] if isinstance(found, tuple) else found
         (context.double() * out_grad).sum().backward()
         assert table.grad is not None
@@ -575,6 +589,19 @@ def test_gradients_of_a_table_in_half_precision_are_summed_in_float32(more: dict
 
     wanted = run(torch.float64)
     assert (run(torch.bfloat16) - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_several_gradients_at_once() -> None:
+    parts = [x.requires_grad_() for x in inputs((1, 2, 13, D), (1, 2, 17, D), (1, 2, 17, E))]
+    slope = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    context = ops.attention(*parts, lambda s, b, h, q, kv: s - slope * (q - kv), mask_mod=mods.causal(4))
+    assert isinstance(context, Tensor)
+    grads = inputs((5, *context.shape))[0]
+    together = torch.autograd.grad(context, [*parts, slope], grads, is_grads_batched=True, retain_graph=True)
+    for n, grad in enumerate(grads):
+        one = torch.autograd.grad(context, [*parts, slope], grad, retain_graph=True)
+        for found, wanted in zip(together, one, strict=True):
+            torch.testing.assert_close(found[n], wanted)
 
 
 def test_a_tensor_that_cannot_be_found_is_refused() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor  # pyright: ignore[reportPrivateUsage]
 
 from regard.errors import ConfigError
 from regard.ops.kernels.second_order import differentiable_gradients
@@ -188,7 +189,7 @@ class _Attend(torch.autograd.Function):
         grad, lse_grad = grads
         query, key, value, out, lse, *captured = ctx.saved_tensors
         needs = ctx.needs_input_grad[:3] + ctx.needs_input_grad[4:]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or is_legacy_batchedtensor(grad) or is_legacy_batchedtensor(lse_grad):  # of `is_grads_batched`
             both = torch.cat([grad, lse_grad.to(grad.dtype).unsqueeze(-1)], -1)
             found = differentiable_gradients(_plain(ctx.call), (query, key, value, *captured), needs, both)
         else:
@@ -297,8 +298,9 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
     odd = bool(lse.isnan().any())
     lse = lse.masked_fill(torch.isneginf(lse), torch.inf).unsqueeze(-1)  # exp(-inf - inf) = 0: no gradient of an empty row
     dq, dk, dv = (torch.zeros(x.shape, dtype=call.dtype) for x in (call.split(query), keys, values))
-    leaves = {id(x): x.detach().requires_grad_() for x in call.captured}
-    sums = {id(leaf): torch.zeros_like(leaf, dtype=compute_dtype(leaf.dtype), requires_grad=False) for leaf in leaves.values()}
+    # In float32: a sum of many looked-up entries stops to grow in half precision.
+    leaves = {id(x): x.detach().to(compute_dtype(x.dtype)).requires_grad_() for x in call.captured}
+    sums = {id(leaf): torch.zeros_like(leaf, requires_grad=False) for leaf in leaves.values()}
     stand_ins = Captured(leaves, sums)
     changing = call.request.score_mod is not None or call.request.mask_mod is not None
     shares = torch.zeros_like(lse)  # of each query: the sum of its weights, 1 again

@@ -35,6 +35,11 @@ MASK_ARGUMENTS = 4
 # Structures of functions that are known to take whole tiles; bounded, because a program may define functions without end.
 _MAX_KNOWN = 1024
 _KNOWN: dict[object, bool] = {}
+LOOK_UPS = {
+    *(F.embedding, torch.gather, Tensor.gather, torch.index_select, Tensor.index_select),
+    *(torch.take, Tensor.take, torch.take_along_dim, Tensor.take_along_dim),
+}
+"""Functions beside `table[index]` whose gradient is a sum over all entries that are looked up."""
 # Modules whose functions give the indices that they get on to others as they are.
 COMBINING = ("regard.ops.mods", "torch.nn.attention.flex_attention")
 
@@ -396,6 +401,9 @@ class Captured(TorchFunctionMode):
         found = self.stand_ins.get(id(thing))
         return thing if found is None else found.to(thing.dtype)
 
+    def _as_it_is(self, thing: Any) -> Any:
+        return self.stand_ins.get(id(thing), thing)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__getitem__ and len(args) == 2:
             # In the stand-in's own type: there the gradients of all that is looked up are summed.
@@ -403,6 +411,11 @@ class Captured(TorchFunctionMode):
             table = self.stand_ins.get(id(given), given)
             return self._look_up(table, tree_map(self._in_place_of, args[1])).to(given.dtype)
         if self.stand_ins:
+            if func in LOOK_UPS:
+                table = next((x for x in (*args, *(kwargs or {}).values()) if id(x) in self.stand_ins), None)
+                if table is not None:
+                    args, kwargs = tree_map(self._as_it_is, (args, kwargs or {}))
+                    return func(*args, **kwargs).to(table.dtype)
             args = tree_map(self._in_place_of, args)
             kwargs = tree_map(self._in_place_of, kwargs) if kwargs else kwargs
         return func(*args, **(kwargs or {}))
