@@ -82,7 +82,27 @@ def half(weights: Tensor) -> Tensor:
     return weights * torch.tensor([0.5, 1.0, 1.0, 1.0, 0.0])
 
 
+def normed(scores: Tensor, turn: Callable[[Tensor], Tensor] = lambda e: e) -> Tensor:
+    exponents = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return turn(exponents) / exponents.sum(dim=-1, keepdim=True)
+
+
+def divided_behind(scores: Tensor, values: Tensor) -> Tensor:
+    exponents = (scores - scores.amax(-1, keepdim=True)).exp_()
+    return (exponents @ values) / exponents.sum(-1, keepdim=True)
+
+
 SEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "sum of exponents": (lambda s, v: s.exp() / s.exp().sum(-1, keepdim=True) @ v, lambda w: w),
+    "largest taken away": (lambda s, v: normed(s) @ v, lambda w: w),
+    "sum of exponents, dropout": (lambda s, v: F.dropout(normed(s), 0.5) @ v, lambda w: w),
+    "masked sum of exponents": (
+        lambda s, v: F.normalize(torch.exp(s - s.amax()) * torch.ones(5, 5).tril(), p=1, dim=-1) @ v,
+        lambda w: F.normalize(w.tril(), p=1, dim=-1),
+    ),
+    "divided behind": (divided_behind, lambda w: w),
+    "logarithm": (lambda s, v: F.log_softmax(s, -1).exp() @ v, lambda w: w),
+    "logarithm of the sum": (lambda s, v: torch.einsum("bts,bsd->btd", (s - s.logsumexp(-1, keepdim=True)).exp(), v), lambda w: w),
     "module": (lambda s, v: nn.Softmax(dim=-1)(s) @ v, lambda w: w),
     "special": (lambda s, v: torch.special.softmax(s, -1) @ v, lambda w: w),
     "bmm": (lambda s, v: torch.bmm(s.softmax(2), v), lambda w: w),
@@ -105,6 +125,28 @@ SEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], Ten
     ),
     "einsum": (lambda s, v: torch.einsum("...ts,...sd->...td", s.softmax(-1), v), lambda w: w),
 }
+
+
+@pytest.mark.parametrize("case", [case for case in SEEN if "sum" in case or case in ("divided behind", "logarithm")])
+def test_a_softmax_by_hand_is_seen_in_a_class_of_any_name(case: str) -> None:
+    class Mixer(SelfAttention):
+        pass
+
+    model, x = nn.Sequential(tutorials.Head(6, 6), Mixer(SEEN[case][0])), torch.randn(3, 5, 6)
+    with regard.watch(model) as seen:
+        model(x)
+    assert [(call.layer, tuple(call.weights.shape)) for call in seen] == [(str(n), (3, 1, 5, 5)) for n in range(2)]
+
+
+def test_exponents_that_are_no_weights_are_no_attention() -> None:
+    class Decay(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (-torch.arange(5.0) * x.abs().amax(-1, keepdim=True)).exp() @ x / 2
+
+    model = nn.Sequential(tutorials.Head(6, 6), Decay())
+    with regard.watch(model) as seen:
+        model(torch.randn(3, 5, 6))
+    assert (len(seen), seen.unseen) == (1, [])
 
 
 @pytest.mark.parametrize("case", SEEN)
@@ -163,6 +205,64 @@ def test_heads_folded_into_the_batch_are_heads(softmax: str, time_first: bool) -
     assert seen[0].weights.shape == (2, 1, 5, 5)
 
 
+def unfolded(way: str, context: Tensor, batch: int, heads: int) -> Tensor:
+    """Give heads back that lie in the first axis; the words before the comma say in which order."""
+    match way:
+        case "examples first, view":
+            return context.view(batch, heads, *context.shape[1:]).transpose(1, 2).flatten(2)
+        case "examples first, time first":
+            return context.transpose(0, 1).contiguous().view(context.shape[1] * batch, -1).view(-1, batch, 6).transpose(0, 1)
+        case "examples first, split":
+            return torch.stack([part.transpose(0, 1).flatten(1) for part in context.split(heads)])
+        case "heads first, view":
+            return context.reshape(heads, batch, *context.shape[1:]).permute(1, 2, 0, 3).flatten(2)
+        case "heads first, chunk":
+            return torch.cat(context.chunk(heads), -1)
+        case "heads first, dropout":
+            return torch.cat(torch.split(F.dropout(context, 0.1), batch, dim=0), -1)
+    raise ValueError(way)
+
+
+class FoldedEitherWay(nn.Module):
+    def __init__(self, way: str, heads: int) -> None:
+        super().__init__()
+        self.way, self.heads = way, heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.chunk(self.heads, -1)
+        q = torch.cat(parts) if self.way.startswith("heads") else torch.stack(parts, 1).flatten(0, 1)
+        weights = torch.bmm(q, q.mT).softmax(-1)
+        return unfolded(self.way, torch.bmm(weights, q), len(x), self.heads)
+
+
+WAYS = [f"examples first, {way}" for way in ("view", "time first", "split")] + [
+    f"heads first, {way}" for way in ("view", "chunk", "dropout")
+]
+
+
+@pytest.mark.parametrize("heads", [2, 3])  # as many as examples, and more
+@pytest.mark.parametrize("way", WAYS)
+def test_the_order_of_folded_heads_is_told_by_what_becomes_of_them(way: str, heads: int) -> None:
+    x = torch.randn(2, 5, 6)
+    parts = torch.stack(x.chunk(heads, -1), 1)
+    model = FoldedEitherWay(way, heads)
+    with regard.watch(model) as seen:
+        model(x)
+    torch.testing.assert_close(seen[0].weights, (parts @ parts.mT).softmax(-1))
+
+
+def test_an_order_of_folded_heads_that_does_not_show_is_named() -> None:
+    class Mixed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x.view(2, 5, 3, 2).transpose(1, 2).flatten(0, 1)
+            return torch.bmm(torch.bmm(q, q.mT).softmax(-1), q).relu()
+
+    model = nn.Sequential(tutorials.Head(6, 6), Mixed())
+    expected = r"the attention of 1 was not seen .*in an order that does not show; a batch of one"
+    with pytest.raises(ConfigError, match=expected), regard.watch(model):
+        model(torch.randn(2, 5, 6))
+
+
 class ScaledAttention(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
@@ -175,7 +275,7 @@ class OuterAttention(nn.Module):
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         q, k = (states.unflatten(-1, (3, -1)).transpose(1, 2).flatten(0, 1) for states in (x, memory))
-        return self.inner(q, k, k.clone())
+        return self.inner(q, k, k.clone()).view(2, 3, 5, -1).transpose(1, 2).flatten(2)
 
 
 def test_the_module_around_a_part_that_is_given_folded_states_tells_their_batch() -> None:
@@ -185,13 +285,17 @@ def test_the_module_around_a_part_that_is_given_folded_states_tells_their_batch(
     assert [(call.kind, tuple(call.weights.shape)) for call in seen] == [("cross", (2, 3, 5, 7))]
 
 
+def in_blocks(scores: Tensor, values: Tensor) -> Tensor:
+    return torch.cat([scores[:, rows].softmax(-1) @ values for rows in (slice(2), slice(2, 4), slice(4, 5))], 1)
+
+
 UNSEEN: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
-    "sum of exponents": (lambda s, v: s.exp() / s.exp().sum(-1, keepdim=True) @ v, "no softmax that multiplies values"),
     "other axis": (lambda s, v: s.softmax(1).mT @ v, "its softmax runs over another axis than the last"),
     "second factor": (lambda s, v: (v.mT @ s.softmax(-1)).mT, "its weights are the second factor of matmul"),
     "turned": (lambda s, v: s.softmax(-1).transpose(1, 2) @ v, "its weights go through transpose, which puts their keys elsewhere"),
     "both turned": (lambda s, v: (v.mT @ s.softmax(-1).mT).mT, "its weights go through mT, which puts their keys elsewhere"),
     "products": (lambda s, v: (s.softmax(-1).unsqueeze(-1) * v.unsqueeze(1)).sum(2), "no softmax that multiplies values"),
+    "blocks": (in_blocks, "it computes its attention in 3 parts, which make no map"),
     "kernel": (Hidden.apply, "no scaled_dot_product_attention"),
 }
 

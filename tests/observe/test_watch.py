@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from contextlib import nullcontext
 from typing import Any
@@ -323,6 +324,72 @@ def test_an_exported_graph_is_seen() -> None:
         output = exported(x)
     assert torch.equal(output, model(x))
     torch.testing.assert_close(seen[0].weights @ x, output, atol=1e-6, rtol=1e-6)
+
+
+class Mixer(nn.Module):
+    """Attends in a method that is not `forward`; as a part of another module, or by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qk = nn.Linear(6, 12)
+
+    def mix(self, x: Tensor) -> Tensor:
+        q, k = self.qk(x).chunk(2, -1)
+        return (q @ k.mT).softmax(-1) @ x
+
+    def reset(self) -> None:
+        self.qk.reset_parameters()
+
+
+class CallsMix(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.other = Mixer(), Mixer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other.mix(self.inner.mix(x))
+
+    def encode(self, x: Tensor) -> Tensor:
+        return (x @ x.mT).softmax(-1) @ self.inner.mix(x)
+
+
+def test_attention_in_a_method_is_that_of_its_module() -> None:
+    model, x, own = CallsMix(), torch.randn(2, 5, 6), vars(Mixer)["mix"]
+    for name, layers in (("forward", ["inner", "other"]), ("encode", ["inner", "CallsMix"])):
+        expected = getattr(model, name)(x)
+        with regard.watch(model) as seen:
+            assert torch.equal(model(x) if name == "forward" else model.encode(x), expected)
+        assert seen.layers == layers
+    with regard.watch(model, layers="other") as seen:
+        model(x)
+        model.inner.reset()
+        Mixer().mix(x)
+    assert seen.layers == ["other"]
+    assert vars(Mixer)["mix"] is own
+
+
+def test_a_copy_of_a_watched_model_is_not_watched() -> None:
+    for model, given in ((GPT(flash=True), torch.randint(37, (1, 5))), (vision(fused=True).model, torch.randn(2, 3, 6, 10))):
+        with regard.watch(model) as seen:
+            model(given)
+            copied = copy.deepcopy(model)
+            copied(given)
+            assert len(seen) == 2
+            with pytest.raises(ConfigError, match="cannot be saved whole while it is watched"):
+                observer._active[0].__reduce__()
+        copied(given)
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_tensors_without_numbers_and_transforms_are_refused(flash: bool) -> None:
+    with torch.device("meta"):
+        empty = GPT(flash=flash)
+    with pytest.raises(ConfigError, match=r"h\.0 ran on tensors that hold no numbers"), regard.watch(empty):
+        empty(torch.zeros(1, 5, dtype=torch.long, device="meta"))
+    model = GPT(flash=flash)
+    with pytest.raises(ConfigError, match=r"h\.0 ran inside a transform of torch.func, such as vmap"), regard.watch(model):
+        torch.vmap(lambda row: model(row[None]))(torch.randint(37, (3, 5)))
+    assert _get_current_function_mode_stack() == []
 
 
 def test_a_layer_that_is_used_twice_is_called_twice() -> None:

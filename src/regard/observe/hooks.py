@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from types import FunctionType
 from typing import Any
 
 from torch import nn
@@ -52,7 +54,7 @@ class Hooks:
 
     def __enter__(self) -> Hooks:
         for name, module in self._hooked:
-            self._handles.append(module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True))
+            self._handles.append(module.register_forward_pre_hook(partial(self._before, name, id(module)), with_kwargs=True))
             self._handles.append(module.register_forward_hook(self._behind, always_call=True))
         if self._apart:
             self._handles.append(register_module_forward_pre_hook(self._before_any))
@@ -66,8 +68,15 @@ class Hooks:
             handle.remove()
         self._handles.clear()
 
+    def __deepcopy__(self, memo: object) -> Hooks:
+        return self  # a copy of the model is another one, which is not watched
+
+    def _before(self, name: str, own: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if id(module) == own:  # not of a copy
+            self._enter(name, module, args, kwargs)
+
     def _see_run(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self.ran = True
+        self.ran = self.ran or module is self._model
 
     def _behind(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._leave(module)
@@ -79,6 +88,42 @@ class Hooks:
     def _behind_any(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if id(module) in self._apart:
             self._leave(module)
+
+
+Around = Callable[[FunctionType, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
+FOREIGN = ("torch", "transformers", "regard", "builtins")
+"""Packages whose modules attend in `forward` alone."""
+_around: list[tuple[set[int], Around]] = []
+_methods: dict[tuple[type, str], FunctionType] = {}
+
+
+@contextmanager
+def methods_told(modules: Iterable[nn.Module], around: Around) -> Iterator[None]:
+    """Let `around` call the methods of some modules that users call beside `forward`, such as `encode`; no hook tells of them."""
+    modules = list(modules)
+    for kind in {kind for module in modules for kind in type(module).__mro__ if kind.__module__.split(".")[0] not in FOREIGN}:
+        for name, own in list(vars(kind).items()):
+            if isinstance(own, FunctionType) and name != "forward" and not name.startswith("_") and (kind, name) not in _methods:
+                _methods[kind, name] = own
+                setattr(kind, name, _told(own))
+    entry = ({id(module) for module in modules}, around)
+    _around.append(entry)
+    try:
+        yield
+    finally:
+        _around.remove(entry)
+        while not _around and _methods:
+            (kind, name), own = _methods.popitem()
+            setattr(kind, name, own)
+
+
+def _told(own: FunctionType) -> Callable[..., Any]:
+    @wraps(own)
+    def method(module: Any, *args: Any, **kwargs: Any) -> Any:
+        found = next((around for known, around in _around if id(module) in known), None)
+        return own(module, *args, **kwargs) if found is None else found(own, module, args, kwargs)
+
+    return method
 
 
 def _plain(module: nn.Module) -> bool:

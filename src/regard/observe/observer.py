@@ -6,25 +6,27 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack  # pyright: ignore[reportPrivateUsage]
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode
 
 from regard.attention.recorder import RecordedWeights, recording
 from regard.errors import ConfigError
-from regard.observe.byhand import FOLLOWED, SOFTMAX, Follower
+from regard.observe.byhand import EXP, FOLLOWED, SOFTMAX, Follower
 from regard.observe.call import AttentionCall
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
-from regard.observe.hooks import Hooks
+from regard.observe.hooks import Hooks, methods_told
 from regard.observe.huggingface import layouts_told
-from regard.observe.scopes import Kind, Scope, in_backward, kind_of
+from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, kind_of
 from regard.observe.weights import attention_weights, check_heads
 from regard.ops import attention as flex_attention
 
-SEEN = {"scaled_dot_product_attention", *SOFTMAX, *FUSED}
+SEEN = {"scaled_dot_product_attention", *SOFTMAX, *EXP, *FUSED}
 """Functions of torch that attend."""
 # Regard's own modules say themselves what they attend to; the functions that they call are not recorded again.
 OWN = ("regard.attention.", "regard.integrations.calls")
@@ -50,9 +52,9 @@ class _Mode(TorchFunctionMode):
 class _Work(threading.local):
     """The modules at work in a thread, the innermost last, and the softmaxes that they computed."""
 
-    def __init__(self, record: Callable[[Scope, Tensor], None]) -> None:
+    def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None]) -> None:
         self.scopes: list[Scope] = []
-        self.follower = Follower(record)
+        self.follower = Follower(record, lose)
 
 
 class Observer:
@@ -75,9 +77,9 @@ class Observer:
         self._model, self._names, self._heads, self._areas = model, names, heads, areas
         self._wanted = set(names.values())
         self._weights = names_of_weights(model, names)
-        self._work = _Work(self._by_hand)
-        self._mode = _Mode(self._see)
         self._left: list[Scope] = []
+        self._work = _Work(self._by_hand, self._left.append)
+        self._mode = _Mode(self._see)
         self._hooks = Hooks(model, names, self._enter, self._leave)
         self._stack = ExitStack()
 
@@ -107,6 +109,8 @@ class Observer:
             stack.enter_context(layouts_told(self._layout))
             stack.enter_context(recording(self._own, areas=self._areas, wanted=self._wants))
             stack.enter_context(self._hooks)
+            modules = [module for module in self._model.modules() if id(module) in self._names]
+            stack.enter_context(methods_told(modules, self._method))
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
@@ -116,9 +120,28 @@ class Observer:
     def _abandon(self, modes: int) -> None:
         # Behind a KeyboardInterrupt no hook says that a module was left: its scope and the mode are still there.
         interrupted = bool(self._work.scopes)
-        self._work = _Work(self._by_hand)
+        self._work = _Work(self._by_hand, self._left.append)
         while interrupted and len(_get_current_function_mode_stack()) > modes:
             _pop_mode()
+
+    def __deepcopy__(self, memo: object) -> Observer:
+        return self  # a copy of the model is another one, which is not watched
+
+    def __reduce__(self) -> Any:
+        raise ConfigError(f"watch: {type(self._model).__name__} cannot be saved whole while it is watched; save its state_dict, or later")
+
+    def _method(self, own: FunctionType, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method that is not `forward`, as a call of its module, unless that is at work already."""
+        scopes = self._work.scopes
+        given = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
+        if not given or torch.compiler.is_compiling() or in_backward() or any(scope.module is module for scope in scopes):
+            return own(module, *args, **kwargs)
+        self._enter(self._names[id(module)], module, args, kwargs)
+        scopes[-1].method = True
+        try:
+            return own(module, *args, **kwargs)
+        finally:
+            self._leave(module)
 
     def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or in_backward():
@@ -133,8 +156,12 @@ class Observer:
         if torch.compiler.is_compiling() or not work.scopes or work.scopes[-1].module is not module:
             return
         scope = work.scopes.pop()
+        if in_fragments(scope):
+            self.calls[:] = [call for call in self.calls if not any(call is part for part in scope.calls)]
+            scope.lost = f"it computes its attention in {len(scope.calls)} parts, which make no map"
+            scope.seen, scope.missed = False, True
         scope.args, scope.kwargs = (), {}
-        if (scope.attends or scope.missed) and not scope.seen:
+        if (scope.missed or (scope.attends and not scope.method)) and not scope.seen:
             self._left.append(scope)
         work.follower.leave(len(work.scopes) + 1)
         if not work.scopes:
@@ -158,6 +185,9 @@ class Observer:
         if follow:
             with torch._C.DisableTorchFunction():  # other modes see what the model does, and nothing of this
                 work.follower.before(name, args, kwargs)
+        if name in SEEN and work.scopes[-1].name in self._wanted:
+            with torch._C.DisableTorchFunction():
+                _check_numbers([*args, *kwargs.values()], work.scopes[-1].name)
         out = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             if follow:
@@ -165,10 +195,10 @@ class Observer:
             elif name in FUSED:
                 self._fused(FUSED[name](*args, **kwargs))
             elif work.scopes[-1].name in self._wanted and not _called_by_regard():
-                if name in SOFTMAX:
+                if name in SOFTMAX or name in EXP:
                     scope = work.scopes[-1]
                     scope.kind = kind_of(work.scopes)
-                    work.follower.begin(out, work.scopes, args, kwargs)
+                    work.follower.begin(out, work.scopes, args, kwargs, exponents=name in EXP)
                 else:
                     self._dot_product(*args, **kwargs)
         return out
@@ -260,7 +290,18 @@ class Observer:
         for scope in self._work.scopes:
             scope.seen = True
         heads = None if self._heads is None else tuple(self._heads)
-        self.calls.append(AttentionCall(layer, kind, weights, areas, heads))
+        call = AttentionCall(layer, kind, weights, areas, heads)
+        self.calls.append(call)
+        for scope in self._work.scopes[-1:]:
+            if scope.name == layer:
+                scope.calls.append(call)
+
+
+def _check_numbers(given: Sequence[Any], layer: str) -> None:
+    if any(isinstance(x, Tensor) and (x.is_meta or type(x).__name__ == "FakeTensor") for x in given):
+        raise ConfigError(f"watch: {layer} ran on tensors that hold no numbers (meta device); run the model on a device")
+    if peek_interpreter_stack() is not None:
+        raise ConfigError(f"watch: {layer} ran inside a transform of torch.func, such as vmap; call the model itself on the whole batch")
 
 
 def _copied(weights: Tensor) -> Tensor:

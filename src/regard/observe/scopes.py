@@ -37,6 +37,8 @@ class Scope:
         lost: why a softmax that it computed could not be followed to its values.
         missed: whether that softmax is a factor of a product all the same.
         seen: whether a call was recorded inside.
+        method: whether it is another method than `forward` that runs.
+        calls: what was recorded of it.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Scope:
     lost: str = ""
     missed: bool = False
     seen: bool = False
+    method: bool = False
+    calls: list[Any] = field(default_factory=list)
 
     @property
     def attends(self) -> bool:
@@ -98,6 +102,19 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
         if batches:
             return max(batches), shape[0] // max(batches)
     return None
+
+
+def in_fragments(scope: Scope) -> bool:
+    """Say whether the calls of one attention each hold some of its queries, as of blocks: they make no map.
+
+    One query at a time is a step of a recurrent decoder.
+    """
+    if len(scope.calls) < 2 or not scope.attends:
+        return False
+    with torch._C.DisableTorchFunction():
+        lengths = {size for tensor in _sequences(scope) if tensor.dim() == 3 for size in tensor.shape[:2]}
+    queries = {call.weights.shape[2] for call in scope.calls}
+    return bool(lengths) and not queries & lengths and queries != {1}
 
 
 def _batches(states: Sequence[int], weights: Sequence[int]) -> list[int]:
