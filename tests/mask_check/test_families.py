@@ -161,6 +161,10 @@ THEIRS = {
         max_position_embeddings=32, word_embed_proj_dim=16,
     ),
     "BLOOM": hugging_face("BloomForCausalLM", "BloomConfig", vocab_size=40, hidden_size=16, n_layer=2, n_head=4),
+    "RecurrentGemma": hugging_face(
+        "RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", **SMALL | {"num_hidden_layers": 3}, lru_width=16, attention_window_size=4,
+        num_key_value_heads=1,
+    ),
     "Marian": hugging_face("MarianMTModel", "MarianConfig", **PAIR, decoder_start_token_id=0),
     "BART": hugging_face("BartForConditionalGeneration", "BartConfig", **PAIR, decoder_start_token_id=2),
     "T5": hugging_face(
@@ -174,6 +178,26 @@ THEIRS = {
 def test_a_hugging_face_model_passes(name: str) -> None:
     report = report_of(name)
     assert report["padding amount" if "padding amount" in verdicts(report) else "padding amount: input_ids"].verdict == "ok"
+
+
+def test_a_cache_of_recurrent_layers_is_read_as_generate_does() -> None:
+    found = verdicts(report_of("RecurrentGemma"))
+    assert found["cache"] == "ok"
+    assert "cache, in chunks" not in found
+
+
+@pytest.mark.parametrize(("window", "columns"), [(4, 7), (12, 15), (4096, 7)])
+def test_a_rolling_cache_is_made_to_forget_or_said_not_to(window: int, columns: int) -> None:
+    report = check(hugging_face("MistralForCausalLM", "MistralConfig", **SMALL, num_key_value_heads=2, sliding_window=window)())
+    assert (report.ok, report.sizes["input_ids"]) == (True, columns)
+    assert ("cache, forgetting" in verdicts(report)) == (window > columns)
+
+
+def test_a_convolution_beside_padding_is_named() -> None:
+    settings = SMALL | {"embedding_size": 16, "head_ratio": 2, "conv_kernel_size": 3}
+    found = check(hugging_face("ConvBertModel", "ConvBertConfig", **settings)())["padding content"]
+    assert (found.verdict, found.module) == ("leak", "encoder.layer.0.attention.self")
+    assert "positions next to the padding see it" in found.cause
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral, windows", "OPT"])

@@ -68,6 +68,33 @@ def test_a_fault_behind_a_weight_of_zero_is_found() -> None:
     assert report.filled == 2
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("name", ["causal mask forgotten", "diagonal one too high", "padding forgotten"])
+def test_a_leak_that_is_scaled_down_is_found_inside(name: str, scale: float) -> None:
+    case, right = FAULTS[name], RIGHT["language model" if name != "padding forgotten" else "encoder, mean"]
+    for build, wrong in ((case.build, True), (right.build, False)):
+        model = build()
+        for block in model.blocks:
+            block.attn.proj.register_forward_hook(lambda module, args, output: scale * output)
+        report = regard.check(model, case.batch(), **case.options)
+        assert report.ok != wrong, str(report)
+        if wrong:
+            found = report[case.check]
+            assert (found.verdict, found.module) == ("leak", case.module)
+            assert case.cause in found.cause
+            assert (found.reaches > 0) == (scale < 1e-4)
+            assert not found.reaches or found.change > 0.01 > found.reaches
+            assert not found.reaches or "scaled down behind it, of the output" in str(found)
+
+
+def test_a_leak_that_reaches_no_output_is_told() -> None:
+    model = FAULTS["causal mask forgotten"].build()
+    model.blocks[0].attn.proj.register_forward_hook(lambda module, args, output: 0.0 * output)
+    found = regard.check(model, tokens(), **CAUSAL)
+    assert found.ok
+    assert "cannot be told: future tokens (blocks.0.attn follows what was changed, and no output does" in str(found)
+
+
 def test_a_soft_mask_is_found() -> None:
     class Soft(SelfAttention):
         def forward(self, x, mask=None):

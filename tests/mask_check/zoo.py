@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -462,17 +462,33 @@ class TimeFirstTagger(nn.Module):
         return self.head(self.layer(self.embedding(text), src_key_padding_mask=pad.T))
 
 
-class PackedLM(nn.Module):
-    """A language model over several documents in a row, which see themselves alone."""
+class SparseMLP(nn.Module):
+    """A layer that gives each token of the batch to one of two experts, which take so many in order and drop the rest."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.embedding, self.qkv, self.head = nn.Embedding(V, E), nn.Linear(E, 3 * E), nn.Linear(E, V)
+        self.route, self.experts, self.capacity = nn.Linear(E, 2), nn.ModuleList([nn.Linear(E, E), nn.Linear(E, E)]), capacity
 
-    def forward(self, idx: Tensor, segments: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.embedding(idx)).chunk(3, -1)
-        same = segments[:, :, None] == segments[:, None]
-        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=same.tril()))
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = F.one_hot(self.route(x).argmax(-1), 2)  # (B, T, 2)
+        room = chosen.flatten(0, 1).cumsum(0).view_as(chosen) <= self.capacity
+        return x + sum((chosen * room)[..., n : n + 1] * expert(x) for n, expert in enumerate(self.experts))
+
+
+class PackedLM(nn.Module):
+    """A model over several documents in a row, which see themselves alone; "embedded": each other, though it adds their numbers."""
+
+    def __init__(self, fault: str = "", *, causal: bool = True) -> None:
+        super().__init__()
+        self.embedding, self.number, self.qkv, self.head = nn.Embedding(V, E), nn.Embedding(9, E), nn.Linear(E, 3 * E), nn.Linear(E, V)
+        self.fault, self.causal = fault, causal
+
+    def forward(self, tokens: Tensor, doc_ids: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        q, k, v = self.qkv(x + self.number(doc_ids) if self.fault == "embedded" else x).chunk(3, -1)
+        same = doc_ids[:, :, None] == doc_ids[:, None]
+        same = torch.ones_like(same) if self.fault else same
+        return self.head(F.scaled_dot_product_attention(q, k, v, attn_mask=same.tril() if self.causal else same))
 
 
 class LabelTranslator(Translator):
@@ -499,6 +515,9 @@ class CachedAttention(nn.Module):
         query, key, value = self.q(x), self.k(x), self.v(x)
         whole = (key, value) if past is None else (torch.cat([past[0], key], 1), torch.cat([past[1], value], 1))
         seen = past if self.fault == "one step off" and past is not None and past[0].shape[1] else whole
+        if self.fault in ("oldest unseen", "newest unseen") and past is not None and past[0].shape[1]:
+            part = slice(1, None) if self.fault == "oldest unseen" else slice(None, -1)
+            seen = tuple(torch.cat([kept[:, part], new], 1) for kept, new in zip(past, (key, value), strict=True))
         if self.fault == "rows share" and past is not None and past[0].shape[1]:
             seen = tuple(torch.cat([kept[:1].expand_as(kept), new], 1) for kept, new in zip(past, (key, value), strict=True))
         if self.fault == "top-left mask" or (self.fault == "top-left mask of a chunk" and query.shape[1] > 1):
@@ -529,6 +548,52 @@ class CachedGPT(nn.Module):
             x = x + change
             kept.append(one)
         return self.head(x), kept
+
+
+class RollingAttention(nn.Module):
+    """Attention to the last 8 positions, whose cache keeps so many as told."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.kept = nn.Linear(E, E), nn.Linear(E, E), nn.Linear(E, E), kept
+
+    def forward(self, x: Tensor, past: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        key, value = self.k(x), self.v(x)
+        if past is not None:
+            key, value = torch.cat([past[0], key], 1), torch.cat([past[1], value], 1)
+        count, length = x.shape[1], key.shape[1]
+        keep = torch.ones(count, length, dtype=torch.bool).tril(length - count).triu(length - count - 7)
+        return F.scaled_dot_product_attention(self.q(x), key, value, attn_mask=keep), (key[:, -self.kept :], value[:, -self.kept :])
+
+
+class RollingGPT(CachedGPT):
+    """Keeps too few keys, unless told otherwise."""
+
+    def __init__(self, kept: int = 6) -> None:
+        super().__init__()
+        self.layers, self.pos = nn.ModuleList([RollingAttention(kept)]), nn.Embedding(1, E)
+
+    def forward(self, idx: Tensor, cache: list[Any] | None = None) -> tuple[Tensor, list[Any]]:
+        x = self.tok(idx)
+        change, kept = self.layers[0](x, None if cache is None else cache[0])
+        return self.head(x + change), [kept]
+
+
+class StepTagger(RecurrentTagger):
+    """Returns the logits of each position in a list."""
+
+    def __init__(self) -> None:
+        super().__init__(packed=True)
+
+    def forward(self, idx: Tensor, mask: Tensor) -> list[Tensor]:  # type: ignore[override]
+        return list(super().forward(idx, mask.sum(1)).unbind(1))
+
+
+class StepLM(CellLM):
+    """Returns a dictionary with a tuple of the logits of each position."""
+
+    def forward(self, idx: Tensor) -> dict[str, tuple[Tensor, ...]]:  # type: ignore[override]
+        return {"steps": super().forward(idx).unbind(1)}
 
 
 def cached_adapter() -> Adapter:
@@ -568,6 +633,10 @@ class Case:
 
 def ids() -> dict[str, Tensor]:
     return {"idx": tokens()}
+
+
+def long_ids() -> dict[str, Tensor]:
+    return {"idx": tokens(5, 14)}
 
 
 def masked() -> dict[str, Tensor]:
@@ -636,6 +705,11 @@ def labelled_pairs() -> dict[str, Tensor]:
     return {"src": padded()[0], "labels": tokens(5, 9, seed=1)}
 
 
+def documents(size: int = 4) -> dict[str, Tensor]:
+    """Rows of several documents of a size."""
+    return {"tokens": tokens(), "doc_ids": (torch.arange(11) // size).expand(5, 11)}
+
+
 def shifted_targets() -> dict[str, Tensor]:
     text = tokens(5, 12)
     return {"idx": text[:, :-1], "targets": text[:, 1:]}
@@ -649,6 +723,7 @@ CAUSAL = {"causal": True}
 OPEN = {"causal": False}
 BOTH = {"adapter": Adapter((Sequence("idx", mask=("mask",), causal=True),), sides=("right", "left"))}
 CACHE = {"adapter": cached_adapter()}
+ROLLING = {"adapter": replace(cached_adapter(), window=8)}
 PLACED = {"adapter": Adapter((Sequence("idx", mask=("mask",), causal=True, companions=("pos",)),), sides=("right", "left"))}
 ATTN = "blocks.0.attn"
 FUTURE, CONTENT = "future tokens", "padding content"
@@ -690,6 +765,11 @@ FAULTS = {
     "decoder input not shifted": Case(
         lambda: LabelTranslator(shifts=False), labelled_pairs, {"causal": "strict", "pad": 0}, "future tokens: labels", "", "not shifted"
     ),
+    "documents see each other": Case(lambda: PackedLM("ignored"), documents, CAUSAL, "other documents", "", "nothing depends on doc_ids"),
+    "documents see each other, numbers read": Case(
+        lambda: PackedLM("embedded", causal=False), lambda: documents(6), OPEN, "other documents", "", "doc_ids is read, but hides nothing"
+    ),
+    "experts that drop tokens": Case(lambda: GPT(middle=SparseMLP(5)), ids, CAUSAL, "row order", "middle", "limited number of tokens"),
     "padding forgotten": Case(lambda: Encoder("padding forgotten"), masked, OPEN, CONTENT, ATTN, "not used"),
     "padding forgotten, mask (B, 1, S)": Case(lambda: Encoder("padding forgotten"), mask_of_axes(1), OPEN, CONTENT, ATTN, "not used"),
     "padding forgotten, mask (B, 1, 1, S)": Case(lambda: Encoder("padding forgotten"), mask_of_axes(1, 1), OPEN, CONTENT, ATTN, "not used"),
@@ -759,6 +839,9 @@ FAULTS = {
         "no mask",
     ),
     "cache one step off": Case(lambda: CachedGPT("one step off"), ids, CACHE, "cache", "layers.0", "one step off"),
+    "cache without its oldest key": Case(lambda: CachedGPT("oldest unseen"), ids, CACHE, "cache", "layers.0", "does not see the oldest"),
+    "cache without its newest key": Case(lambda: CachedGPT("newest unseen"), ids, CACHE, "cache", "layers.0", "one key short"),
+    "cache that rolls one column too early": Case(RollingGPT, long_ids, ROLLING, "cache", "layers.0", "does not see the oldest"),
     "cache shared between rows": Case(lambda: CachedGPT("rows share"), ids, CACHE, "cache", "layers.0", "rows share"),
     "positions not advanced": Case(lambda: CachedGPT("positions"), ids, CACHE, "cache", "", "positions do not go on"),
     "causal mask of the wrong corner": Case(lambda: CachedGPT("top-left mask"), ids, CACHE, "cache", "layers.0", "mask does not know"),
@@ -780,7 +863,11 @@ RIGHT = {
     "language model with a loss": Case(GPTWithLoss, shifted_targets, CAUSAL),
     "language model that shifts its labels": Case(lambda: GPTWithLoss(shifts=True), same_targets, CAUSAL),
     "language model with a cache": Case(CachedGPT, ids, CACHE),
+    "language model with a rolling cache": Case(lambda: RollingGPT(8), long_ids, ROLLING),
+    "tagger that returns a list of steps": Case(StepTagger, masked, OPEN),
+    "language model that returns a list of steps": Case(StepLM, ids, CAUSAL),
     "language model with a causal convolution": Case(lambda: GPT(middle=Residual(CausalConv())), ids, CAUSAL),
+    "language model with experts": Case(lambda: GPT(middle=SparseMLP(99)), ids, CAUSAL),
     "recurrent language model": Case(RecurrentLM, ids, CAUSAL),
     "language model that loops over a cell": Case(CellLM, ids, CAUSAL),
     "nn.MultiheadAttention": Case(lambda: BatchAxis(batch_first=True), ids, OPEN),
@@ -800,6 +887,8 @@ RIGHT = {
     "nn.Transformer on tokens": Case(Translator, pairs, {"pad": 0}),
     "nn.Transformer on tokens, time first": Case(TimeFirstTranslator, time_first),
     "tagger, time first, mask as well": Case(TimeFirstTagger, time_first_text, OPEN),
-    "documents packed into a row": Case(PackedLM, lambda: ids() | {"segments": (torch.arange(11) // 4).expand(5, 11)}, CAUSAL),
+    "documents packed into a row": Case(PackedLM, documents, CAUSAL),
+    "two documents packed into a row": Case(PackedLM, lambda: documents(6), CAUSAL),
+    "documents packed into a row, all seen": Case(lambda: PackedLM(causal=False), documents, OPEN),
     "labels shifted inside": Case(LabelTranslator, labelled_pairs, {"causal": "strict", "pad": 0}),
 }

@@ -21,6 +21,7 @@ CHECKS = (
     "repeated run",
     "future tokens",
     "labels",
+    "other documents",
     "own token",
     "padding content",
     "padding amount",
@@ -49,6 +50,7 @@ class Sequence:
             model shifts its input itself. False: on all.
         labels: key of the tokens (B, T) that the outputs predict, which no output may depend on, or None.
         companions: keys of further tensors with one value per position, such as token types.
+        documents: key of the numbers (B, T) of documents packed into a row, which must not see each other, or None.
         time_first: whether its tensors are (T, B, ...); its masks are (B, T) or (T, B).
 
     Raises:
@@ -66,6 +68,7 @@ class Sequence:
     causal: bool | Literal["strict"] = False
     labels: str | None = None
     companions: tuple[str, ...] = ()
+    documents: str | None = None
     time_first: bool = False
 
     def __post_init__(self) -> None:
@@ -85,7 +88,7 @@ class Sequence:
     @property
     def along(self) -> tuple[str, ...]:
         """Keys of the tensors that have one value per position, beside the sequence itself."""
-        return self.companions if self.labels is None else (*self.companions, self.labels)
+        return (*self.companions, *(key for key in (self.labels, self.documents) if key is not None))
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class Adapter:
         step: `step(model, tokens, state)` reads the next token (B, 1) and returns the output of that position and the new state.
         chunked: whether `step` also reads several tokens (B, n) and returns the outputs of those positions. Then the cache is checked
             with a prompt that is read in chunks, too.
+        window: how many positions the cache keeps, where it forgets; None: all.
         outputs: the axes of each output by name: "batch", a sequence's name, or None for any other; a name of "" is the only output.
             None: found by changing the sizes of the batch.
         sides: on which sides the model is padded: ("right",), ("left",), or both.
@@ -122,6 +126,7 @@ class Adapter:
     start: Callable[[nn.Module, Inputs], Any] | None = None
     step: Callable[[nn.Module, Any, Any], tuple[Any, Any]] | None = None
     chunked: bool = False
+    window: int | None = None
     outputs: Mapping[str, tuple[str | None, ...]] | None = None
     sides: tuple[Side, ...] = ("right",)
     skip: tuple[str, ...] = field(default=())

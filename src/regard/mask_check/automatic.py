@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -17,7 +18,8 @@ from regard.mask_check.examples import counts_columns, is_padding_mask
 MASKS = ("mask",)
 LENGTHS = ("len",)
 LABELS = ("labels", "targets", "lm_labels")
-COMPANIONS = ("token_type", "position", "segment", "document")
+COMPANIONS = ("token_type", "position", "segment", "document", "doc_id")
+DOCUMENTS = ("document", "doc_id")
 Causal = bool | Literal["strict"] | None
 Calling = Callable[[nn.Module, Inputs], Any]
 TRANSFORMERS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -90,6 +92,8 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
         last = number == len(names) - 1
         seen: bool | Literal["strict"] = (True if causal is None else causal) if last else False
         rows, width = batch[name].transpose(0, 1).shape[:2] if first[name] else batch[name].shape[:2]
+        companions = companions_of(batch, name, time_first=first[name])
+        documents = next((key for key in companions if _numbers_documents(key, batch[key].T if first[name] else batch[key])), None)
         sequences.append(
             Sequence(
                 name,
@@ -98,7 +102,8 @@ def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Ca
                 pad=_pad(model, batch[name].transpose(0, 1) if first[name] else batch[name]) if pad is None else pad,
                 causal=seen,
                 labels=next((key for key in LABELS if key in batch and key != name and batch[key].shape == batch[name].shape), None),
-                companions=companions_of(batch, name, time_first=first[name]),
+                companions=tuple(key for key in companions if key != documents),
+                documents=documents,
                 time_first=first[name],
             )
         )
@@ -166,6 +171,13 @@ def companions_of(batch: Inputs, name: str, *, time_first: bool = False) -> tupl
 
 def _is_companion(name: str) -> bool:
     return any(word in name.lower() for word in COMPANIONS)
+
+
+def _numbers_documents(name: str, value: Tensor) -> bool:
+    """Tell whether a tensor (B, T) numbers documents that are packed into a row: each is in one piece, and some have several tokens."""
+    changes = (value[:, 1:] != value[:, :-1]).sum(1) + 1
+    whole = all(int(count) - len(row.unique()) < 2 for row, count in zip(value, changes, strict=True))  # padding may repeat a number
+    return any(word in name.lower() for word in DOCUMENTS) and whole and bool((changes < value.shape[1]).any())
 
 
 def is_mask(name: str, tensor: Tensor) -> bool:
@@ -275,6 +287,4 @@ def _without_needless_pad(sequence: Sequence, batch: Inputs) -> Sequence:
     tokens = batch[sequence.name]
     if sequence.pad is None or not tokens.is_floating_point():
         return sequence
-    return Sequence(
-        sequence.name, sequence.mask, sequence.lengths, None, sequence.causal, sequence.labels, sequence.companions, sequence.time_first
-    )
+    return replace(sequence, pad=None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.mask_check.adapter import BATCH
-from regard.mask_check.examples import Batch, collate, cut
+from regard.mask_check.adapter import BATCH, Sequence
+from regard.mask_check.examples import Batch, Example, collate, cut, with_other
 from regard.mask_check.layout import Layout, Match
 from regard.mask_check.locate import Origin, describe, leaking
-from regard.mask_check.probes import Probe
+from regard.mask_check.probes import EVERYWHERE, GENERATOR, Probe, changed_at
 from regard.mask_check.recording import Call, Key, Recorder, tensors_of
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
@@ -40,8 +41,9 @@ def cache_probe(survey: Survey, rows: int | None = None, *, size: int = 1) -> Pr
         rows: how many; None: all.
         size: tokens of a step.
     """
-    examples = survey.examples[:rows]
-    for sequence in survey.template.sequences:
+    *others, last = survey.template.sequences
+    examples = [_as_long(survey, example, last) for example in survey.examples[:rows]]
+    for sequence in others:
         examples = cut(survey.template, examples, sequence.name, min(example.length(sequence.name) for example in examples))
     widths = {s.name: examples[0].length(s.name) for s in survey.template.sequences}
     batch = collate(survey.template, examples, widths, side=survey.template.side)
@@ -50,6 +52,17 @@ def cache_probe(survey: Survey, rows: int | None = None, *, size: int = 1) -> Pr
     match = Match([(row, row) for row in range(len(examples))], positions)
     shown, each = ("cache", "one token") if size == 1 else ("cache, in chunks", f"{size} tokens")
     return Probe("cache", shown, name, batch, batch, match, f"{each} at a time with the cache, against all at once")
+
+
+def _as_long(survey: Survey, example: Example, sequence: Sequence) -> Example:
+    """Give an example a sequence as long as the longest one, of other tokens."""
+    longest = max(survey.examples, key=lambda one: one.length(sequence.name))
+    if example.length(sequence.name) == longest.length(sequence.name):
+        return example
+    generator = torch.Generator().manual_seed(GENERATOR + example.length(sequence.name))
+    other = with_other(survey.template, longest, sequence.name, range(longest.length(sequence.name)), generator)
+    keys = {key: other.along[key] for key in sequence.along}
+    return replace(example, sequences=example.sequences | {sequence.name: other.sequences[sequence.name]}, along=example.along | keys)
 
 
 def step_through(survey: Survey, batch: Batch, *, record: bool, size: int = 1) -> Stepped:
@@ -115,6 +128,8 @@ def _joined(parts: list[Tensor], sizes: list[int], layout: Layout, name: str) ->
     parts = [part.unsqueeze(at[0]) if size == 1 and part.ndim == len(layout) - 1 else part for part, size in zip(parts, sizes, strict=True)]
     if any(part.ndim != len(layout) or part.shape[at[0]] != size for part, size in zip(parts, sizes, strict=True)):
         return None
+    if len({part.narrow(at[0], 0, 1).shape for part in parts}) > 1:
+        return None
     return torch.cat(parts, at[0])
 
 
@@ -167,7 +182,44 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     first = min((column for column, size in alone.positions.items() if size > survey.limit(name)), default=0)
     if first == 0:
         return "the first step is wrong already: it does not see its own token, or sees what was kept from an earlier call"
+    if origin is not None and (told := _unseen(survey, single, origin)):
+        return told
     return f"right up to step {first - 1}: keys and values are kept one step off, are overwritten, or the mask does not know of them"
+
+
+def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
+    """Say which keys the last step does not see where a leak begins; "" where that does not tell."""
+    sequence, place = survey.template.sequences[-1], Place(origin.event.key, origin.tensor)
+    length = probe.first.examples[0].length(sequence.name)
+    at = next((n for n, axis in enumerate(survey.layout(place) or ()) if axis.label == sequence.name), None)
+    if at is None or length > EVERYWHERE:
+        return ""
+
+    def last(batch: Batch) -> tuple[Tensor, Tensor] | None:
+        whole = Recorder()
+        survey.runs.run(batch, whole)
+        steps = _step_views(survey, step_through(survey, batch, record=True).recorders, steps_of(length, 1))
+        both = survey.view(whole.events).get(place), steps.get(place)
+        return None if both[0] is None or both[1] is None else (both[0].select(at, -1), both[1].select(at, -1))
+
+    base, seen, unseen = last(probe.first), list[int](), list[int]()
+    for column in range(length):
+        found = last(changed_at(survey.template, probe.first, sequence.name, column))
+        if base is None or found is None:
+            return ""
+        whole, steps = ((one - other).abs().max() > survey.limit_at(place) for one, other in zip(base, found, strict=True))
+        seen += [column] * bool(whole)
+        unseen += [column] * bool(whole and not steps)
+    older = seen[:-1]
+    if unseen == [length - 1]:
+        return "a step does not see its own key and value: they are kept one step off, appended after they are read"
+    if unseen == older:
+        return "a step sees its own token alone: what was kept is not read"
+    if unseen == older[-1:]:
+        return "the cache is one key short: a step does not see the token before it"
+    if unseen and unseen == older[: len(unseen)]:
+        return f"the cache is {len(unseen)} key{'s' * (len(unseen) > 1)} short: a step does not see the oldest, as after past[:, 1:]"
+    return ""
 
 
 def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:

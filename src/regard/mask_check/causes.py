@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from regard.mask_check.recording import Key, tensors_of
 from regard.mask_check.survey import Place, Survey
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, _InstanceNorm, nn.RMSNorm)
+EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Router|SparseM|Switch(F|MLP)")
+"""What a class is called in which tokens are given to experts."""
 MASK_WORDS = ("mask", "length")
 WEAK = -50.0
 """What is added to a score must be lower to hide it: scores differ by some tens."""
@@ -33,9 +36,13 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
         return _random(survey, probe, kind)
     if probe.check == "labels":
         return "the outputs depend on the labels they are to predict; labels belong into the loss alone"
+    if probe.check == "other documents":
+        return _documents(survey, probe)
     known = _by_kind(probe, kind)
     if known:
         return known
+    if routed := of_experts(origin):
+        return routed
     if probe.sequence is None:
         return _across_rows(origin)
     module = module_of(survey, origin, probe)
@@ -60,6 +67,22 @@ def _dependence(module: Module, sequence: str, row: int, tensor: str) -> Depende
 def _row(survey: Survey, probe: Probe) -> int:
     lengths = [len(at) for at in survey.base.positions[probe.sequence or survey.template.sequences[-1].name]]
     return lengths.index(max(lengths)) if "future" in probe.name else lengths.index(min(lengths))
+
+
+def of_experts(origin: Origin | None) -> str:
+    """Return why a leak begins where tokens are given to experts; "" where it begins elsewhere."""
+    if origin is None or not EXPERTS.search(origin.kind):
+        return ""
+    return "an expert takes a limited number of tokens, and which ones it drops depends on the others: give it room for all in evaluation"
+
+
+def _documents(survey: Survey, probe: Probe) -> str:
+    key = next(sequence.documents for sequence in survey.template.sequences if sequence.name == probe.sequence) or ""
+    numbers = survey.base.inputs[key]
+    changed = survey.runs.run(survey.base._replace(inputs=survey.base.inputs | {key: torch.zeros_like(numbers)}))
+    read = any(not torch.equal(changed[name], tensor) for name, tensor in survey.base_outputs(train=False).items() if name in changed)
+    state = f"{key} is read, but hides nothing here" if read else f"nothing depends on {key}"
+    return f"documents of a row see each other: {state}; the mask must hide other documents, as {key}[:, :, None] == {key}[:, None]"
 
 
 def _random(survey: Survey, probe: Probe, module: nn.Module) -> str:
@@ -224,11 +247,21 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
         itself = torch.eye(len(found.real), dtype=torch.bool)
         if found.of_padding.numel() and found.of_padding.all() and not (found.among & ~itself).any():
             return "the padding mask is inverted: real positions attend to padding, and to nothing else"
+    if found is not None and found.positional and _is_band(found):
+        return "positions next to the padding see it, as through a convolution or a window: set padding to zero before that"
     if mask:
         return f"real positions see padding: {mask}"
     if origin.kind.lower().find("conv") >= 0:
         return "the convolution reads what stands in the padding; set that to zero before each convolution"
     return "real positions see padding: no padding mask is applied here"
+
+
+def _is_band(found: Dependence) -> bool:
+    """Tell whether real positions see the padding that is near to them, and no other."""
+    padding = torch.tensor([column for column in range(found.matrix.shape[1]) if column not in found.real.tolist()], dtype=torch.long)
+    distance = (found.real.unsqueeze(1) - padding).abs()
+    seen = found.of_padding
+    return bool(seen.any()) and not seen.all() and torch.equal(seen, distance <= distance[seen].max())
 
 
 def _attends(origin: Origin) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -339,7 +339,8 @@ def choose(template: Template, examples: list[Example], *, rows: int, room: int,
         DataError: a sequence is too short to be changed.
     """
     main = template.sequences[-1].name
-    found = sorted(examples, key=lambda example: -example.length(main))[:rows]
+    packed = template.sequences[-1].documents
+    found = sorted(examples, key=lambda e: (-e.length(main), 0 if packed is None else -len(e.along[packed].unique())))[:rows]
     while len(found) < rows:
         found.append(_made(template, found[0], generator))
     for sequence in template.sequences:
@@ -374,7 +375,7 @@ def cut(template: Template, examples: list[Example], name: str, length: int) -> 
 
 
 def with_other(
-    template: Template, example: Example, name: str, where: range, generator: torch.Generator, key: str | None = None
+    template: Template, example: Example, name: str, where: Iterable[int], generator: torch.Generator, key: str | None = None
 ) -> Example:
     """Replace the tokens of a sequence at some positions, or of what goes along with it under `key`, by others."""
     values = (example.sequences[name] if key is None else example.along[key]).clone()

@@ -17,6 +17,9 @@ from regard.mask_check.adapter import Adapter, Inputs, Sequence, Side
 from regard.mask_check.automatic import companions_of
 
 LENGTH, ROWS = 9, 4
+WINDOWS = ("sliding_window", "attention_window_size")
+LONGEST = 40
+"""Columns of random tokens, at most, with which a window is shorter than the rows."""
 SPECIAL = 10
 """The first of the random tokens where the vocabulary is large enough: the ones before it mark padding, beginning and end in most."""
 
@@ -111,7 +114,9 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
     sides: tuple[Side, ...] = (own,) if by_column or not mask else ("right", "left")
     call = _call if own == "left" else _call_as_generate
     if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
-        return Adapter((sequence,), call, _start, _step, chunked=True, sides=sides)
+        # Of recurrent layers a step goes on with one token, or begins with many.
+        chunked = not getattr(model, "_is_stateful", False)
+        return Adapter((sequence,), call, _start, _step, chunked=chunked, window=_window(model), sides=sides)
     return Adapter((sequence,), call, sides=sides)
 
 
@@ -151,9 +156,11 @@ def hugging_face_batch(model: Any) -> Inputs:
     """Return a batch of random tokens for a Hugging Face model of text, the rows of different lengths."""
     generator = torch.Generator().manual_seed(3)
     pad, size = _pad(model) or 0, _vocabulary(model)
-    tokens = torch.randint(min(SPECIAL, size // 2), size, (ROWS, LENGTH), generator=generator)
+    window = _window(model) or 0
+    length = max(LENGTH, window + 5) if window + 5 <= min(LONGEST, getattr(model.config, "max_position_embeddings", LONGEST)) else LENGTH
+    tokens = torch.randint(min(SPECIAL, size // 2), size, (ROWS, length), generator=generator)
     tokens = torch.where(tokens == pad, (tokens + 1) % size, tokens)
-    mask = torch.arange(LENGTH) < torch.tensor([LENGTH - 2 * row for row in range(ROWS)]).unsqueeze(1)
+    mask = torch.arange(length) < torch.tensor([length - 2 * row for row in range(ROWS)]).unsqueeze(1)
     batch = {"input_ids": torch.where(mask, tokens, pad), "attention_mask": mask.long()}
     if model.config.is_encoder_decoder:
         target = torch.randint(min(SPECIAL, size // 2), size, (ROWS, LENGTH - 1), generator=generator)
@@ -166,6 +173,12 @@ def _vocabulary(model: Any) -> int:
     if not isinstance(embedding, nn.Embedding):
         raise ConfigError(f"{type(model).__name__}: it has no embedding of tokens; give a batch")
     return embedding.num_embeddings
+
+
+def _window(model: Any) -> int | None:
+    config = model.config.get_text_config()
+    found = [size for name in WINDOWS if isinstance(size := getattr(config, name, None), int)]
+    return found[0] if found else None
 
 
 def _pad(model: Any) -> int | None:
@@ -231,6 +244,14 @@ def _is_padded_left(batch: Inputs | None) -> bool:
 
 def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
     state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "position_ids": inputs.get("position_ids"), "read": 0}
+    if getattr(model, "_is_stateful", False):
+        # As `generate`: the cache and the positions are given. Layers that keep a state in themselves lose it without a cache.
+        from transformers import DynamicCache
+
+        model(inputs["input_ids"][:, :1], use_cache=False)
+        state["past_key_values"] = DynamicCache(config=model.config.get_text_config())
+        if state["position_ids"] is None:
+            state["position_ids"] = torch.arange(inputs["input_ids"].shape[1], device=model.device).expand(inputs["input_ids"].shape)
     if model.config.is_encoder_decoder:
         encoded = {key: value for key, value in inputs.items() if key in ("input_ids", "inputs_embeds", "attention_mask")}
         state["encoder_outputs"] = model.get_encoder()(**encoded, return_dict=True)
@@ -248,6 +269,6 @@ def _step(model: Any, tokens: Tensor, state: dict[str, Any]) -> tuple[Any, dict[
         if state["position_ids"] is not None:
             given["position_ids"] = state["position_ids"][:, state["read"] : read]
     output = model(**given)
-    kept = output.get("past_key_values")
+    kept = output.get("past_key_values", given["past_key_values"])
     shown_outputs = {key: output[key] for key in ("logits", "last_hidden_state") if key in output}
     return shown_outputs, state | {"past_key_values": kept, "read": read}

@@ -14,10 +14,10 @@ from torch import Tensor
 from regard.errors import listed
 from regard.mask_check.adapter import Sequence
 from regard.mask_check.cache import cache_probe, cause_of_cache, cause_of_chunks, locate_in_steps, step_through
-from regard.mask_check.causes import cause_of
+from regard.mask_check.causes import cause_of, of_experts
 from regard.mask_check.examples import collate, with_other
 from regard.mask_check.layout import NOTHING, Difference, Match, same_rows, spread
-from regard.mask_check.locate import Origin, describe, locate
+from regard.mask_check.locate import Origin, describe, inside, locate
 from regard.mask_check.probes import GENERATOR, Missing, Probe
 from regard.mask_check.recording import TORCH, Key, Recorder
 from regard.mask_check.report import Result
@@ -72,11 +72,36 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
         origin = locate(survey, probe, worst)
         cause = _unlocated(survey) if origin is None else cause_of(survey, probe, origin)
         return _leak(result, survey, origin, found, cause)
+    if (hidden := _scaled_down(survey, probe, result, found)) is not None:
+        return hidden
     if probe.vacuous is not None and seeds is None:
         _, moved = _worst(survey, probe._replace(match=probe.vacuous), (first, second), farthest=True)
         if moved.compared and moved.size == 0:
             return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence or 'the batch'} at all")
+    looked = (probe.check == "future tokens" and probe.more) or (probe.check == "padding content" and not probe.train)
+    if looked and not found.size and (origin := inside(survey, probe)) is not None:
+        why = "what comes after it is zero, or it is not used"
+        return replace(result, cause=f"{origin.module or 'the model itself'} follows what was changed, and no output does: {why}")
     return result
+
+
+def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result | None:
+    """Look inside where an output moves, and by less than single precision rounds: a leak may be scaled down, as by a LayerScale.
+
+    Where columns move, so do positions inside, and rotary ones leave some rounding of their own.
+    """
+    limit = survey.exact_limit(result.output)
+    moved = probe.first.widths != probe.second.widths or probe.check == "left padding"
+    if moved or found.size <= limit or (origin := locate(survey, probe, result.output, limit=limit)) is None:
+        return None
+    tensor, place = survey.views[Place(origin.event.key, origin.tensor)], Place(origin.event.key, origin.tensor)
+    inside = replace(
+        result,
+        reaches=result.change,
+        change=origin.found.size / spread(tensor),
+        limit=survey.limit_at(place) / spread(tensor),
+    )
+    return _leak(inside, survey, origin, origin.found, cause_of(survey, probe, origin), survey.limit_at(place))
 
 
 def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
@@ -113,8 +138,8 @@ def _worst(
     return worst, most
 
 
-def _leak(result: Result, survey: Survey, origin: Origin | None, found: Difference, cause: str) -> Result:
-    limit = survey.limit(result.output)
+def _leak(result: Result, survey: Survey, origin: Origin | None, found: Difference, cause: str, limit: float | None = None) -> Result:
+    limit = survey.limit(result.output) if limit is None else limit
     positions = tuple(sorted(column for column, size in found.positions.items() if size > limit))
     told = replace(result, verdict="leak", module="", kind=type(survey.runs.model).__name__, positions=positions, cause=cause)
     if origin is None:
@@ -249,5 +274,5 @@ def cached(survey: Survey, *, size: int = 1, explain: bool = True) -> Result:
     if not explain:
         return replace(result, verdict="leak")
     origin = locate_in_steps(survey, probe, size=size)
-    cause = cause_of_cache(survey, origin) if size == 1 else cause_of_chunks(survey, origin)
+    cause = of_experts(origin) or (cause_of_cache(survey, origin) if size == 1 else cause_of_chunks(survey, origin))
     return _leak(result, survey, origin, found, cause)

@@ -137,7 +137,9 @@ def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[
         inner = Axis(axis.joined) if axis.joined else PLAIN
         parts: list[tuple[Tensor, list[Axis]]] = []
         for view, axes in views:
-            count = view.shape[at] // rows
+            count, rest = divmod(view.shape[at], rows)
+            if rest:  # in this run it holds something else
+                continue
             for shape, names in (((rows, count), [Axis(BATCH), inner]), ((count, rows), [inner, Axis(BATCH)])):
                 parts.append((view.unflatten(at, shape), [*axes[:at], *names, *axes[at + 1 :]]))
         views = parts
@@ -156,10 +158,10 @@ def difference(
         return NOTHING
     if match.changed is not None and not any(match.changed in (axis.label, axis.joined) for axis in layout):
         return NOTHING
-    found = [
-        _difference(first, second, axes, match)
-        for (first, axes), (second, _) in zip(split(pair[0], layout, sizes[0].rows), split(pair[1], layout, sizes[1].rows), strict=True)
-    ]
+    views = split(pair[0], layout, sizes[0].rows), split(pair[1], layout, sizes[1].rows)
+    if not views[0] or not views[1]:
+        return NOTHING
+    found = [_difference(first, second, axes, match) for (first, axes), (second, _) in zip(*views, strict=True)]
     return (max if farthest else min)(found, key=lambda one: one.size)
 
 

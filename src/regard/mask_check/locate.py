@@ -45,31 +45,42 @@ class Origin(NamedTuple):
     lines: str
 
 
-def locate(survey: Survey, probe: Probe, worst: str) -> Origin | None:
+def locate(survey: Survey, probe: Probe, worst: str, *, limit: float | None = None) -> Origin | None:
     """Find where the leak begins that a probe has found in an output.
 
     Args:
         survey: of the model.
         probe: that found it.
         worst: the output that it is largest in.
+        limit: how far the output may be off; None: as far as rounding moves it. With a limit, only what surely moves it is an origin.
 
     Returns:
         The origin; None where no module shows it, as in a model that is one function, or if it is gone once modules are listened to.
     """
     (before, outputs), (after, changed) = _both(survey, probe)
     sizes = sizes_of(probe.first), sizes_of(probe.second)
-    if survey.compare_outputs(worst, (outputs[worst], changed[worst]), probe.match, sizes).size <= survey.limit(worst):
+    least = survey.limit(worst) if limit is None else limit
+    if survey.compare_outputs(worst, (outputs[worst], changed[worst]), probe.match, sizes).size <= least:
         return None
     views = survey.view(before), survey.view(after)
     suspects = leaking(survey, views, probe.match, sizes)
-    chosen = suspects[0] if suspects else None
+    chosen = suspects[0] if suspects and limit is None else None
     for place, found in suspects[:TRIED]:
         known = (place, probe.sequence) in survey.confirmed or place.key.call.module in survey.stacked
-        if known or _matters(survey, probe, place, views, changed, worst):
+        change = mended(survey, probe, place, views)
+        if (change is None and limit is None) or known or (change and _matters(survey, probe, place, change, (worst, changed, least))):
             survey.confirmed.add((place, probe.sequence))
             chosen = place, found
             break
     return None if chosen is None else describe(survey, before, chosen[0], chosen[1])
+
+
+def inside(survey: Survey, probe: Probe) -> Origin | None:
+    """Return where something inside differs that should not, whether an output follows or not."""
+    (before, _), (after, _) = _both(survey, probe)
+    suspects = leaking(survey, (survey.view(before), survey.view(after)), probe.match, (sizes_of(probe.first), sizes_of(probe.second)))
+    plain = [(place, found) for place, found in suspects if all(a.factor == 1 and a.joined is None for a in survey.layout(place) or ())]
+    return describe(survey, before, *plain[0]) if plain else None
 
 
 def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:
@@ -100,18 +111,15 @@ def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tup
     return found
 
 
-def _matters(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views], outputs: Mapping[str, Tensor], worst: str) -> bool:
-    """Tell whether the outputs depend on what leaks at a place: they change when it is put right there."""
-    change = mended(survey, probe, place, views)
-    if change is None:
-        return True
+def _matters(survey: Survey, probe: Probe, place: Place, change: Change, worst: tuple[str, Mapping[str, Tensor], float]) -> bool:
+    """Tell whether an output depends on what leaks at a place: it changes by more than its limit when that is put right."""
+    name, outputs, limit = worst
     seed = SEED if probe.seeds is None else probe.seeds[1]
     again = survey.runs.run(probe.second, Recorder(keep=False, changes={place.key: change}), train=probe.train, seed=seed)
     rows = [(b, b) for _, b in probe.match.rows]
     match = Match(rows, {name: [(b, b) for _, b in pairs] for name, pairs in probe.match.positions.items()}, probe.match.changed)
     sizes = sizes_of(probe.second)
-    found = survey.compare_outputs(worst, (outputs[worst], again[worst]), match, (sizes, sizes))
-    return found.size > survey.limit(worst)
+    return survey.compare_outputs(name, (outputs[name], again[name]), match, (sizes, sizes)).size > limit
 
 
 def mended(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views]) -> Change | None:

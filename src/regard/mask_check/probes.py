@@ -77,6 +77,9 @@ def probes(survey: Survey) -> Iterator[Probe | Missing]:
     for sequence in sequences:
         if sequence.labels is not None:
             yield maker.labels(sequence, sequence.labels)
+    for sequence in sequences:
+        if sequence.documents is not None:
+            yield maker.documents(sequence, sequence.documents)
     for make in (maker.content, maker.amount):
         for sequence in sequences:
             yield make(sequence)
@@ -169,6 +172,29 @@ class _Maker:
         examples = [with_other(self.template, e, sequence.name, r, generator, key) for e, r in zip(self.examples, everywhere, strict=True)]
         says = f"all of {key} changed; every output must stay"
         return Probe("labels", "labels", sequence.name, self.base, self.written(examples), self.same(self.base), says)
+
+    def documents(self, sequence: Sequence, key: str) -> Probe | Missing:
+        check, name = "other documents", self.name("other documents", sequence)
+        row = max(range(len(self.examples)), key=lambda one: len(self.examples[one].along[key].unique()))
+        numbers = self.examples[row].along[key].cpu()
+        if len(numbers.unique()) == 1:
+            return Missing(check, name, "no row holds two documents")
+        made = []
+        for number in (numbers[0], numbers[-1]):
+            where = (numbers == number).nonzero().flatten()
+            others = numbers != number
+            if sequence.causal == "strict":  # the first output of a document follows the last token of the one before
+                others[(where + 1)[where + 1 < len(others)]] = False
+            examples = list(self.examples)
+            generator = torch.Generator().manual_seed(GENERATOR)
+            examples[row] = with_other(self.template, examples[row], sequence.name, where.tolist(), generator)
+            batch = self.written(examples)
+            columns = self.base.positions[sequence.name][row][others]
+            match = self.pairs([(row, row)], batch, sequence.name)
+            match.positions[sequence.name] = [(columns, columns)]
+            says = f"row {row}: the document at tokens {int(where[0])} to {int(where[-1])} changed; outputs of other documents must stay"
+            made.append(Probe(check, name, sequence.name, self.base, batch, match, says))
+        return made[0] if sequence.causal else made[0]._replace(more=(made[1],))
 
     def content(self, sequence: Sequence) -> Probe | Missing:
         name = self.name("padding content", sequence)

@@ -25,10 +25,11 @@ class Result:
         output: the output that changed most; "" where there is only one.
         change: by how much it did, as a share of the deviation of its values.
         limit: up to where a change counts as rounding, as the same share.
+        reaches: how much the output changes, where what follows scales the leak down and `change` is that of the state in which it begins.
         positions: which positions of the output changed, or nothing where it has none.
         between: between which calls of the module the leak begins.
         lines: file and lines of that.
-        cause: the likeliest cause; or why it was not checked.
+        cause: the likeliest cause; or why it was not checked, or what cannot be told of what is in order.
     """
 
     check: str
@@ -40,6 +41,7 @@ class Result:
     output: str = ""
     change: float = 0.0
     limit: float = 0.0
+    reaches: float = 0.0
     positions: tuple[int, ...] = ()
     between: str = ""
     lines: str = ""
@@ -59,10 +61,11 @@ class Result:
         if self.verdict == "blind":
             yield "  follows    nothing"
         elif self.verdict == "leak":
-            which = f"{self.output or 'the output'}"
+            which = "the state there" if self.reaches else self.output or "the output"
             at = f" at {_ranges(self.positions)}" if self.positions else ""
             if self.limit or self.change:
-                yield f"  changes    {which}{at}, {_by(self.change)}"
+                down = f"; scaled down behind it, of the output {_share(self.reaches)}" if self.reaches else ""
+                yield f"  changes    {which}{at}, {_by(self.change)}{down}"
         else:
             yield "  fails      the model cannot run what was changed"
         if self.module is not None:
@@ -140,6 +143,9 @@ class Report:
             yield ""
         for result in missing:
             yield f"not checked: {result.name} ({result.cause})"
+        for result in self.results:
+            if result.verdict == "ok" and result.cause:
+                yield f"cannot be told: {result.name} ({result.cause})"
 
     def _grouped(self) -> list[list[Result]]:
         """Return the leaks, those that begin in the same place for the same reason together."""

@@ -64,7 +64,7 @@ def _fill(model: nn.Module) -> int:
         # A bias of zero hides nothing.
         if parameter.ndim < 2 and name.endswith("bias"):
             continue
-        if parameter.requires_grad and parameter.is_floating_point() and parameter.numel() and not parameter.any():
+        if parameter.is_floating_point() and parameter.numel() and not parameter.any():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
             parameter.copy_(FILL * noise)
             filled += 1
@@ -81,11 +81,13 @@ class Runs:
 
     Attributes:
         passes: how many runs there were.
+        lists: names of outputs that are a list with a tensor for each position, which are stacked.
     """
 
     def __init__(self, model: nn.Module, adapter: Adapter, dtype: torch.dtype | None) -> None:
         self.model, self.adapter, self.dtype = model, adapter, dtype
         self.passes = 0
+        self.lists: set[str] = set()
         first = next((tensor for tensor in (*model.parameters(), *model.buffers())), None)
         self.device = torch.device("cpu") if first is None else first.device
 
@@ -119,7 +121,15 @@ class Runs:
         listening = nullcontext() if recorder is None else recorder.listening(self.model)
         with self.conditions(train=train, seed=seed), listening:
             output = function(self.model, self.inputs(inputs))
-        return {name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()}
+        return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
+
+    def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return outputs with each of the `lists` as one tensor, positions first."""
+        for name in self.lists:
+            parts = [outputs.pop(key) for key in parts_of(outputs, name)]
+            if parts:
+                outputs[name] = torch.stack(parts)
+        return outputs
 
     @contextmanager
     def conditions(self, *, train: bool = False, seed: int = SEED) -> Iterator[None]:
@@ -165,6 +175,12 @@ class Runs:
             for buffer, values in buffers:
                 buffer.copy_(values)
             self.model.eval()
+
+
+def parts_of(outputs: dict[str, Tensor], name: str) -> list[str]:
+    """Return the names of tensors of one shape that are a list under a name; nothing where it is none."""
+    keys = [key for key in outputs if key.rpartition(".")[0] == name and key.rpartition(".")[2].isdigit()]
+    return keys if len({outputs[key].shape for key in keys}) == 1 else []
 
 
 @contextmanager

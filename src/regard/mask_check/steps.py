@@ -56,6 +56,10 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
         after = f"future tokens: {last}" if len(survey.template.sequences) > 1 else "future tokens"
         # At once the model sees later tokens, which one at a time it cannot.
         yield Step(lambda seen, explain: cached(seen, explain=explain), after, "cache")
+        window, width = survey.runs.adapter.window, survey.widths[last]
+        if window is not None and window >= width:
+            why = f"the cache keeps {window} positions and the rows have {width}, so it never forgets one; give longer rows"
+            yield _probe(Missing("cache", "cache, forgetting", why))
         if survey.runs.adapter.chunked:
             yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), "cache", "cache, in chunks")
     if "training mode" not in skip:
@@ -156,7 +160,7 @@ class SecondOpinion:
                 again = step.make(own, False)
             except Exception:  # then there is no second opinion
                 again = found
-            if again.verdict == "ok" and found.change > CLEARLY * again.limit:
+            if again.verdict == "ok" and (found.reaches or found.change) > CLEARLY * again.limit:
                 return again
         return step.make(self.survey, True)
 

@@ -22,7 +22,7 @@ from regard.mask_check.layout import (
     spread,
 )
 from regard.mask_check.recording import Call, Event, Key, Recorder
-from regard.mask_check.runs import Runs
+from regard.mask_check.runs import Runs, parts_of
 
 SAFETY = 16
 """How many times the rounding that is measured a difference must be to count, and how many roundings of one number besides."""
@@ -34,6 +34,8 @@ MOST_OF_CAST = 0.1
 CAP = 1000
 """Roundings of one number that the measured ones can be, at most, where double precision is computed in: more is a model that keeps
 something from run to run, which must not pass for rounding."""
+EXACT = 2.0**-23
+"""The part of a limit, which is of single precision, that double precision does not exceed by its own rounding."""
 
 
 class Place(NamedTuple):
@@ -103,6 +105,7 @@ class Survey:
         self.events, counts = recorder.events, recorder.counts
         self._base_runs = {False: (self.events, self.outputs)}
         fewer, shorter = self._fewer(), {s.name: found for s in template.sequences if (found := self._shorter(s.name)) is not None}
+        self._find_lists([found for _, found in ([fewer] if fewer else [])], {key: found for key, (_, found) in shorter.items()})
         # A module called once for each position, as the cell of a recurrent network: its calls are an axis.
         self.stacked = {
             module for other, _ in shorter.values() for module, number in counts.items() if number - other.counts.get(module, 0) == 1
@@ -134,6 +137,15 @@ class Survey:
         except Exception as error:
             self.fixed[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
             return None
+
+    def _find_lists(self, others: list[dict[str, Tensor]], shorter: Mapping[str, dict[str, Tensor]]) -> None:
+        """Find lists of outputs that have a tensor for each position, and make tensors of them."""
+        for name in {key.rpartition(".")[0] for key in self.outputs}:
+            count = len(parts_of(self.outputs, name))
+            if any(count == self.widths[key] == len(parts_of(outputs, name)) + 1 for key, outputs in shorter.items()):
+                self.runs.lists.add(name)
+        for outputs in (self.outputs, *others, *shorter.values()):
+            self.runs.stacked(outputs)
 
     def view(self, events: Iterable[Event]) -> Views:
         """Return the tensors of a run by place; the calls of a module that is called for each position are stacked."""
@@ -212,6 +224,11 @@ class Survey:
     def limit(self, name: str) -> float:
         """Return how far an output may be off before it counts."""
         return self._limit(self.outputs[name], self.noise.get(name, 0.0))
+
+    def exact_limit(self, name: str) -> float:
+        """Return how far rounding moves an output in double precision; infinity where another one is computed in."""
+        exact = self.computed_in == self.outputs[name].dtype == torch.float64
+        return EXACT * self.limit(name) if exact else float("inf")
 
     def limit_at(self, place: Place) -> float:
         """Return how far a tensor inside of the model may be off before it counts."""
