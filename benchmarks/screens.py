@@ -3,8 +3,9 @@
     python benchmarks/screens.py --runs runs
     python benchmarks/screens.py --runs runs --views areas text
 
-RUNS holds the folders that multi30k.py, multi30k_transformer.py, sentences.py and scenes.py train into by default, or some of them: a view
-whose runs are not there is left out, and said so. Needs selenium, chromium and chromedriver.
+RUNS holds the folders that multi30k.py, multi30k_transformer.py, sentences.py and scenes.py train into by default, and that of
+`regard demo --out runs/demo`, or some of them: a view whose runs are not there is left out, and said so. Needs selenium, chromium and
+chromedriver.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SENTENCE = "Two dogs are running through the snow next to a red car."
 REVIEW = "a gorgeous , witty , seductive movie that is never dull ."
 PAIR = "A man is playing a guitar on the street\tA man plays an instrument outdoors"
+DATE = "Friday, 3 March 2017"
 SCENE = "scenes/data_convention_20000/test/000003.png"
 
 
@@ -33,7 +35,7 @@ class Screen(NamedTuple):
     """A view: of which runs, what they are given, and what the page shows first, as behind the # of its address."""
 
     runs: tuple[str, ...]
-    given: tuple[str, str]
+    given: tuple[str, ...]
     at: str = ""
 
 
@@ -42,6 +44,7 @@ SCREENS = {
     "flow": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
     "beam": Screen(("multi30k/multi30k_bahdanau",), ("--text", SENTENCE)),
     "heads": Screen(("multi30k/multi30k_transformer-1",), ("--text", SENTENCE)),
+    "methods": Screen(("demo/run",), ("--text", DATE, "--method", "all"), "view=heads&map=2"),
     "areas": Screen(("multi30k/multi30k_transformer_area-1",), ("--text", SENTENCE), "map=9&head=4&row=4"),
     "compare": Screen(("multi30k/multi30k_transformer-1", "multi30k/multi30k_transformer_area-1"), ("--text", SENTENCE)),
     "table": Screen(("multi30k/multi30k_transformer_area-1",), ("--text", SENTENCE), "map=9&head=4&row=4"),
@@ -62,18 +65,18 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             for view in arguments.views:
-                runs, (option, value), at = SCREENS[view]
+                runs, given, at = SCREENS[view]
                 missing = [run for run in runs if not (arguments.runs / run / "model").is_dir()]
                 if missing:
                     print(f"{view}: left out, there is no {arguments.runs / missing[0]}", file=sys.stderr)
                     continue
                 records, html = Path(folder) / f"{view}.json", Path(folder) / f"{view}.html"
                 # From there, so that a title holds no more of a path than it must.
-                words = ["view", *runs, option, value, "-o", str(records)]
+                words = ["view", *runs, *given, "-o", str(records)]
                 subprocess.run([sys.executable, "-m", "regard", *words], check=True, cwd=arguments.runs)
                 save_page(read_records(records), html)
                 picture = arguments.out / f"{view}.png"
-                take(page, f"{html.as_uri()}#view={view}&{at}", "light", picture)
+                take(page, f"{html.as_uri()}#{at}&view={view}", "light", picture)
                 # A page has few colours: a third of the bytes.
                 Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)
                 print(picture, flush=True)

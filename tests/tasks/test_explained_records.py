@@ -13,7 +13,9 @@ from regard.errors import ConfigError
 from regard.explanations import METHODS, LanguageBatch, explain
 from regard.tasks import attention_records
 from regard.tasks.attention_records import translation_records
+from regard.tasks.explained_examples import batches_of_run, explain_batches
 from regard.tasks.explained_records import ALTERNATIVES
+from regard.tasks.faithful_methods import measure_methods
 from regard.tasks.language_prediction import LanguageModel
 from regard.viewer import AttentionRecord
 from tests.tasks import tiny_captions, tiny_language, tiny_sentences
@@ -127,3 +129,57 @@ def test_a_caption_is_explained_by_cells(tmp_path: Path) -> None:
     rows, columns = record.items["image"].rows, record.items["image"].columns
     assert {each.weights.shape for each in found.values()} == {(1, len(record.items["caption"]), rows * columns)}
     assert len(record.alternatives["caption"]) == len(record.items["caption"])
+
+
+def test_captions_of_a_file_are_explained_by_cells_and_measured(tmp_path: Path, call: Any) -> None:
+    folder = tiny_captions.trained(tmp_path, model=tiny_captions.FAMILIES["soft areas"])
+    captions, _ = tiny_captions.write_set(tmp_path, "test", count=5)
+    (batch,) = batches_of_run(folder, captions)
+    found = explain_batches([batch], ["leave-one-out", "leave-one-area-out"])
+    run = batch.batch.model
+    rows, columns = run.grid  # type: ignore[union-attr,misc]
+    cells = rows * columns  # type: ignore[operator]
+    assert [example.inputs[0] for example in found] == ["1,1"] * 5
+    assert {table.shape[1] for example in found for table in example.scores.values()} == {cells}
+    assert all(example.outputs[-1] == "</s>" for example in found)
+    # By hand: the first cell is the mean of all.
+    with torch.inference_mode():
+        given = batch.batch.select(torch.tensor([3]))
+        kept = torch.ones(1, cells, dtype=torch.bool)
+        kept[0, 0] = False
+        expected = given.log_probs() - given.keep(kept).log_probs()
+    assert found[3].scores["leave-one-out"][:, 0] == pytest.approx(expected[0, : len(found[3].outputs)].numpy(), abs=1e-5)
+    table = measure_methods([batch], ["weights", "leave-one-area-out"], outputs=1, samples=20)
+    assert [figures.method for figures in table.methods][:2] == ["weights", "leave-one-area-out"]
+    assert all(figures.comprehensiveness is not None for figures in table.methods)
+    told = call("explain", folder, "--method", "weights", "--examples", captions)
+    assert told.code == 0
+    assert told.out.decode().startswith("1: 1,1 1,2")
+    assert call("explain", folder, "--method", "weights", "--examples", tmp_path / "none.tsv").code != 0
+
+
+def test_pointing_counts_the_words_whose_best_cell_lies_on_what_they_name(tmp_path: Path, call: Any) -> None:
+    folder = tiny_captions.trained(tmp_path)
+    captions, regions = tiny_captions.write_set(tmp_path, "test", count=5)
+    (batch,) = batches_of_run(folder, captions, regions=regions)
+    assert len(batch.regions) == 5
+    assert any(batch.regions)
+    table = measure_methods([batch], ["leave-one-out", "weights"], outputs=1, samples=20)
+    figures = {each.method: each.pointing for each in table.methods}
+    scores = explain(batch.batch, "leave-one-out")
+    hits, chance = [], []
+    for number, words in enumerate(batch.regions):
+        for place, cells in words.items():
+            assert batch.outputs[number][place] in ("red", "blue", "green", "yellow", "circle", "square", "triangle") or cells.any()
+            hits.append(bool(cells[int(scores[number, place].argmax())]))
+            chance.append(cells.mean())
+    assert figures["leave-one-out"] is not None
+    assert figures["leave-one-out"].value == pytest.approx(np.mean(hits))
+    assert figures["random order"] is not None
+    assert figures["random order"].value == pytest.approx(np.mean(chance))
+    assert figures["greedy leave-one-out"] is None
+    told = call("explain", folder, "--method", "weights", "--faithfulness", captions, "--regions", regions).out.decode()
+    assert "pointing" in told
+    tiny_sentences.train(tiny_sentences.configuration(tmp_path, training={"max_updates": 2}), tmp_path / "labels")
+    with pytest.raises(ConfigError, match=r"--regions: .* is a run of the task classification"):
+        batches_of_run(tmp_path / "labels", captions, regions=regions)

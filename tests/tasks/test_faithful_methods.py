@@ -55,7 +55,12 @@ def test_methods_have_figures_with_intervals_and_reasons() -> None:
     assert found["greedy leave-one-out"].comprehensiveness is not None
     lines: list[str] = []
     describe_table(table, lines.append)
-    assert len(lines) == 6
+    assert len(lines) == 9, "with a line on the agreement of each method"
+    alti, weights = (explain(item.batch, name).double() for name in ("alti", "weights"))  # type: ignore[arg-type]
+    assert alti.shape == weights.shape
+    assert table.agreement["alti"]["weights"] == table.agreement["weights"]["alti"]
+    assert set(table.agreement["alti"]) == {"weights", "leave-one-area-out"}
+    assert lines[-3].startswith("weights agrees with alti ")
     assert "alignment error" in lines[1]
     json.dumps(table.to_json())
 
@@ -118,3 +123,14 @@ def test_runs_of_each_task_are_explained(kind: str, tmp_path: Path, run_folder: 
         assert np.isfinite(table).all()
     figures = measure_methods(batches, ["leave-one-out"], samples=5).methods[0]
     assert figures.comprehensiveness is not None
+
+
+def test_a_method_agrees_with_itself_and_not_with_its_opposite(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = translator("word", model=FAMILIES["area"]).run
+    batches = translation_batches(run, PAIRS)
+    scores = explain(batches[0].batch, "alti")
+    given = {"alti": scores, "weights": 2 * scores, "value-norms": -scores}
+    monkeypatch.setattr("regard.tasks.faithful_methods.explain", lambda batch, name: given[name])
+    table = measure_methods(batches, ["alti", "weights", "value-norms"], outputs=2, samples=20)
+    assert table.agreement["alti"] == pytest.approx({"weights": 1.0, "value-norms": -1.0})
+    assert json.loads(json.dumps(table.to_json()))["agreement"]["alti"]["weights"] == pytest.approx(1.0)

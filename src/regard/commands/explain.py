@@ -18,7 +18,7 @@ commands = typer.Typer()
 @commands.command()
 def explain(
     run: RunFolder,
-    examples: Annotated[Path | None, typer.Option(help="labelled examples, or lines of text for a language model")] = None,
+    examples: Annotated[Path | None, typer.Option(help="labelled examples, lines of text, or captions beside their images")] = None,
     source: Annotated[Path | None, typer.Option(help="translation, with --method: sources, or pairs in one .tsv or .jsonl file")] = None,
     target: Annotated[Path | None, typer.Option(help="targets, line by line with the sources; without, the run's own")] = None,
     method: Annotated[str | None, typer.Option(help="weights, rollout, flow, value-norms, alti, integrated-gradients ...; or all")] = None,
@@ -26,6 +26,7 @@ def explain(
         Path | None, typer.Option(help="with --method: measure on these examples how faithful the methods are, instead of showing them")
     ] = None,
     links: Annotated[Path | None, typer.Option(help="with --faithfulness: known links of the pairs (source-target, source?target)")] = None,
+    regions: Annotated[Path | None, typer.Option(help="with --faithfulness of a captioner: the boxes that words name, JSONL")] = None,
     link_unit: Annotated[LinkUnit, typer.Option(help="what the links count")] = "word",
     outputs: Annotated[int, typer.Option(min=1, help="with --faithfulness: outputs of each example that are looked at")] = 3,
     max_words: Annotated[int, typer.Option(min=1, help="without --method: remove 1 up to this many words")] = 5,
@@ -43,7 +44,7 @@ def explain(
     attention, that is the most attended words of each label, the overlap of the hops, and whether the attended words decide the label.
     """
     if method is None:
-        given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links}
+        given = {"--source": source, "--target": target, "--faithfulness": faithfulness, "--links": links, "--regions": regions}
         refuse(given, "goes with --method NAME, or --method all")
         if examples is None:
             raise ConfigError("--examples: needs a file of labelled examples; other runs need --method")
@@ -51,7 +52,7 @@ def explain(
         return
     refuse({"--output": output}, "not with --method; --json writes what is found")
     if faithfulness is None:
-        refuse({"--links": links}, "goes with --faithfulness FILE")
+        refuse({"--links": links, "--regions": regions}, "goes with --faithfulness FILE")
         _explain(run, _only_one(examples, source), target, method, json_file)
         return
     refuse({"--examples": examples, "--source": source}, "not with --faithfulness, which names the examples")
@@ -60,7 +61,7 @@ def explain(
     from regard.tasks.translation_evaluation import read_links
 
     methods = _methods(method)
-    batches = batches_of_run(run, faithfulness, target=target)
+    batches = batches_of_run(run, faithfulness, target=target, regions=regions)
     known = None if links is None else read_links(links, link_unit)
     table = measure_methods(batches, methods, links=known, outputs=outputs, seed=seed)
     describe_table(table, write_line)

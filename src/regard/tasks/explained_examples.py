@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,16 +10,21 @@ import numpy as np
 import torch
 
 from regard import progress
+from regard.config.captioning import FeaturesConfig
 from regard.data.batching import collate
+from regard.data.captions import CaptionSet, read_captions
 from regard.data.labelled import pad_tokens
 from regard.data.lines import read_lines
 from regard.data.parallel import SentencePair, read_pairs
 from regard.data.running_text import pad_rows
 from regard.data.vocabulary import BOS, EOS, TokenizedText
 from regard.errors import ConfigError, DataError
-from regard.explanations import LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, explain
+from regard.explanations import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch, explain
 from regard.explanations.methods import Method
 from regard.metrics.alignment import Links, links_from_weights
+from regard.metrics.pointing import box_region, cell_hits
+from regard.tasks.captioning_data import build_preprocessing, normalize_caption
+from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.classification_prediction import encode_example, predict_labels, token_texts
 from regard.tasks.classification_training import SentenceRun, open_sentence_run, read_labelled_file
 from regard.tasks.language_training import LanguageRun, open_language_run
@@ -27,8 +32,11 @@ from regard.tasks.run_folder import device_of, run_task
 from regard.tasks.translation_prediction import Translator
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 from regard.tasks.word_links import LinkUnit, overlap_shares, regroup_weights, unit_spans
+from regard.viewer import Grid
 
 BATCH_SIZE = 16
+RESOLUTION = 8
+"""Pixels to the side of a cell that boxes are drawn with."""
 
 
 class ExplainedBatch(NamedTuple):
@@ -39,12 +47,14 @@ class ExplainedBatch(NamedTuple):
         inputs: for each example its inputs as text, in the order of their columns.
         outputs: for each example its outputs as text.
         pairs: for each sentence pair its texts and both as tokens; none of other tasks.
+        regions: for each caption the cells that each of its words names, (L,) bool by place; only words whose regions are known.
     """
 
     batch: ModelBatch
     inputs: list[list[str]]
     outputs: list[list[str]]
     pairs: list[tuple[SentencePair, TokenizedText, TokenizedText]]
+    regions: list[dict[int, np.ndarray]] = []  # noqa: RUF012 - never changed
 
 
 class ExplainedExample(NamedTuple):
@@ -123,17 +133,57 @@ def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBa
     return found
 
 
-def batches_of_run(folder: str | Path, examples: str | Path, *, target: str | Path | None = None) -> list[ExplainedBatch]:
+def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatch]:
+    """Return images, each with its first caption, in batches; captions are cut to `data.max_length` tokens.
+
+    Raises:
+        ConfigError: the run reads precomputed features.
+        DataError: an image cannot be read, or a caption has no words.
+    """
+    config, device = run.config, device_of(run.model)
+    if isinstance(config.model.encoder, FeaturesConfig):
+        raise ConfigError(f"{run.folder}: reads precomputed features; explain its model from Python with regard.explanations.CaptionBatch")
+    how, cells, found = build_preprocessing(config.image), Grid(*run.model.grid).labels, []
+    for start in range(0, len(examples), BATCH_SIZE):
+        some = examples[start : start + BATCH_SIZE]
+        pictures = how.normalize(np.stack([how.pixels(image) for image in some.images])).to(device)
+        texts = [normalize_caption(captions[0], config.data) for captions in some.references]
+        captions = [run.vocabulary.encode(text).first(config.data.max_length) for text in texts]
+        for name, caption in zip(some.ids, captions, strict=True):
+            if not caption.ids:
+                raise DataError(f"{name}: its caption has no words; there is nothing to explain")
+        given = collate([()] * len(some), [caption.ids for caption in captions], range(len(some))).to(device)
+        batch = CaptionBatch(run.model, pictures, given.target_input, given.target_output, given.target_lengths)
+        pairs = zip(captions, some, strict=True)
+        regions = [_named_cells(caption.pieces, image.regions or {}, run.model.grid) for caption, image in pairs]
+        outputs = [[*caption.pieces, "</s>"] for caption in captions]
+        found.append(ExplainedBatch(batch, [cells] * len(some), outputs, [], regions if any(regions) else []))
+    return found
+
+
+def _named_cells(words: Sequence[str], regions: Mapping[str, Sequence[Sequence[float]]], grid: tuple[int, int]) -> dict[int, np.ndarray]:
+    """Return for each word with boxes the cells that hit them, half a cell around, as `regard evaluate` counts them."""
+    height, width = (count * RESOLUTION for count in grid)
+    named = ((place, regions.get(word.strip())) for place, word in enumerate(words))
+    return {place: cell_hits(box_region(boxes, height, width), grid, tolerance=RESOLUTION / 2).ravel() for place, boxes in named if boxes}
+
+
+def batches_of_run(
+    folder: str | Path, examples: str | Path, *, target: str | Path | None = None, regions: str | Path | None = None
+) -> list[ExplainedBatch]:
     """Read examples as the methods of a run take them.
 
     Args:
-        folder: a run of translation, classification, entailment or a language model.
+        folder: a run of any task.
         examples: of translation a file of pairs (.tsv, .jsonl), or of sources, whose targets are in `target` or else what the run makes
-            of them; of labels a file as for training; of a language model lines of text.
+            of them; of labels a file as for training; of a language model lines of text; of a captioner a file of captions as for
+            training, whose first caption of each image is explained by the image's cells.
         target: targets, line by line with the sources.
+        regions: of a captioner, the boxes that words name; see `regard.data.captions.read_captions`.
 
     Raises:
-        ConfigError: a run of another task, or a `target` for one that is no translation.
+        ConfigError: a `target` for a run that is no translation, `regions` for one that is no captioner, or a captioner of precomputed
+            features.
         CheckpointError: no run; see `regard.tasks.run_folder.run_task`.
         DataError: a file cannot be read, or holds nothing to explain.
 
@@ -146,6 +196,8 @@ def batches_of_run(folder: str | Path, examples: str | Path, *, target: str | Pa
     task = run_task(Path(folder))
     if target is not None and task != "translation":
         raise ConfigError(f"--target: {folder} is a run of the task {task}, which has no targets")
+    if regions is not None and task != "captioning":
+        raise ConfigError(f"--regions: {folder} is a run of the task {task}, which reads no images")
     match task:
         case "translation":
             run = open_translation_run(folder)
@@ -156,7 +208,7 @@ def batches_of_run(folder: str | Path, examples: str | Path, *, target: str | Pa
         case "lm":
             found = language_batches(open_language_run(folder), read_lines(examples))
         case _:
-            raise ConfigError(f"{folder}: a run of the task {task}; explain its model from Python with regard.explanations.CaptionBatch")
+            found = caption_batches(open_caption_run(folder), read_captions(examples, regions=regions))
     if not found:
         raise DataError(f"{examples}: nothing to explain, every example is empty")
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ class MethodFigures(NamedTuple):
         alignment_error: alignment error rate in percent; None without known links.
         random_weights: Spearman's correlation with what the method says of the same model with shuffled weights; near 0 is right.
         seconds: per example.
+        pointing: share of words whose best cell lies on what they name; None without known regions.
         refused: why it is not defined for this model; None where it is, and then all figures but the links' are there.
     """
 
@@ -54,6 +56,7 @@ class MethodFigures(NamedTuple):
     alignment_error: Figure | None = None
     random_weights: Figure | None = None
     seconds: float | None = None
+    pointing: Figure | None = None
     refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +73,7 @@ class FaithfulnessTable(NamedTuple):
         outputs: how many of theirs were looked at.
         shares: of the inputs that were taken away.
         seed: of the outputs, the random order and the shuffled weights.
+        agreement: for each pair of methods the mean rank correlation of what they say of an output.
     """
 
     methods: list[MethodFigures]
@@ -77,6 +81,7 @@ class FaithfulnessTable(NamedTuple):
     outputs: int
     shares: tuple[float, ...]
     seed: int
+    agreement: dict[Method, dict[Method, float]] = {}  # noqa: RUF012 - never changed
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures, ready for a JSON file."""
@@ -128,17 +133,34 @@ def measure_methods(
     if links is not None and len(links.possible) != sum(len(item.pairs) for item in batches):
         raise DataError(f"links: {len(links.possible)} lines, but there are {count} pairs")
     shuffled = randomized(batches[0].batch.model, seed=seed)  # type: ignore[arg-type]
-    found = []
+    found, said = [], dict[Method, list[Tensor]]()
     with progress.stage("Measuring methods", total=len(methods) + 2, unit="methods") as stage:
         for name in (*methods, RANDOM, GREEDY):
             try:
-                found.append(_Measurement(name, batches, chosen, samples).run(links, shuffled, generator))
+                measurement = _Measurement(name, batches, chosen, samples)
+                found.append(measurement.run(links, shuffled, generator))
+                if name in METHODS:
+                    said[name] = measurement.scores
             except ConfigError as error:
                 if name not in METHODS:
                     raise
                 found.append(MethodFigures(name, refused=str(error)))
             stage.advance(1)
-    return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed)
+    return FaithfulnessTable(found, count, sum(len(part.rows) for part in chosen), SHARES, seed, _agreement(batches, chosen, said))
+
+
+def _agreement(
+    batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], said: Mapping[Method, Sequence[Tensor]]
+) -> dict[Method, dict[Method, float]]:
+    """Return the mean rank correlation of each pair of methods over the outputs; pairs that no output tells apart are left out."""
+    ranked = [item.batch.select(part.rows).inputs_of(part.outputs) for item, part in zip(batches, chosen, strict=True)]
+    found: dict[Method, dict[Method, float]] = {name: {} for name in said}
+    for one, other in itertools.combinations(said, 2):
+        parts = [rank_correlation(a, b, inputs) for a, b, inputs in zip(said[one], said[other], ranked, strict=True)]
+        value = float(torch.cat(parts).double().nanmean())
+        if not math.isnan(value):
+            found[one][other] = found[other][one] = value
+    return found
 
 
 class _Measurement:
@@ -146,10 +168,12 @@ class _Measurement:
 
     def __init__(self, name: str, batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], samples: int) -> None:
         self.name, self.batches, self.chosen, self.samples = name, batches, chosen, samples
+        self.scores: list[Tensor] = []  # of the outputs that are looked at, once they are known
 
     def run(self, links: KnownLinks | None, shuffled: Any, generator: torch.Generator) -> MethodFigures:
         started = time.perf_counter()
         tables = [self._scores(item.batch, part, generator) for item, part in zip(self.batches, self.chosen, strict=True)]
+        self.scores = [own for _, own in tables]
         examples = sum(len(item.inputs) for item in self.batches)
         seconds = (time.perf_counter() - started) / examples
         kinds: list[list[np.ndarray]] = [[], [], []]
@@ -161,7 +185,9 @@ class _Measurement:
                 kind.append(_by_example(values, part.rows, len(item.inputs)))
         errors = None if links is None or self.name not in METHODS else self._errors(links, [whole for whole, _ in tables])
         figures = [self._figure(np.concatenate(kind)) for kind in kinds]
-        return MethodFigures(self.name, figures[0], figures[1], self._figure(errors), figures[2], seconds)
+        return MethodFigures(
+            self.name, figures[0], figures[1], self._figure(errors), figures[2], seconds, self._figure(self._pointing(tables))
+        )
 
     def _scores(self, batch: ModelBatch, part: _Chosen, generator: torch.Generator) -> tuple[Tensor | None, Tensor]:
         # (B, T, S) of a method, and (N, S) of the outputs that are looked at.
@@ -192,6 +218,18 @@ class _Measurement:
                 counts.append((100.0 * (total - len(judged & sure) - len(judged & possible)), total))
                 number += 1
         return np.array(counts)
+
+    def _pointing(self, tables: Sequence[tuple[Tensor | None, Tensor]]) -> np.ndarray | None:
+        # Of a random order what is expected of it: the share of the cells that hit.
+        counts = []
+        for item, (table, _) in zip(self.batches, tables, strict=True):
+            for number, words in enumerate(item.regions):
+                hits = [
+                    float(cells.mean()) if table is None else float(cells[int(table[number, place].argmax())])
+                    for place, cells in words.items()
+                ]
+                counts.append((sum(hits), len(hits)))
+        return np.array(counts, dtype=float) if counts and self.name != GREEDY else None
 
     def _figure(self, counts: np.ndarray | None) -> Figure | None:
         if counts is None or not counts[:, 1].any():
@@ -236,11 +274,16 @@ def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None
         if figures.alignment_error is not None:
             error = figures.alignment_error
             parts.append(f"alignment error {error.value:.2f} % ({error.low:.2f} to {error.high:.2f})")
+        if figures.pointing is not None:
+            parts.append(f"pointing {figures.pointing}")
         if figures.random_weights is not None:
             parts.append(f"correlation with shuffled weights {figures.random_weights}")
         if figures.seconds is not None:
             parts.append(f"{figures.seconds:.3f} s per example")
         say(f"{figures.method}: {', '.join(parts)}")
+    for name, others in table.agreement.items():
+        if others:
+            say(f"{name} agrees with " + ", ".join(f"{other} {value:.2f}" for other, value in others.items()))
 
 
 def _percent(shares: Sequence[float]) -> str:
