@@ -83,7 +83,7 @@ def write(folder: Path, name: str, lines: list[str]) -> Path:
 
 def test_files_are_read_line_by_line_in_shards_and_whole(tmp_path: Path) -> None:
     for shard in ("1", "2"):
-        for side, lines in (("de", FIRST), ("en", SECOND), ("fr", ["un\tchien", "maison", "non"])):
+        for side, lines in (("de", FIRST), ("en", ["a\tdog barks", *SECOND[1:]]), ("fr", ["un\tchien", "maison", "non"])):
             write(tmp_path, f"{shard}.{side}", [f"{line} {shard}" for line in lines])
     text = ParallelText(*(f"{tmp_path}/*.{side}" for side in ("de", "fr", "en")))
     assert list(text.digests) == ["source", "target", "second_source"]
@@ -93,7 +93,7 @@ def test_files_are_read_line_by_line_in_shards_and_whole(tmp_path: Path) -> None
     blocks = [block for _, block in text.blocks(2)]
     assert [line.decode() for sources, _ in blocks for line in sources] == [source for source, _ in text]
     assert [line.decode() for _, targets in blocks for line in targets] == [target for _, target in text]
-    assert [line.decode() for line in text.side(2)] == [f"{line} {shard}" for shard in "12" for line in SECOND]
+    assert [line.decode() for line in text.side(2)] == [f"{line} {shard}" for shard in "12" for line in ("a\tdog barks", *SECOND[1:])]
     assert [line.decode() for line in text.side(0)] == [f"{line} {shard}" for shard in "12" for line in FIRST]
 
 

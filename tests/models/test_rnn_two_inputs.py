@@ -7,7 +7,7 @@ import torch
 
 from regard.config import RNNConfig
 from regard.data.vocabulary import EOS
-from regard.models import build
+from regard.models import build, split_inputs
 from tests.models.test_two_inputs import LENGTHS, ROWS, TARGET, close
 
 SMALL = {"embed_dim": 7, "encoder_dim": 5, "decoder_dim": 11, "readout_dim": 7, "dropout": 0.0}
@@ -71,3 +71,16 @@ def test_a_hidden_input_is_a_missing_one(kind):
     assert set(nearest) == {0, 1}
     for one, side in zip(found, nearest, strict=True):
         close(one, expected[side])
+
+
+def test_the_decoder_starts_from_the_mean_of_both_encoders_and_attends_to_the_states_of_both():
+    model, inputs = model_of("flat"), split_inputs(ROWS, LENGTHS)
+    first = model.encoder(model.source_embedding(inputs.first), inputs.first_lengths)
+    second = model.second_encoder(model.second_embedding(inputs.second), inputs.second_lengths)
+    found = model.encode(ROWS, LENGTHS)
+    for parts, ones, others in zip(found.final, first.final, second.final, strict=True):
+        close(parts[0], (ones[0] + others[0]) / 2)
+    for row in range(3):
+        one, two = int(inputs.first_lengths[row]), int(inputs.second_lengths[row])
+        close(found.states[row, : one + two], torch.cat([first.states[row, :one], second.states[row, :two]]))
+        assert not found.states[row, one + two :].any()
