@@ -27,6 +27,7 @@ from regard.config import (
     TransformerEncoderConfig,
 )
 from regard.config.captioning import GridAreaConfig
+from regard.errors import ConfigError
 from regard.mask_check import Report, assert_no_leaks, check
 from regard.mask_check.own import own_adapter, own_batch
 from regard.models import build, build_captioner, build_classifier, build_language_model
@@ -193,11 +194,23 @@ def test_a_rolling_cache_is_made_to_forget_or_said_not_to(window: int, columns: 
     assert ("cache, forgetting" in verdicts(report)) == (window > columns)
 
 
+def test_an_attention_that_pads_its_input_further_has_nothing_untold() -> None:
+    build = hugging_face("LongformerModel", "LongformerConfig", **SMALL, attention_window=4, max_position_embeddings=64)
+    assert "cannot be told" not in str(assert_no_leaks(build()))
+
+
+def test_a_model_whose_embedding_is_not_told_asks_for_a_batch() -> None:
+    sizes = {"downsampling_rate": 4, "num_hash_functions": 2, "num_hash_buckets": 16, "local_transformer_stride": 8}
+    build = hugging_face("CanineModel", "CanineConfig", **{k: v for k, v in SMALL.items() if k != "vocab_size"}, **sizes)
+    with pytest.raises(ConfigError, match="has no embedding of tokens; give a batch"):
+        check(build())
+
+
 def test_a_convolution_beside_padding_is_named() -> None:
     settings = SMALL | {"embedding_size": 16, "head_ratio": 2, "conv_kernel_size": 3}
     found = check(hugging_face("ConvBertModel", "ConvBertConfig", **settings)())["padding content"]
     assert (found.verdict, found.module) == ("leak", "encoder.layer.0.attention.self")
-    assert "positions next to the padding see it" in found.cause
+    assert "next to the padding see it through a convolution" in found.cause
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Mistral, windows", "OPT"])

@@ -247,8 +247,9 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
         itself = torch.eye(len(found.real), dtype=torch.bool)
         if found.of_padding.numel() and found.of_padding.all() and not (found.among & ~itself).any():
             return "the padding mask is inverted: real positions attend to padding, and to nothing else"
-    if found is not None and found.positional and _is_band(found):
-        return "positions next to the padding see it, as through a convolution or a window: set padding to zero before that"
+    convolves = module is not None and any(isinstance(part, _ConvNd | nn.Unfold) for part in module.module.modules())
+    if convolves and found is not None and found.positional and _is_band(found):
+        return "positions next to the padding see it through a convolution: set padding to zero before that"
     if mask:
         return f"real positions see padding: {mask}"
     if origin.kind.lower().find("conv") >= 0:

@@ -169,7 +169,10 @@ def hugging_face_batch(model: Any) -> Inputs:
 
 
 def _vocabulary(model: Any) -> int:
-    embedding = model.get_input_embeddings()
+    try:
+        embedding = model.get_input_embeddings()
+    except NotImplementedError:
+        embedding = None
     if not isinstance(embedding, nn.Embedding):
         raise ConfigError(f"{type(model).__name__}: it has no embedding of tokens; give a batch")
     return embedding.num_embeddings

@@ -79,8 +79,13 @@ def inside(survey: Survey, probe: Probe) -> Origin | None:
     """Return where something inside differs that should not, whether an output follows or not."""
     (before, _), (after, _) = _both(survey, probe)
     suspects = leaking(survey, (survey.view(before), survey.view(after)), probe.match, (sizes_of(probe.first), sizes_of(probe.second)))
-    plain = [(place, found) for place, found in suspects if all(a.factor == 1 and a.joined is None for a in survey.layout(place) or ())]
-    return describe(survey, before, *plain[0]) if plain else None
+    for place, found in suspects:
+        # What was padded further, or put in the order of experts, holds other positions.
+        layout = survey.layout(place) or ()
+        plain = all(axis.factor == 1 and axis.joined is None and not axis.offset for axis in layout)
+        if plain and any(axis.label == probe.sequence for axis in layout) and survey.views[place].is_floating_point():
+            return describe(survey, before, place, found)
+    return None
 
 
 def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:
