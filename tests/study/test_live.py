@@ -35,9 +35,15 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
     log = tmp_path / "a-x-1" / "log.jsonl"
     log.parent.mkdir()
     log.write_text('{"event": "train", "step": 3, "loss": 2.5}\n{"event": "train", "step": 5, "loss": 2.25}\n{"event": "tra')
-    pool, done = Pool(lambda number: worker, 1), list[str]()
+    pool, done, parents = Pool(lambda number: worker, 1), list[str](), dict[str, str]()
+
+    def heard(event: progress.Event) -> None:
+        told.append(f"{event.kind} {event.stage}: {event.text}")
+        if event.stage is not None and event.stage.parent is not None:
+            parents[event.stage.name] = event.stage.parent.name
+
     with (
-        progress.listening(lambda event: told.append(f"{event.kind} {event.stage}: {event.text}")),
+        progress.listening(heard),
         LiveTable(tmp_path, pool, total=7, done=4) as table,
     ):
 
@@ -52,6 +58,10 @@ def test_each_run_at_work_is_a_stage_that_tells_its_update_and_loss(tmp_path: Pa
 
         pool.run({"a-x-1": {}}, answered, tick)
         table.look()
+        pool.running.update({0: "b", 1: "c"})
+        table.look()
+        pool.running.clear()
+        assert [parents[name] for name in ("Run b", "Run c")] == ["Training runs"] * 2
         stages = [line.split(",")[0] for line in told]
     assert done == ["a-x-1"]
     assert told[0].startswith("start Training runs: 4 of 7 runs (57%)")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -30,15 +32,16 @@ class LiveTable:
     def __init__(self, runs: Path, pool: Pool, *, total: int, done: int) -> None:
         self._runs, self._pool, self._due = runs, pool, 0.0
         self._study = stage("Training runs", total=total, unit="runs", done=done)
-        self._rows: dict[str, tuple[Stage, ExitStack]] = {}
+        self._rows: dict[str, tuple[Stage, Callable[[], object]]] = {}
 
     def __enter__(self) -> Self:
         self._study.__enter__()
+        self._within = copy_context()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for _, leaving in self._rows.values():
-            leaving.close()
+        for _, leave in self._rows.values():
+            leave()
         self._study.__exit__(kind, error, trace)
 
     def advance(self, name: str) -> None:
@@ -53,11 +56,13 @@ class LiveTable:
             return
         self._due = monotonic() + INTERVAL
         for name in [name for name in self._rows if name not in running]:
-            self._rows.pop(name)[1].close()
+            self._rows.pop(name)[1]()
         for name in running:
             if name not in self._rows:
-                leaving = ExitStack()
-                self._rows[name] = leaving.enter_context(stage(f"Run {name}", unit="updates")), leaving
+                # In a context of its own: each is a part of the study, not of the run that began before it.
+                row, context = stage(f"Run {name}", unit="updates"), self._within.copy()
+                context.run(row.__enter__)
+                self._rows[name] = row, lambda row=row, context=context: context.run(row.__exit__, None, None, None)
             done, figures = _newest(self._runs / name / "log.jsonl")
             self._rows[name][0].update(done=done, figures=figures)
 
