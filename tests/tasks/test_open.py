@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,3 +33,22 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         regard.open(tmp_path / "none")
     with pytest.raises(CheckpointError, match=r"not a run folder, it has no config\.yaml"):
         regard.open(tmp_path)
+
+
+USED = """
+import sys
+import subprocess
+import sys
+from pathlib import Path
+from regard.tasks import open_any
+for run in sorted(Path(sys.argv[1]).glob("*/run")):
+    open_any(run)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_opening_a_run_does_not_import_the_compiler_of_torch() -> None:
+    # That would take longer than torch itself. Random draws on the meta device once did.
+    golden = Path(__file__).parents[1] / "trust" / "golden" / "0.1.0"
+    assert len(list(golden.glob("*/run"))) >= 4
+    assert subprocess.run([sys.executable, "-c", USED, str(golden)], check=False).returncode == 0

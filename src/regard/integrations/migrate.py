@@ -20,6 +20,7 @@ from torch import Tensor
 from regard.config import TransformerConfig
 from regard.errors import CheckpointError, ConfigError, shown
 from regard.models import Transformer, build, sinusoidal_positions
+from regard.training.memory_check import meta_device
 
 ToolkitName = Literal["marian", "fairseq", "joeynmt"]
 ActivationName = Literal["relu", "swish", "gelu"]
@@ -292,7 +293,7 @@ def _settled(weights: dict[str, Tensor], naming: Naming, *, num_heads: int, acti
         tie_embeddings=scaled and _same(output, target),
         share_embeddings=_same(source, target),
     )
-    with torch.device("meta"):
+    with meta_device():
         model = build(config, source_size=source.shape[0], target_size=target.shape[0])
     for name, expected in model.state_dict().items():
         if weights[name].shape != expected.shape:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from regard.config.base import RunConfig
@@ -17,6 +16,7 @@ from regard.config.translation import TranslationConfig
 from regard.data.vocabulary import UNK
 from regard.errors import ConfigError
 from regard.models import build_for_run
+from regard.training.memory_check import meta_device
 
 LENGTH = {"character": 150.0}
 """Tokens of a sentence, by the kind of vocabulary, where it is not a `SUBWORDS` one."""
@@ -91,7 +91,7 @@ def training_cost(config: RunConfig) -> TrainingCost:
         (63082496, 6.2)
     """
     size, tokens = config.vocabulary.size, config.training.batch_tokens * config.training.gradient_accumulation_steps
-    with torch.device("meta"):  # shapes without numbers
+    with meta_device():
         model = build_for_run(config, source_size=size, target_size=size, classes=2, unknown=UNK)
     positions = _positions(config, tokens)
     products = sum(_products(name, parameter, positions, config) for name, parameter in model.named_parameters())

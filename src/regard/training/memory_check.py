@@ -44,7 +44,7 @@ def check_memory(build: Callable[[], nn.Module], training: TrainingConfig | None
         regard.errors.ConfigError: model: ...
     """
     there, copies = total_memory(), 1 if training is None else _copies(training)
-    with _counted(SLACK * there), torch.device("meta"), _Unfilled():
+    with _counted(SLACK * there), meta_device():
         model = build()
     count = sum(parameter.numel() for parameter in model.parameters())
     needed = copies * sum(parameter.nbytes for parameter in model.parameters())
@@ -111,19 +111,6 @@ def _copies(training: TrainingConfig) -> int:
     return 2 + 2 * (training.optimizer != "sgd") + (training.ema_decay is not None)
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that are to be filled with random numbers: on the meta device that does nothing.
-
-    For nothing, torch would import its compiler, which takes more than a second and 150 MB.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.Tensor.normal_, torch.Tensor.uniform_) or getattr(func, "__module__", None) == nn.init.__name__:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
 @contextmanager
 def _counted(limit: int) -> Iterator[None]:
     left = limit
@@ -144,3 +131,30 @@ def _counted(limit: int) -> Iterator[None]:
         raise ConfigError(f"model: cannot be built ({' '.join(str(error).split())[:200]})") from error
     finally:
         hook.remove()
+
+
+@contextmanager
+def meta_device() -> Iterator[None]:
+    """Build models on torch's meta device in this block: shapes without numbers.
+
+    Nothing is drawn there: on that device torch's own random fills do nothing either, but import its compiler first, which takes more than
+    a second and 150 MB.
+
+    Example:
+        >>> with meta_device():
+        ...     layer = nn.Linear(2**40, 2**20)
+        >>> layer.weight.shape
+        torch.Size([1048576, 1099511627776])
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leave tensors as they are that are to be filled with random numbers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.normal_, torch.Tensor.uniform_) or getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)

@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from regard.errors import CheckpointError
 from regard.training.distributed import assign_tensor, full_tensor
+from regard.training.memory_check import meta_device
 
 DTYPES = {
     "F64": torch.float64,
@@ -109,7 +110,7 @@ def check_fit(path: Path, build: Callable[[], nn.Module]) -> None:
     with open_tensors(path) as file:
         names = file.keys()
         numbers = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
-        with _no_larger(path, len(names), numbers), torch.device("meta"):
+        with _no_larger(path, len(names), numbers), meta_device():
             model = build()
         _check_tensors(path, file, named_tensors(model))
 
