@@ -16,6 +16,7 @@ from regard.serve import Limits
 from regard.serve.batching import BatchKey, compute
 from regard.serve.http_errors import HTTPError
 from regard.serve.openapi import STATUSES
+from regard.tasks.forced_text import Glossary, Term
 from regard.viewer import page_records
 from tests.serve.driver import JSON, Held, Site
 from tests.tasks.tiny import TEXTS, translator
@@ -71,6 +72,24 @@ def test_tags_are_not_kept_where_nothing_says_where_they_go(site: Site) -> None:
         "/attention": None,
     }
     assert schemas["/translate"]["required"] == ["text"]
+
+
+def test_a_prefix_and_terms_are_held(site: Site) -> None:
+    lines, terms = ["Hund bellt", "Haus"], [{"source": "Hund", "target": "Haus"}, {"source": "bellt", "target": "Q"}]
+    expected = translator().translate(lines, prefixes=["ein", "der"], terms=Glossary([Term("Hund", "Haus"), Term("bellt", "Q")]))
+    found = site.post("/translate", {"text": lines, "prefix": ["ein", "der"], "terms": terms}).json["translations"]
+    assert [(item["text"], item["unplaced"]) for item in found] == [(item.text, item.unplaced) for item in expected]
+    assert found[0]["text"].startswith("ein")
+    assert "Haus" in found[0]["text"]
+    assert [item["unplaced"] for item in found] == [["Q"], []]
+    one = site.post("/translate", {"text": lines, "prefix": "ein"}).json["translations"]
+    assert all(item["text"].startswith("ein") for item in one)
+    tagged = site.post("/translate", {"text": "<b>Hund</b>", "prefix": "ein", "terms": terms, "keep_tags": True}).json["translations"]
+    assert tagged[0]["text"].replace("<b>", "").replace("</b>", "").startswith("ein")
+    refused = site.post("/translate", {"text": lines, "prefix": ["ein"]})
+    assert (refused.status, refused.error) == (422, "prefix: expected one for each of 2 lines, found 1")
+    assert site.post("/translate", {"text": lines, "terms": [{"source": "Hund"}]}).status == 422
+    assert site.post("/attention", {"text": lines, "prefix": "ein"}).status == 422
 
 
 def test_the_search_is_as_asked_for(site: Site) -> None:
@@ -167,8 +186,8 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
 @pytest.mark.parametrize("path", ["/translate", "/attention"])
 def test_a_body_that_does_not_fit_is_refused(site: Site, path: str, body: Any, error: str) -> None:
     answer = site.post(path, body)
-    if path == "/translate":  # its own operation has an option more
-        error = error.replace("known ones: text, ", "known ones: text, keep_tags, ")
+    if path == "/translate":  # its own operation has more options
+        error = error.replace("known ones: text, ", "known ones: text, keep_tags, prefix, terms, ")
     assert (answer.status, answer.error) == (422, error)
 
 

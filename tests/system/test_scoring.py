@@ -1,4 +1,4 @@
-"""`regard score`, `regard align`, `regard translate --links` and `--keep-tags`: a line out for each pair in, from files, pipes and JSON."""
+"""`regard score`, `regard align`, `regard translate` with its options: a line out for each pair in, from files, pipes and JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from regard.data.markup import place_markup, split_markup
 from regard.tasks import Translator
+from regard.tasks.forced_text import Glossary, read_terms
 from regard.tasks.translation_run import open_translation_run
 from regard.tasks.word_links import FILE, find_links, format_links
 from tests.tasks import tiny, tiny_sentences
@@ -98,6 +99,28 @@ def test_tags_are_carried_over_by_the_links_of_the_plain_line(call: Call, folder
     assert hypotheses[0]["text"] == texts[0]
 
 
+def test_beginnings_and_terms_are_held_and_what_is_not_is_told(call: Call, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "begin").write_text("der\n\nein\n")
+    (tmp_path / "terms.tsv").write_text("Hund\tHaus\nbellt\tZebra\n")
+    own = Translator.open(folder / "run")
+    sources = ["ein Hund bellt", "Hund", ""]
+    expected = own.translate(sources, prefixes=["der", "", "ein"], terms=Glossary(read_terms(tmp_path / "terms.tsv")))
+    words = ("translate", folder / "run", "--prefix", tmp_path / "begin", "--terms", tmp_path / "terms.tsv")
+    answer = call(*words, stdin="\n".join(sources).encode() + b"\n")
+    assert lines_of(answer) == [item.text for item in expected]
+    assert expected[0].text.split()[0] == "der"
+    assert all("Haus" in item.text.split() for item in expected[:2])
+    assert "line 1: no room for 'Zebra', or words that the vocabulary lacks" in answer.err
+    assert "line 2" not in answer.err
+    assert "line 3: no room for 'ein'" in answer.err
+    found = [json.loads(line) for line in lines_of(call(*words, "--json", stdin="\n".join(sources).encode() + b"\n"))]
+    assert [item.get("unplaced") for item in found] == [["Zebra"], None, ["ein"]]
+    for stdin, told in ((b"Hund\n", "has more lines"), (b"Hund\n" * 4, "has fewer lines")):
+        short = call(*words, stdin=stdin)
+        assert short.code == 2
+        assert told in short.err
+
+
 def test_a_choice_can_be_made_again(call: Call, folder: Path) -> None:
     before = (folder / "run" / FILE).read_bytes()
     (folder / "run" / FILE).write_text("{}")
@@ -136,6 +159,9 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
         ("translate {}/run --links {}", "cannot be written"),
         ("translate {}/run --links {}/new.links --keep-tags", "--links: not with --keep-tags"),
         ("translate {}/plain/run {}/source --keep-tags", "keep tags: this model has no attention over the source"),
+        ("translate {}/run --prefix {}/short --json-input", "--prefix: not with --json-input"),
+        ("translate {}/run --terms {}/short --sample", "--terms: not with --sample"),
+        ("translate {}/run --terms {}/short", "short, line 1: expected a term, a tab and its translation"),
         ("translate {}/run --links {}/new.links --json-input", "--links: not with --json-input"),
     ],
 )

@@ -30,6 +30,7 @@ from regard.errors import ConfigError
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
+    from regard.decoding import SamplingOptions
     from regard.tasks.translation_prediction import Translation, Translator
 
 commands = typer.Typer()
@@ -61,6 +62,8 @@ def translate(
     json_input: JsonInput = False,
     links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
     keep_tags: Annotated[bool, typer.Option("--keep-tags", help="carry tags, placeholders and addresses over, by word links")] = False,
+    prefix: Annotated[Path | None, typer.Option(help="file of beginnings: line by line what each translation begins with")] = None,
+    terms: Annotated[Path | None, typer.Option(help="file of terms: source, tab and wanted translation per line")] = None,
     timing: Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")] = False,
 ) -> None:
     """Translate files or standard input.
@@ -68,18 +71,22 @@ def translate(
     Writes one line to standard output per input line, always. A model of two inputs reads both from a line, with a tab between them, or the
     second from --second-source.
     """
-    from regard.decoding import SamplingOptions
+    from regard.tasks.forced_text import Beginnings, Glossary, read_terms
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
     from regard.tasks.word_links import LinksFile
 
-    if not sample and (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1):
-        raise ConfigError("--temperature, --top-k, --top-p, --seed: only with --sample")
-    if links is not None and json_input:
-        raise ConfigError("--links: not with --json-input, where a line may have no answer; `regard align` takes the pairs")
-    if links is not None and keep_tags:
-        raise ConfigError("--links: not with --keep-tags, which takes the tags out of the lines that links count the words of")
+    drawing = (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1)
+    _refuse_together(
+        (drawing and not sample, "--temperature, --top-k, --top-p, --seed: only with --sample"),
+        (links and json_input, "--links: not with --json-input, where a line may have no answer; `regard align` takes the pairs"),
+        (links and keep_tags, "--links: not with --keep-tags, which takes the tags out of the lines that links count the words of"),
+        (prefix and json_input, "--prefix: not with --json-input, where a line may have no answer"),
+        (terms and sample, "--terms: not with --sample; what is drawn may not come to hold them"),
+    )
+    beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
+    _refuse_together((prefix and translator.run.config.second, "--prefix: not for a model of two inputs, where a line may have no answer"))
     decoding = chosen_decoding(
         translator.run.config,
         beam_size=beam_size,
@@ -91,26 +98,20 @@ def translate(
         replace_unknown=replace_unknown,
         precision=precision,
     )
-    sampling = None
-    if sample:
-        import torch
-
-        torch.manual_seed(seed)
-        sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, num_samples=n_best)
+    sampling = _sampling(seed, temperature=temperature, top_k=top_k, top_p=top_p, num_samples=n_best) if sample else None
     started, tokens = time.perf_counter(), 0
     unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
 
     def show(number: int, item: Translation) -> str:
         nonlocal tokens
         tokens += len(item.hypotheses[0].tokens) if item.hypotheses else 0
-        if item.truncated:
-            write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
+        _tell(number, item)
         unknown.add(number, item.source, at_once=True)
         return item.text
 
     def work(chunk: list[str]) -> list[Translation]:
         ask = translator.translate_tagged if keep_tags else translator.translate
-        found = ask(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
+        found = ask(chunk, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=beginnings.take(len(chunk)), terms=glossary)
         if linked is not None:
             linked.write([(line, item.text) for line, item in zip(chunk, found, strict=True)])
         return found
@@ -124,6 +125,7 @@ def translate(
             json_lines=json_lines or json_input or n_best > 1,
         )
     unknown.tell()
+    beginnings.finish()
     if timing:
         _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
@@ -142,6 +144,28 @@ def _questions(
     chunks = input_chunks("a sentence, a tab and its second input" if two and second is None else "a sentence", files)
     read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source)
     return chunks if second is None else paired_chunks(chunks, files, second), read
+
+
+def _refuse_together(*wrong: tuple[object, str]) -> None:
+    for found, message in wrong:
+        if found:
+            raise ConfigError(message)
+
+
+def _sampling(seed: int, **options: Any) -> SamplingOptions:
+    import torch
+
+    from regard.decoding import SamplingOptions
+
+    torch.manual_seed(seed)
+    return SamplingOptions(**options)
+
+
+def _tell(number: int, item: Translation) -> None:
+    if item.truncated:
+        write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
+    if item.unplaced:
+        write_message(f"line {number}: no room for {', '.join(map(repr, item.unplaced))}, or words that the vocabulary lacks")
 
 
 def _write_rates(lines: int, tokens: int, seconds: float) -> None:

@@ -170,6 +170,12 @@ class Vocabulary:
         """
         return [self._pieces[index] for index in self._checked_ids(ids)]
 
+    def may_follow_word(self) -> list[bool]:
+        """Return for each token whether a whole word may stand before it: it begins with a space or punctuation, or ends the text."""
+        last = [self.kind == "word" or not _continues_word(data) for data in self._bytes]
+        last[PAD], last[UNK], last[BOS] = False, self.kind == "word", False
+        return last
+
     def unknown_rate(self, texts: Iterable[str]) -> float:
         """Return the share of tokens that are UNK, in [0, 1]; 0.0 when the texts have no tokens."""
         total = unknown = 0
@@ -234,6 +240,14 @@ class Vocabulary:
             if not 0 <= index < len(self):
                 raise DataError(f"token id {index}: expected 0 to {len(self) - 1}")
         return ids
+
+
+def _continues_word(data: bytes) -> bool:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:  # part of a character
+        return True
+    return text[:1].isalnum()
 
 
 class _Checked:

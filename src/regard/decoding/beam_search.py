@@ -120,9 +120,9 @@ def select_candidates(
     searched = beam_cpu.BeamCandidates(
         live.rows, rules.max_length, rules.ceiling, live.totals, candidates.log_probs, candidates.tokens, *tally
     )
-    if coverage is None and beam_cpu.supports(searched):
+    if coverage is None and live.progress is None and beam_cpu.supports(searched):
         return _native(searched, live, rules)
-    ranked = rank_candidates(candidates, live, rules.options.beam_size)
+    ranked = rank_candidates(candidates, live, rules)
     check_finite(ranked.totals, live)
     ended, going = split_candidates(ranked, live, rules)
     scores = ranking_score(ranked, live, coverage, rules)
@@ -157,17 +157,40 @@ def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: Ba
     )
 
 
-def rank_candidates(candidates: Candidates, live: ActiveHypotheses, beam_size: int) -> ExtendedHypotheses:
+def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: BatchedOptions) -> ExtendedHypotheses:
     """Return the best 2 * `beam_size` of a sentence's candidates, best first; a tie goes to the lower beam, then the better token.
 
-    That many are enough: at most `beam_size` of them are EOS, so `beam_size` others are among them.
+    That many are enough: at most `beam_size` of them are EOS, so `beam_size` others are among them. With phrases, those with as
+    many tokens of them still to come are a bank, and the banks take turns (Post and Vilar, 2018).
     """
     width = candidates.tokens.size(-1)
     totals = (live.totals[..., None] + candidates.log_probs).flatten(1)
-    totals, places = totals.sort(dim=-1, descending=True, stable=True)
-    totals, places = totals[:, : 2 * beam_size], places[:, : 2 * beam_size]
+    if live.progress is None:
+        totals, places = totals.sort(dim=-1, descending=True, stable=True)
+    else:
+        missing = live.progress.after(candidates.tokens).missing()
+        late = missing > (rules.max_length[live.rows] - live.length - 1)[:, None]
+        # Where there is no room for all phrases in any, none is left out.
+        totals = totals.masked_fill(late & ~(late | (totals == -torch.inf)).all(1, keepdim=True), -torch.inf)
+        places = _take_turns(totals, missing)
+        totals = totals.gather(1, places)
+    totals, places = totals[:, : 2 * rules.options.beam_size], places[:, : 2 * rules.options.beam_size]
     tokens, log_probs = candidates.tokens.flatten(1).gather(1, places), candidates.log_probs.flatten(1).gather(1, places)
     return ExtendedHypotheses(totals, tokens, log_probs, places.div(width, rounding_mode="floor"))
+
+
+def _take_turns(totals: Tensor, missing: Tensor) -> Tensor:
+    """Return the order (B, C) of candidates with these totals and so many tokens still to come; NaN is first, -inf last.
+
+    First comes the best of each bank, the one that misses least before the others, then the second of each.
+    """
+    order = totals.sort(dim=-1, descending=True, stable=True).indices
+    sums, bank = totals.gather(1, order), missing.gather(1, order)
+    banks = int(bank.max()) + 1
+    member = bank[..., None] == torch.arange(banks, device=bank.device)
+    turn = (member.cumsum(1) - 1).gather(-1, bank[..., None]).squeeze(-1) * banks + bank
+    turn = turn.masked_fill(sums.isnan(), -1).masked_fill(sums == -torch.inf, bank.size(1) * banks)
+    return order.gather(1, turn.sort(dim=-1, stable=True).indices)
 
 
 def split_candidates(ranked: ExtendedHypotheses, live: ActiveHypotheses, rules: BatchedOptions) -> tuple[Tensor, ExtendedHypotheses]:
@@ -201,9 +224,10 @@ def stop_count(rules: BatchedOptions) -> float:
 
 
 def is_done(tally: FinishedScores, going: ExtendedHypotheses, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:
-    """Return which sentences (B,) need no further step; `going` is what would go on, best first."""
+    """Return which sentences (B,) need no further step; `going` is what would go on."""
     at_limit = rules.max_length[live.rows] == live.length + 1
-    return at_limit | (tally.ended >= stop_count(rules)) | cannot_improve(tally.scores[:, -1], going.totals[:, 0], rules.ceiling[live.rows])
+    hopeless = cannot_improve(tally.scores[:, -1], going.totals.amax(1), rules.ceiling[live.rows])
+    return at_limit | (tally.ended >= stop_count(rules)) | hopeless
 
 
 def cannot_improve(worst: Tensor, best_total: Tensor, ceiling: Tensor) -> Tensor:

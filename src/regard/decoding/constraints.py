@@ -43,6 +43,9 @@ def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: 
             )
     if rules.highest >= logits.shape[-1]:
         raise ConfigError(f"token {rules.highest} of the search options is outside the vocabulary of {logits.shape[-1]}")
+    follow = None if live.progress is None else live.progress.follow
+    if follow is not None and len(follow) != logits.shape[-1]:
+        raise ShapeError(f"follow has {len(follow)} entries, but the vocabulary has {logits.shape[-1]} tokens")
 
 
 def next_candidates(
@@ -56,17 +59,21 @@ def next_candidates(
     """
     if isinstance(logits, ops.LazyLogits):
         if isinstance(pick, int) and live.history is None and live.length >= rules.prefix.size(1):
-            sums = ops.RunningTotals(live.totals, need) if need else None
+            sums = ops.RunningTotals(live.totals, need) if need and live.progress is None else None
             log_probs, tokens = logits.best(pick, rules.forbidden(live.length), instead=rules.options.eos, least=IMPOSSIBLE, sums=sums)
-            return Candidates(tokens, log_probs)
+            found = Candidates(tokens, log_probs)
+            if live.progress is None:
+                return found
+            normalizer = logits.at(tokens[..., :1]) - log_probs[..., :1]
+            return _with_phrases(found, live, rules, at=lambda tokens: logits.at(tokens) - normalizer, rows=logits.rows)
         logits = logits.read()
     only, forced = _only(live, rules)
-    if isinstance(pick, int) and live.history is None:
+    if isinstance(pick, int) and live.history is None and live.progress is None:
         (tokens, chosen), only_log_probs = _best(logits, only, live, rules, count=pick)
     else:
         (tokens, chosen), only_log_probs = _chosen(logits, only, live, rules, pick=pick)
     only_log_probs = only_log_probs.clamp(min=IMPOSSIBLE)
-    alone = forced | (chosen[..., :1] == -torch.inf)
+    alone = forced | (chosen == -torch.inf).all(-1, keepdim=True)
     first = torch.arange(tokens.size(-1), device=tokens.device) == 0
     chosen = torch.where(alone, torch.where(first, only_log_probs, -torch.inf), chosen)
     # A log-probability is at most 0: rounding must not break what the early stop relies on.
@@ -94,9 +101,39 @@ def _chosen(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: Batched
     # One fused pass into memory of our own: free to be masked in place.
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
     only_log_probs = log_probs.gather(-1, only[..., None])
+    whole = log_probs if live.progress is None else log_probs.clone()
     apply_constraints_(log_probs, live, rules)
     tokens = ops.top_tokens(log_probs, pick) if isinstance(pick, int) else pick(log_probs, live)
-    return Candidates(tokens, log_probs.gather(-1, tokens)), only_log_probs
+    found = Candidates(tokens, log_probs.gather(-1, tokens))
+    if live.progress is not None:
+        found = _with_phrases(found, live, rules, at=lambda tokens: whole.gather(-1, tokens), rows=lambda ends: whole[ends])
+    return found, only_log_probs
+
+
+def _with_phrases(
+    best: Candidates, live: ActiveHypotheses, rules: BatchedOptions, *, at: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]
+) -> Candidates:
+    """Return the best candidates without EOS where a phrase is missing, and those that go on with one, exempt from the other rules.
+
+    Where none of the best may follow a phrase that has just come, the best that may is one more: else the phrase would be lost again.
+    `at` gives the log-probabilities of tokens (B, K, E), `rows` the logits (n, V) of those of the hypotheses (B, K) that are True.
+    """
+    progress = live.progress
+    assert progress is not None
+    too_early = (best.tokens == rules.options.eos) & (progress.missing() > 0)[..., None]
+    found, more = best.log_probs.masked_fill(too_early, -torch.inf), progress.next_tokens()
+    if progress.follow is not None:
+        ends = progress.word_ends() & ~(progress.follow[best.tokens] & (found > -torch.inf)).any(-1)
+        logits = rows(ends).masked_fill(~progress.follow, -torch.inf).index_fill(-1, rules.early, -torch.inf)
+        most, place = logits.max(-1)
+        follow = torch.full_like(live.tokens, -1)
+        follow[ends] = place.masked_fill(most == -torch.inf, -1)
+        more = torch.cat([more, follow[..., None]], -1)
+    places = more.clamp(min=0)
+    wanted = at(places).clamp(min=IMPOSSIBLE, max=0.0).masked_fill(more < 0, -torch.inf)
+    tokens, log_probs = torch.cat([best.tokens, places], -1), torch.cat([found, wanted], -1)
+    same = (tokens[..., :, None] == tokens[..., None, :]) & (log_probs > -torch.inf)[..., None, :]
+    return Candidates(tokens, log_probs.masked_fill(same.tril(-1).any(-1), -torch.inf))
 
 
 def apply_constraints_(log_probs: Tensor, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:

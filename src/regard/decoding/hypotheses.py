@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.decoding.options import BatchedOptions
 from regard.decoding.penalties import coverage_penalty, length_penalty
+from regard.decoding.phrases import PhraseProgress
 from regard.decoding.protocol import AnyState, Hypothesis
 from regard.errors import ConfigError, RegardError
 
@@ -22,6 +23,7 @@ class ActiveHypotheses(NamedTuple):
     length: int  # tokens so far
     history: Tensor | None  # (B, K, length) all tokens so far, kept for n-gram blocking only
     coverage: Tensor | None  # (B, K, S) attention so far, kept for the coverage penalty only
+    progress: PhraseProgress | None = None  # with the phrases that they must hold
 
 
 class ExtendedHypotheses(NamedTuple):
@@ -45,7 +47,8 @@ def initial_hypotheses(state: AnyState, rules: BatchedOptions, width: int = 1) -
     if len(rows) and (len(rows) < len(rules.limits) or width > 1):
         state = state.select(rows, torch.zeros_like(tokens))
     history = tokens.new_zeros(len(rows), width, 0) if rules.options.no_repeat_ngram_size else None
-    return ActiveHypotheses(rows, tokens, torch.zeros(tokens.shape, device=device), 0, history, None), state
+    progress = None if rules.progress is None else rules.progress.select(rows, torch.zeros_like(tokens))
+    return ActiveHypotheses(rows, tokens, torch.zeros(tokens.shape, device=device), 0, history, None, progress), state
 
 
 def add_coverage(live: ActiveHypotheses, attention: Tensor | None, rules: BatchedOptions) -> Tensor | None:
@@ -77,7 +80,8 @@ def advance_hypotheses(live: ActiveHypotheses, rows: Tensor, going: ExtendedHypo
     if live.history is not None:
         history = torch.cat([torch.take_along_dim(live.history[rows], beams, 1), going.tokens[..., None]], -1)
     coverage = None if coverage is None else torch.take_along_dim(coverage[rows], beams, 1)
-    return ActiveHypotheses(live.rows[rows], going.tokens, going.totals, live.length + 1, history, coverage)
+    progress = None if live.progress is None else live.progress.select(rows, going.beams).after(going.tokens[..., None])
+    return ActiveHypotheses(live.rows[rows], going.tokens, going.totals, live.length + 1, history, coverage, progress)
 
 
 def reorder_state(state: AnyState, rows: Tensor, beams: Tensor, live: ActiveHypotheses) -> AnyState:

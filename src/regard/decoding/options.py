@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.penalties import length_penalty
+from regard.decoding.phrases import ForcedPhrases, PhraseProgress
 from regard.errors import ConfigError, ShapeError
 
 
@@ -33,6 +34,7 @@ class DecodingOptions:
             the usual beam search, `math.inf` searches on until nothing can improve or `max_length` is reached.
         banned: tokens that are never generated unless forced (padding, BOS, ...).
         prefix: token ids each sentence's hypotheses must begin with, or None for a sentence without.
+        phrases: what each sentence's hypotheses must hold wherever it fits (not for sampling), or None.
         source_lengths: source positions of each sentence, for the coverage penalty.
         need_attention: return attention with the hypotheses.
 
@@ -59,6 +61,7 @@ class DecodingOptions:
     patience: float = 1.0
     banned: tuple[int, ...] = ()
     prefix: Sequence[Sequence[int] | None] | None = None
+    phrases: ForcedPhrases | None = None
     source_lengths: Sequence[int] | None = None
     need_attention: bool = False
 
@@ -94,6 +97,7 @@ class BatchedOptions:
     max_length: Tensor  # (B,) long
     ceiling: Tensor  # (B,) float: the length penalty at max_length
     prefix: Tensor  # (B, P) long, -1 after the end of a prefix
+    progress: PhraseProgress | None  # of empty hypotheses
     source_lengths: Tensor | None  # (B,) long
     banned: Tensor  # (n,) long
     early: Tensor  # (n + 1,) long: banned, and EOS while it is too early
@@ -109,16 +113,22 @@ class BatchedOptions:
         """
         limits = [options.max_length] * batch_size if isinstance(options.max_length, int) else list(options.max_length)
         prefixes = [list(prefix or ()) for prefix in options.prefix] if options.prefix is not None else [[] for _ in limits]
+        phrases = options.phrases.sentences if options.phrases is not None else [()] * batch_size
         sources = options.source_lengths
-        for name, given in (("max_length", limits), ("prefix", prefixes), ("source_lengths", limits if sources is None else sources)):
+        entries = {"max_length": limits, "prefix": prefixes, "phrases": phrases, "source_lengths": limits if sources is None else sources}
+        for name, given in entries.items():
             if len(given) != batch_size:
                 raise ShapeError(f"{name} has {len(given)} entries, but the batch has {batch_size} sentences")
-        for sentence, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
+        for sentence, (prefix, limit, own) in enumerate(zip(prefixes, limits, phrases, strict=True)):
             if options.eos in prefix or min(prefix, default=0) < 0:
                 raise ConfigError(f"prefix of sentence {sentence} holds EOS ({options.eos}) or a negative id: {prefix}")
             if len(prefix) > limit:
                 raise ConfigError(f"prefix of sentence {sentence} has {len(prefix)} tokens, but its max_length is {limit}")
+            if bad := [row for phrase in own for row in phrase.rows if not row or options.eos in row or min(row) < 0]:
+                raise ConfigError(f"a phrase of sentence {sentence} is empty, or holds EOS ({options.eos}) or a negative id: {bad[0]}")
         width = max(map(len, prefixes), default=0)
+        forced = [token for own in phrases for phrase in own for row in phrase.rows for token in row]
+        progress = PhraseProgress.start(options.phrases, device) if options.phrases is not None and any(phrases) else None
         padded = [prefix + [-1] * (width - len(prefix)) for prefix in prefixes]
         return cls(
             options=options,
@@ -126,10 +136,11 @@ class BatchedOptions:
             max_length=torch.tensor(limits, dtype=torch.long, device=device),
             ceiling=torch.tensor([length_penalty(n, options.length_penalty) for n in limits], dtype=torch.float32, device=device),
             prefix=torch.tensor(padded, dtype=torch.long, device=device).view(batch_size, width),
+            progress=progress,
             source_lengths=None if sources is None else torch.tensor(sources, dtype=torch.long, device=device),
             banned=torch.tensor(options.banned, dtype=torch.long, device=device),
             early=torch.tensor([*options.banned, options.eos], dtype=torch.long, device=device),
-            highest=max(options.bos, options.eos, options.pad, *options.banned, *(max(p, default=0) for p in prefixes)),
+            highest=max(options.bos, options.eos, options.pad, *options.banned, *(max(p, default=0) for p in prefixes), *forced),
         )
 
     def forbidden(self, length: int) -> Tensor:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from regard import ops
+from regard.decoding.beam_search import beam_search
 from regard.decoding.constraints import Candidates, Pick, check_step, next_candidates
 from regard.decoding.hypotheses import (
     ActiveHypotheses,
@@ -63,6 +64,9 @@ def greedy_search(
         >>> greedy_search(step, Nothing(), batch_size=1, options=options)[0][0].tokens
         [1, 2]
     """
+    if options.phrases is not None:
+        options = replace(options, beam_size=1, n_best=1, patience=1.0)
+        return beam_search(step, state, batch_size=batch_size, options=options, device=device)
     return decode_stepwise(step, state, 1, rules=BatchedOptions.build(options, batch_size, device))
 
 
@@ -133,7 +137,7 @@ def sample(
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
         ShapeError: the step's results, the options or the generators do not fit the batch; the message holds both sizes.
-        ConfigError: a prefix does not fit, or a token id is outside the vocabulary; the message names it.
+        ConfigError: phrases are asked for, a prefix does not fit, or a token id is outside the vocabulary; the message names it.
 
     Example:
         >>> class Nothing:
@@ -147,6 +151,8 @@ def sample(
         >>> len(drawn), {hypothesis.tokens[-1] for hypothesis in drawn} <= {1, 2}
         (3, True)
     """
+    if options.phrases is not None:
+        raise ConfigError("phrases: need a search; what is drawn may not come to hold them")
     rules = BatchedOptions.build(options, batch_size, device)
     generators = list(generator) if isinstance(generator, Sequence) else [generator] * batch_size
     if len(generators) != batch_size:

@@ -35,6 +35,15 @@ class LazyLogits(NamedTuple):
         """Compute them."""
         return self.output(self.hidden)
 
+    def rows(self, chosen: Tensor) -> Tensor:
+        """Compute those (n, V) of the places (...) that are True."""
+        return self.output(self.hidden[chosen])
+
+    def at(self, places: Tensor) -> Tensor:
+        """Compute those of some outputs (..., E)."""
+        found = (self.output.weight[places] @ self.hidden[..., None]).squeeze(-1)
+        return found if self.output.bias is None else found + self.output.bias[places]
+
     def best(
         self, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
     ) -> tuple[Tensor, Tensor]:

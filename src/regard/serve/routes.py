@@ -15,13 +15,14 @@ from regard.config.captioning import FeaturesConfig
 from regard.data.lines import whole_characters
 from regard.data.parallel import join_inputs
 from regard.errors import ConfigError, DataError
-from regard.serve.endpoints import Answer, Endpoint, Look, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more
+from regard.serve.endpoints import LINE, Answer, Endpoint, Look, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
 from regard.serve.sent_image import SentImage, decode_image, image_schema, refuse_large
 from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
 from regard.tasks.classification_prediction import label_texts
+from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.hop_attention import example_record
 from regard.tasks.run_folder import run_task
 from regard.viewer import AttentionRecord
@@ -47,6 +48,8 @@ def _score(hypotheses: Sequence[Any]) -> float | None:
 class _Line(NamedTuple):
     text: str
     keep_tags: bool
+    prefix: str
+    terms: Glossary
 
 
 def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
@@ -58,13 +61,17 @@ def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> d
 
 
 def _translation_lines(body: dict[str, Any]) -> list[_Line]:
-    lines = _lines(body)
+    lines, terms = _lines(body), Glossary([Term(**term) for term in body.get("terms", ())])
+    prefix = body.get("prefix", "")
+    prefixes = prefix if isinstance(prefix, list) else [prefix] * len(lines)
+    if len(prefixes) != len(lines):
+        raise HTTPError(422, f"prefix: expected one for each of {len(lines)} lines, found {len(prefixes)}")
     if "second" in body:
         seconds = [whole_characters(line) for line in as_list(body["second"])]
         if len(seconds) != len(lines):
             raise HTTPError(422, f"second: {len(seconds)} lines, but text has {len(lines)}")
         lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
-    return [_Line(line, body.get("keep_tags", False)) for line in lines]
+    return [_Line(line, body.get("keep_tags", False), begin, terms) for line, begin in zip(lines, prefixes, strict=True)]
 
 
 def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Answer]:
@@ -78,9 +85,12 @@ def _translate(translator: Translator, lines: Sequence[_Line], decoding: Decodin
         if not numbers or (tagged and (two or not translator.run.model.attends)):
             continue
         # Lines are already as many as fit together; those of one batch must not be divided by who called.
-        found = translate([lines[number].text for number in numbers], decoding=decoding.model_copy(update={"batch_size": len(numbers)}))
+        own, search = [lines[number] for number in numbers], decoding.model_copy(update={"batch_size": len(numbers)})
+        prefixes, terms = [line.prefix for line in own], [line.terms for line in own]
+        found = translate([line.text for line in own], decoding=search, prefixes=prefixes, terms=terms)
         for number, item in zip(numbers, found, strict=True):
-            answers[number] = {"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated}
+            answer = {"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated, "unplaced": item.unplaced}
+            answers[number] = answer
     return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
 
 
@@ -149,6 +159,18 @@ KEEP_TAGS = {
     "default": False,
     "description": "carry tags, placeholders and addresses over to the translation, as `regard translate --keep-tags` does",
 }
+# More than a line has room for; a longer text is cut by the room there is.
+SHORT = {"type": "string", "maxLength": 1000, "pattern": "^[^\\n]*$", "description": LINE}
+PREFIX = {
+    "anyOf": [SHORT, {"type": "array", "items": SHORT, "maxItems": 1000}],
+    "description": "what each translation begins with: one text for all lines, or a list with one for each line",
+}
+TERMS = {
+    "type": "array",
+    "items": object_schema(source=SHORT, target=SHORT),
+    "maxItems": 1000,
+    "description": "terms and their wanted translations, as `regard translate --terms` reads them",
+}
 TRANSLATION = ServedTask(
     path="/translate",
     summary="Translate lines, as `regard translate` does.",
@@ -158,6 +180,7 @@ TRANSLATION = ServedTask(
         text={"type": "string", "description": "the translation; empty for a blank line"},
         score={"type": ["number", "null"], "description": "by which it was chosen; null for a blank line"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
+        unplaced={"type": "array", "items": {"type": "string"}, "description": "prefix and terms that could not be placed"},
     ),
     fields=_translation_fields,
     items=_translation_lines,
@@ -165,7 +188,7 @@ TRANSLATION = ServedTask(
     answer=_translate,
     records=_translation_records,
     has_content=lambda line: line.text.strip(),
-    options={"keep_tags": KEEP_TAGS},
+    options={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS},
     searches=True,
 )
 CAPTIONING = ServedTask(

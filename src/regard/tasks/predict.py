@@ -11,7 +11,7 @@ from torch import nn
 from regard import ops, progress
 from regard.config import DecodingConfig
 from regard.data.vocabulary import BOS, EOS, PAD
-from regard.decoding import DecodingOptions, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
 from regard.errors import ConfigError
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import device_of
@@ -103,6 +103,7 @@ class Generation(NamedTuple):
         source_lengths: Sequence[int],
         need_attention: bool,
         prefix: Sequence[Sequence[int]] | None = None,
+        phrases: ForcedPhrases | None = None,
     ) -> DecodingOptions:
         """Return the options of a search by the settings of a run, and by what they do not hold; see `regard.decoding.DecodingOptions`."""
         return DecodingOptions(
@@ -120,6 +121,7 @@ class Generation(NamedTuple):
             source_lengths=source_lengths,
             need_attention=need_attention,
             prefix=prefix,
+            phrases=phrases,
         )
 
     def run(

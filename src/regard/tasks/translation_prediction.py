@@ -17,15 +17,18 @@ from regard.data.batching import collate
 from regard.data.lines import single_line
 from regard.data.markup import place_markup, split_markup
 from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
-from regard.decoding import Hypothesis, SamplingOptions
+from regard.decoding import ForcedPhrases, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
+from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.tasks.word_links import find_links
 from regard.viewer import AttentionRecord
+
+Terms = Glossary | Sequence[Glossary] | None
 
 
 class Translation(NamedTuple):
@@ -37,6 +40,7 @@ class Translation(NamedTuple):
         hypotheses: their tokens, scores and attention.
         source: the tokens that were read.
         truncated: how many source tokens were cut off.
+        unplaced: prefixes and terms that were asked for and that the text does not hold.
     """
 
     text: str
@@ -44,10 +48,12 @@ class Translation(NamedTuple):
     hypotheses: list[Hypothesis]
     source: TokenizedText
     truncated: int
+    unplaced: list[str] = []  # noqa: RUF012 - a field of a tuple; nobody adds to it
 
     def to_json(self) -> dict[str, Any]:
-        """Return the texts with what they were chosen by, ready for JSON."""
-        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
+        """Return the texts with what they were chosen by, ready for JSON; `unplaced` where there is any."""
+        unplaced = {"unplaced": self.unplaced} if self.unplaced else {}
+        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **unplaced}
 
 
 class Translator(Predictor[TranslationRun]):
@@ -82,6 +88,7 @@ class Translator(Predictor[TranslationRun]):
         n_best: int = 1,
         sampling: SamplingOptions | None = None,
         prefixes: Sequence[str] | None = None,
+        terms: Terms = None,
         need_attention: bool = False,
     ) -> list[Translation]:
         """Translate lines; the result of one does not depend on the others.
@@ -92,6 +99,7 @@ class Translator(Predictor[TranslationRun]):
             n_best: hypotheses for each line; with sampling, see `SamplingOptions.num_samples`.
             sampling: draw instead of search.
             prefixes: for each line, text its translation must begin with; "" for none.
+            terms: words with the translation that they must get, for all lines or for each line its own.
             need_attention: return attention with the hypotheses.
 
         Returns:
@@ -104,20 +112,22 @@ class Translator(Predictor[TranslationRun]):
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         encoded, cut = self._encode(lines)
-        target = self.run.vocabularies.target
-        forced = [target.encode(prefix).ids for prefix in prefixes] if prefixes is not None else [[] for _ in lines]
+        forced = self._forced(encoded, lines, prefixes, terms, decoding.max_length)
+        follow = self.run.vocabularies.target.may_follow_word() if any(own.phrases for own in forced) else []
         generation, model = Generation.of(sampling, len(lines), decoding.precision), self.run.model
 
         def search(rows: list[int]) -> list[list[Hypothesis]]:
-            sources, prefixes = [encoded[row].ids for row in rows], [forced[row] for row in rows]
+            sources, own = [encoded[row].ids for row in rows], [forced[row] for row in rows]
             batch = collate(sources, [[] for _ in rows], tuple(range(len(rows)))).to(device_of(model))
             # Room for a translation twice as long as its source; what runs on past that has lost its way.
-            room = [min(decoding.max_length, 2 * len(ids) + 30) + len(prefix) for ids, prefix in zip(sources, prefixes, strict=True)]
+            room = [min(decoding.max_length, 2 * len(ids) + 30 + each.room) for ids, each in zip(sources, own, strict=True)]
+            beam_size = max(decoding.beam_size, MIN_BEAM) if own[0].phrases else decoding.beam_size
             options = generation.options(
-                decoding,
+                decoding.model_copy(update={"beam_size": beam_size}),
                 n_best,
-                max_length=room,
-                prefix=prefixes if any(prefixes) else None,
+                max_length=[limit + len(each.prefix) for limit, each in zip(room, own, strict=True)],
+                prefix=[each.prefix for each in own] if any(each.prefix for each in own) else None,
+                phrases=ForcedPhrases([[phrase for _, phrase in each.phrases] for each in own], follow) if own[0].phrases else None,
                 source_lengths=batch.source_lengths.tolist(),
                 need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
@@ -125,17 +135,28 @@ class Translator(Predictor[TranslationRun]):
             return generation.run(start, model.decoding_step, rows, options, device=device_of(model))
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
-        stage = progress.stage("Translating", total=len(rows), unit="sentences")
-        found = predict(model, search, rows, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
+        found: dict[int, list[Hypothesis]] = {}
+        # Lines with terms in batches of their own: the others are searched as if nobody had any.
+        for group in filter(None, ([row for row in rows if bool(forced[row].phrases) == more] for more in (False, True))):
+            stage = progress.stage("Translating", total=len(group), unit="sentences")
+            found |= predict(model, search, group, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
         translations = []
         for row, (line, item, truncated) in enumerate(zip(lines, encoded, cut, strict=True)):
             hypotheses = found.get(row, [])
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
-            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated))
+            unplaced = forced[row].missed(hypotheses[0].tokens if hypotheses else [], follow)
+            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced))
         return translations
 
     def translate_tagged(
-        self, lines: Sequence[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
+        self,
+        lines: Sequence[str],
+        *,
+        decoding: DecodingConfig | None = None,
+        n_best: int = 1,
+        sampling: SamplingOptions | None = None,
+        prefixes: Sequence[str] | None = None,
+        terms: Terms = None,
     ) -> list[Translation]:
         """Translate lines without their tags, and put these into the translations by word links; see `regard.data.markup`.
 
@@ -150,7 +171,8 @@ class Translator(Predictor[TranslationRun]):
         if not self.run.model.attends:
             raise ConfigError("keep tags: this model has no attention over the source to place them by")
         marked = [split_markup(line) for line in lines]
-        found = self.translate([line.plain for line in marked], decoding=decoding, n_best=n_best, sampling=sampling)
+        plain = [line.plain for line in marked]
+        found = self.translate(plain, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=prefixes, terms=terms)
         places = [(row, rank) for row, line in enumerate(marked) if line.marked for rank in range(len(found[row].texts))]
         pairs = [(marked[row].plain, found[row].texts[rank]) for row, rank in places]
         for (row, rank), links in zip(places, find_links(self.run, pairs, poll=self._poll), strict=True):
@@ -233,6 +255,21 @@ class Translator(Predictor[TranslationRun]):
             encoded.append(whole.first(self.run.config.data.max_length))
             cut.append(len(whole.ids) - len(encoded[-1].ids))
         return encoded, cut
+
+    def _forced(
+        self,
+        encoded: Sequence[TokenizedText],
+        lines: Sequence[str],
+        prefixes: Sequence[str] | None,
+        terms: Glossary | Sequence[Glossary] | None,
+        most: int,
+    ) -> list[ForcedText]:
+        vocabulary, empty = self.run.vocabularies.target, Glossary([])
+        glossaries = [terms or empty] * len(lines) if terms is None or isinstance(terms, Glossary) else terms
+        # Terms of what is cut off are not asked for.
+        read = (line[: item.offsets[-1][1]] if item.ids else "" for line, item in zip(lines, encoded, strict=True))
+        asked = zip([""] * len(lines) if prefixes is None else prefixes, glossaries, read, strict=True)
+        return [ForcedText.of(vocabulary, prefix, glossary.find(line), most=most) for prefix, glossary, line in asked]
 
     def _text(self, hypothesis: Hypothesis, source: TokenizedText, line: str, replace: bool) -> str:
         target: Vocabulary = self.run.vocabularies.target

@@ -1,0 +1,173 @@
+"""Text that translations must hold: a beginning for each line, and the wanted translations of terms found in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.lines import stream_lines
+from regard.data.vocabulary import UNK, Vocabulary
+from regard.decoding import Phrase
+from regard.errors import DataError
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+# Hypotheses that are followed for a line with terms at least: with fewer, terms come before the words that lead to them.
+MIN_BEAM = 5
+
+
+class Term(NamedTuple):
+    """A term and its wanted translation, of one or more words each.
+
+    Attributes:
+        source: without capitals it is found in any case, else only as it is written.
+        target: as it is to be written. Without capitals it may get one at the very beginning of a translation.
+    """
+
+    source: str
+    target: str
+
+
+class Glossary:
+    """Terms, to be found in lines.
+
+    Args:
+        terms: of two with the same source the last one counts.
+
+    Example:
+        >>> Glossary([Term("red ball", "roter Ball"), Term("ball", "Kugel"), Term("US", "USA")]).find("Us and a Red ball")
+        ['roter Ball']
+    """
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._targets = {(*_WORD.findall(term.source),): term.target for term in terms}
+        self._longest = max(map(len, self._targets), default=0)
+
+    def find(self, line: str) -> list[str]:
+        """Return the wanted translations for a line, each once, in order; of terms that overlap the first and longest counts."""
+        words = _WORD.findall(line)
+        found: dict[str, None] = {}
+        at = 0
+        while at < len(words):
+            for size in range(min(self._longest, len(words) - at), 0, -1):
+                own = (*words[at : at + size],)
+                target = self._targets.get(own) or self._targets.get((*(word.lower() for word in own),))
+                if target is not None:
+                    found[target] = None
+                    at += size - 1
+                    break
+            at += 1
+        return list(found)
+
+
+def read_terms(path: Path) -> list[Term]:
+    """Read a file of terms: a source, a tab and the wanted translation per line; blank lines are left out.
+
+    Raises:
+        DataError: a line is something else, or a source comes again with another translation; names the file and the line.
+    """
+    terms: dict[tuple[str, ...], tuple[int, Term]] = {}
+    for number, line in enumerate(stream_lines(path), start=1):
+        if not line.strip():
+            continue
+        term = Term(*(cell.strip() for cell in line.split("\t"))) if line.count("\t") == 1 else Term("", "")
+        if not (key := (*_WORD.findall(term.source),)) or not term.target:
+            raise DataError(f"{path}, line {number}: expected a term, a tab and its translation")
+        before, other = terms.setdefault(key, (number, term))
+        if other.target != term.target:
+            raise DataError(f"{path}, line {number}: {term.source!r} is {other.target!r} in line {before}")
+    return [term for _, term in terms.values()]
+
+
+class Beginnings:
+    """A file of what translations begin with, line by line, read as the lines of the input come.
+
+    Args:
+        path: the file; None: there are none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._lines = path, iter(()) if path is None else stream_lines(path)
+
+    def take(self, count: int) -> list[str] | None:
+        """Return the next ones, or None without a file.
+
+        Raises:
+            DataError: there are not so many; names the file.
+        """
+        found = list(islice(self._lines, count))
+        if self._path is None:
+            return None
+        if len(found) < count:
+            raise DataError(f"{self._path}: has fewer lines than the input")
+        return found
+
+    def finish(self) -> None:
+        """Check that all were taken.
+
+        Raises:
+            DataError: one is left; names the file.
+        """
+        if next(self._lines, None) is not None:
+            raise DataError(f"{self._path}: has more lines than the input")
+
+
+class ForcedText(NamedTuple):
+    """What a translation must hold, as tokens.
+
+    Attributes:
+        begin: what it begins with.
+        prefix: the tokens of that.
+        phrases: what it holds besides: the text, and its tokens.
+        unplaced: terms that cannot be placed: the vocabulary lacks them, or there is no room.
+    """
+
+    begin: str
+    prefix: list[int]
+    phrases: list[tuple[str, Phrase]]
+    unplaced: list[str]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, begin: str, terms: Sequence[str], *, most: int) -> ForcedText:
+        """Encode what a translation must begin with and the terms it must hold, `most` tokens of terms at most."""
+        prefix = vocabulary.encode_ids([begin.rstrip()])[0]
+        made = cls(begin, prefix, [], [])
+        for text in terms:
+            phrase = encode_term(vocabulary, text)
+            if not phrase.tokens or UNK in phrase.tokens or made.room + _longest(phrase) > most:
+                made.unplaced.append(text)
+            else:
+                made.phrases.append((text, phrase))
+        return made
+
+    @property
+    def room(self) -> int:
+        """How many tokens the phrases take."""
+        return sum(_longest(phrase) for _, phrase in self.phrases)
+
+    def missed(self, tokens: Sequence[int], follow: Sequence[bool]) -> list[str]:
+        """Return what a translation lacks; one without tokens is that of a blank line."""
+        begin = [self.begin] if self.prefix and (not tokens or UNK in self.prefix) else []
+        return [*begin, *self.unplaced, *(text for text, phrase in self.phrases if not phrase.within(tokens, follow))]
+
+
+def _longest(phrase: Phrase) -> int:
+    return max(map(len, phrase.rows))
+
+
+def encode_term(vocabulary: Vocabulary, text: str) -> Phrase:
+    """Return the tokens of whole words inside a line and, where they differ, at its very beginning.
+
+    Example:
+        >>> vocabulary = Vocabulary.train(["ein Hund"], kind="character", size=20)
+        >>> vocabulary.pieces(encode_term(vocabulary, "Hund").tokens)
+        [' ', 'H', 'u', 'n', 'd']
+    """
+    text = " ".join(text.split())
+    first = [text, text[:1].upper() + text[1:]] if text == text.lower() else [text]
+    inside, *rows = vocabulary.encode_ids([" " + text if vocabulary.kind in ("bpe", "character") else text, *first])
+    return Phrase(inside, [row for row in rows if row != inside and UNK not in row])

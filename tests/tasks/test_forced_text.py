@@ -1,0 +1,143 @@
+"""Forced beginnings and terms: every one that fits comes, in whole words, with every family of models and kind of vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.config import DecodingConfig
+from regard.data.vocabulary import UNK, Vocabulary
+from regard.decoding import SamplingOptions
+from regard.errors import ConfigError, DataError
+from regard.models import Ensemble
+from regard.tasks import Translator
+from regard.tasks.forced_text import Beginnings, Glossary, Term, encode_term, read_terms
+from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, translator
+
+TERMS = Glossary([Term("Hund", "ein Haus"), Term("bellt", "Häuser"), Term("das Haus", "Hund")])
+WIDE = DecodingConfig(beam_size=3, max_length=61, batch_size=2)
+
+
+def has_words(text: str, words: str) -> bool:
+    return f" {words} " in f" {text.replace('?', ' ?')} "
+
+
+@pytest.mark.parametrize(("kind", "family"), [*((kind, "gru") for kind in KINDS), *(("bpe", family) for family in FAMILIES)])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_every_term_of_a_line_comes_in_whole_words(kind: str, family: str, beam_size: int) -> None:
+    lines = [*TEXTS, "", "das Haus"]
+    subject = translator(kind, model=FAMILIES[family])
+    found = subject.translate(lines, decoding=WIDE.model_copy(update={"beam_size": beam_size}), terms=TERMS)
+    follow = subject.run.vocabularies.target.may_follow_word()
+    asked = 0
+    for line, item in zip(lines, found, strict=True):
+        assert item.unplaced == []
+        assert "unplaced" not in item.to_json()
+        for wanted in TERMS.find(line):
+            asked += 1
+            assert encode_term(subject.run.vocabularies.target, wanted).within(item.hypotheses[0].tokens, follow)
+            assert wanted in item.text
+    assert asked == 6
+
+
+def test_a_line_without_terms_is_translated_as_if_nobody_had_any() -> None:
+    subject = translator("bpe")
+    alone = subject.translate(TEXTS)
+    found = subject.translate(TEXTS, terms=TERMS)
+    same = [number for number, line in enumerate(TEXTS) if not TERMS.find(line)]
+    assert same
+    assert [found[number].hypotheses for number in same] == [alone[number].hypotheses for number in same]
+
+
+def test_terms_of_one_line_are_not_those_of_another() -> None:
+    subject = translator("word")
+    [one, other] = subject.translate(["ein Hund"] * 2, decoding=WIDE, terms=[TERMS, Glossary([Term("Hund", "sieht")])])
+    assert has_words(one.text, "ein Haus")
+    assert has_words(other.text, "sieht")
+
+
+def test_an_ensemble_holds_terms() -> None:
+    own = translator("bpe")
+    both = Translator(own.run._replace(model=Ensemble([own.run.model, translator("bpe", model=FAMILIES["transformer"]).run.model]).eval()))
+    assert "ein Haus" in both.translate(["Hund"], decoding=WIDE, terms=TERMS)[0].text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
+def test_a_prefix_and_terms_go_together(kind: str) -> None:
+    found = translator(kind).translate(["Hund bellt", "Haus"], decoding=WIDE, prefixes=["der Hund ", ""], terms=TERMS)
+    assert found[0].text.startswith("der Hund")
+    assert "ein Haus" in found[0].text
+    assert "Häuser" in found[0].text
+    assert found[0].unplaced == []
+
+
+def test_what_has_no_room_or_no_tokens_is_told() -> None:
+    subject = translator("word")
+    terms = Glossary([Term("Hund", "Zebra"), Term("bellt", "ein Haus"), Term("ein", "der Hund")])
+    lines = ["Hund bellt", "ein Hund bellt", "", "Haus"]
+    found = subject.translate(lines, decoding=DecodingConfig(max_length=3), prefixes=["", "", "der", "ein Zebra"], terms=terms)
+    assert [item.unplaced for item in found] == [["Zebra"], ["Zebra", "ein Haus"], ["der"], ["ein Zebra"]]
+    assert has_words(found[0].text, "ein Haus")
+    assert has_words(found[1].text, "der Hund")
+    assert found[0].to_json()["unplaced"] == ["Zebra"]
+
+
+def test_a_term_in_small_letters_may_begin_a_translation_with_a_capital() -> None:
+    vocabulary = Vocabulary.train(["Haus haus Haus"], kind="character", size=20)
+    rows = [vocabulary.decode(row) for row in encode_term(vocabulary, "haus").rows]
+    assert rows == [" haus", "haus", "Haus"]
+    assert [vocabulary.decode(row) for row in encode_term(vocabulary, "Haus").rows] == [" Haus", "Haus"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_word_goes_on_with_letters_only(kind: str) -> None:
+    vocabulary = Vocabulary.train([*TEXTS, "Hund, Haus."], kind=kind, size=300)
+    may, pieces = vocabulary.may_follow_word(), vocabulary.pieces(range(len(vocabulary)))
+    assert not may[UNK] if kind != "word" else may[UNK]
+    for index in range(4, len(vocabulary)):
+        letter = pieces[index][:1].isalpha() or pieces[index].startswith("\\x")
+        assert may[index] == (kind == "word" or not (letter or pieces[index][:1].isdigit())), pieces[index]
+
+
+def test_terms_are_found_by_words_the_longest_first() -> None:
+    glossary = Glossary([Term("ball", "Ball"), Term("red ball", "roter Ball"), Term("US", "USA"), Term("e-mail", "Mail")])
+    assert glossary.find("Balls, the Red ball and a BALL.") == ["roter Ball", "Ball"]
+    assert glossary.find("us or US, an e-mail") == ["USA", "Mail"]
+    assert glossary.find("ball ball") == ["Ball"]
+    assert Glossary([]).find("ball") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a\tb\nc\n", "line 2: expected a term, a tab"),
+        ("a\tb\tc\n", "line 1"),
+        ("\tb\n", "line 1"),
+        ("a\t \n", "line 1"),
+        ("a\tb\n\na\tc\n", "line 3: 'a' is 'b' in line 1"),
+    ],
+)
+def test_a_line_that_is_no_term_is_named(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "terms.tsv").write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_terms(tmp_path / "terms.tsv")
+
+
+def test_terms_and_beginnings_are_read(tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("a b\t c \n\nd\te\na b\tc\n")
+    assert read_terms(tmp_path / "terms.tsv") == [Term("a b", "c"), Term("d", "e")]
+    (tmp_path / "begin").write_text("one\n\nthree\n")
+    lines = Beginnings(tmp_path / "begin")
+    assert lines.take(2) == ["one", ""]
+    with pytest.raises(DataError, match="begin: has more lines"):
+        lines.finish()
+    with pytest.raises(DataError, match="begin: has fewer lines"):
+        Beginnings(tmp_path / "begin").take(4)
+
+
+def test_sampling_refuses_terms() -> None:
+    options: dict[str, Any] = {"sampling": SamplingOptions(), "terms": TERMS}
+    with pytest.raises(ConfigError, match="phrases: need a search"):
+        translator().translate(["Hund"], **options)
