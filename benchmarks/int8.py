@@ -26,6 +26,7 @@ PEERS = {"int8": ("ctranslate2-int8", "ctranslate2-int8-workers"), "float32": ("
 COLUMNS = [
     "model",
     "search",
+    "sentences",
     "Regard int8, sentences/s",
     "Regard float32",
     "CTranslate2 int8",
@@ -54,7 +55,16 @@ def row(decoding: Decoding, beam_size: int, rounds: int) -> tuple[list[Any], dic
     bleu = [windows[name][0]["bleu"] for name in (OURS["int8"], OURS["float32"], PEERS["int8"][0])]
     figures = [median(each, 0) for each in (ours, plain, best["int8"], best["float32"])]
     search = "greedy" if beam_size == 1 else f"beam {beam_size}"
-    return [shape(decoding.model), search, *figures, found.median, f"{found.least}-{found.most}", ratio(ours, plain).median, *bleu], rates
+    return [
+        shape(decoding.model),
+        search,
+        len(decoding.references),
+        *figures,
+        found.median,
+        f"{found.least}-{found.most}",
+        ratio(ours, plain).median,
+        *bleu,
+    ], rates
 
 
 def main() -> None:
@@ -62,6 +72,7 @@ def main() -> None:
     parser.add_argument("--multi30k", type=Path, required=True, help="folder with test_2016_flickr.en.gz and .de.gz")
     parser.add_argument("--runs", type=Path, nargs="+", required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/int8"), help="folder for exports and outputs")
+    parser.add_argument("--sentences", type=int, help="only the first so many")
     arguments = parser.parse_args()
     note = (
         f"`python benchmarks/int8.py`, {arguments.rounds} interleaved rounds, sentences per second, medians; CTranslate2 with one worker "
@@ -70,7 +81,7 @@ def main() -> None:
     table = Table(arguments.out, COLUMNS, note, key=2)
     setting = Setting(work=arguments.work.resolve(), python=sys.executable, kind="fp32", threads=arguments.threads)
     for run in arguments.runs:
-        decoding = Decoding(setting, run.resolve(), (arguments.multi30k, None))
+        decoding = Decoding(setting, run.resolve(), (arguments.multi30k, arguments.sentences))
         for beam_size in (1, 5):
             table.add(*row(decoding, beam_size, arguments.rounds))
 
