@@ -43,6 +43,11 @@ def shape(run: Path) -> str:
     return f"{model.encoder_layers} + {model.decoder_layers} layers, {model.embed_dim}, {model.ff_dim}, {model.num_heads} heads"
 
 
+def search_name(beam_size: int) -> str:
+    """Return what a search is called in the table."""
+    return "greedy" if beam_size == 1 else f"beam {beam_size}"
+
+
 def row(decoding: Decoding, beam_size: int, rounds: int) -> tuple[list[Any], dict[str, Any]]:
     """Measure a model in one search; return the row, and all rates."""
     names = [*OURS.values(), *PEERS["int8"], *PEERS["float32"]]
@@ -54,10 +59,9 @@ def row(decoding: Decoding, beam_size: int, rounds: int) -> tuple[list[Any], dic
     found = ratio(ours, best["int8"])
     bleu = [windows[name][0]["bleu"] for name in (OURS["int8"], OURS["float32"], PEERS["int8"][0])]
     figures = [median(each, 0) for each in (ours, plain, best["int8"], best["float32"])]
-    search = "greedy" if beam_size == 1 else f"beam {beam_size}"
     return [
         shape(decoding.model),
-        search,
+        search_name(beam_size),
         len(decoding.references),
         *figures,
         found.median,
@@ -83,7 +87,8 @@ def main() -> None:
     for run in arguments.runs:
         decoding = Decoding(setting, run.resolve(), (arguments.multi30k, arguments.sentences))
         for beam_size in (1, 5):
-            table.add(*row(decoding, beam_size, arguments.rounds))
+            if [shape(decoding.model), search_name(beam_size)] not in [held[:2] for held in table.rows]:
+                table.add(*row(decoding, beam_size, arguments.rounds))
 
 
 if __name__ == "__main__":
