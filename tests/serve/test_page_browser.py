@@ -6,6 +6,7 @@ import functools
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,9 @@ def test_a_page_of_another_site_gets_nothing(driver: Any, server: Server, elsewh
     assert driver.execute_async_script(fetch, address, ordinary) == "refused"
     assert driver.execute_async_script(fetch, address, {"method": "POST", "mode": "no-cors", "body": body}) in ("opaque", "refused")
     assert driver.execute_async_script(fetch, address.replace("translate", "health"), {}) == "refused"
+    deadline = time.monotonic() + 10
+    while len(server.logged()) < before + 3 and time.monotonic() < deadline:  # a line is written after its answer
+        time.sleep(0.05)
     asked = [(line["method"], line["status"]) for line in server.logged()[before:]]
     # The question whether it may, then what does not ask, then what it could not have read anyway.
     assert asked == [("OPTIONS", 403), ("POST", 403), ("GET", 403)]
