@@ -4,7 +4,7 @@
     python benchmarks/fill_tables.py
 
 Asks for 0, 1 and 3 words of each reference, drawn at random but for the first word of a line, as Post and Vilar (2018) do. All are
-measured in turns, on one thread, with a beam of 5. Writes forced_words.json.
+measured interleaved, on one thread, with a beam of 5. Writes forced_words.json.
 """
 
 from __future__ import annotations
