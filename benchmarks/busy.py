@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, interleaved, machine, median, multi30k_files, options, ratio, read, write
+from harness import MEBIBYTE, ROOT, interleaved, machine, median, multi30k_files, options, ratio, read, tree_memory, write
 
 CONFIGS = {"multi30k_transformer": "Transformer", "multi30k_bahdanau": "recurrent"}
 # Programs, and their nice value.
@@ -86,15 +86,7 @@ class Contender:
 
     def memory(self) -> float:
         """Return the MiB of all its processes; what several share counts once."""
-        found = 0
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if os.getpgid(int(folder.name)) == self.process.pid:
-                    lines = (folder / "smaps_rollup").read_text().splitlines()
-                    found += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-            except OSError:  # gone meanwhile
-                continue
-        return found / 1024
+        return tree_memory(self.process.pid) / MEBIBYTE
 
     def speed(self, seconds: float) -> float:
         """Let it run for so long; return tokens a second."""
@@ -107,7 +99,7 @@ class Contender:
         return sum(self.tokens()[before:]) / passed
 
 
-def start(words: list[str], **options: Any) -> subprocess.Popen[bytes]:
+def start(words: list[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a program that ends with this one."""
     return subprocess.Popen([sys.executable, "-c", FOLLOW, str(os.getpid()), *words], **options)
 

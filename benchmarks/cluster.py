@@ -19,12 +19,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import yaml
-from harness import machine, options, write
+from harness import machine, options, read, write
 
-RUNS, SHARDS, LINES = 8, 40, 600
+RUNS, SHARDS, LINES = 8, 40, 20_000
 MODEL = {"embed_dim": 32, "encoder_dim": 32, "decoder_dim": 64, "readout_dim": 32}
+STUDY, BATCH = f"study of {RUNS} runs", f"batch of {SHARDS} shards"
 PORT = 6399
 REGARD = [sys.executable, "-m", "regard"]
 
@@ -47,6 +49,9 @@ def prepare(folder: Path, updates: int) -> None:
         "variants": {name: {"settings": {"model": changes}} for name, changes in variants.items()},
     }
     (folder / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False), encoding="utf-8")
+    train = ["train", "translation", "--source", files["source"], "--target", files["target"], "--out", str(folder / "model")]
+    sizes = [f"model.{name}={size}" for name, size in MODEL.items()]
+    subprocess.run([*REGARD, *train, "vocabulary.kind=word", *sizes, "training.max_updates=200", "--quiet"], check=True)
     (folder / "shards").mkdir()
     lines = (folder / "data" / "train.source").read_text(encoding="utf-8").splitlines()
     for number in range(SHARDS):
@@ -106,6 +111,7 @@ def main() -> None:
     parser = options(__doc__, updates=400, kills=10, pause=8)
     parser.add_argument("--folder", type=Path, required=True, help="for everything that is made")
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--work", nargs="+", choices=[STUDY, BATCH], default=[STUDY, BATCH], help="rows of others stay")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     folder: Path = arguments.folder
@@ -113,34 +119,42 @@ def main() -> None:
     folder.mkdir(parents=True)
     prepare(folder, arguments.updates)
     study = ["compare", str(folder / "study.yaml"), "--cpus", "1"]
-    model = folder / f"study-{arguments.workers[0]}" / "runs" / "words-additive-1"
+    model = folder / "model"
     batch = ["translate", str(model), "--input", f"{folder}/shards/*", "--cpus", "1"]
-    work = {
-        "study of 8 runs": (study, "--out", "study", "runs/*/model/model.safetensors", RUNS),
-        "batch of 40 shards": (batch, "--output", "batch", "*.source", SHARDS),
+    known = {
+        STUDY: (study, "--out", "study", "runs/*/model/model.safetensors", RUNS),
+        BATCH: (batch, "--output", "batch", "*.source", SHARDS),
     }
-    rows = []
+    work = {name: known[name] for name in arguments.work}
+    note = f"`python benchmarks/cluster.py`: one thread per worker; studies of {arguments.updates} updates. {machine(1, 'ray')}."
+    columns = ["work", "workers", "by", "seconds", "over processes", "workers killed", "same bytes"]
+    chosen = [(name, count) for name in arguments.work for count in arguments.workers]
+    rows: list[list[Any]] = [row for row in read(arguments.out).get("rows", []) if (row[0], row[1]) not in chosen]
     expected: dict[str, dict[str, bytes]] = {}
+
+    def add(name: str, count: int, by: str, taken: float, killed: int, found: dict[str, bytes]) -> None:
+        # Written at once: all of it takes a quarter of an hour.
+        own = next((row[3] for row in rows if row[:3] == [name, count, "processes"]), taken)
+        same = found == expected.setdefault(name, found)
+        rows.append([name, count, by, round(taken, 1), round(taken / own, 2), killed, "yes" if same else "NO"])
+        print(rows[-1], flush=True)
+        write(arguments.out, columns, rows, note)
+
     for count in arguments.workers:
+        lasted: dict[str, float] = {}
         for name, (words, option, place, pattern, pieces) in work.items():
             own = folder / f"{place}-{count}"
-            taken, _ = run([*words, option, str(own), "--workers", str(count)])
+            lasted[name], _ = run([*words, option, str(own), "--workers", str(count)])
             found = outputs(own, pattern)
             assert len(found) == pieces, sorted(found)
-            same = found == expected.setdefault(name, found)
-            rows.append([name, count, "processes", round(taken, 1), 0, "yes" if same else "NO"])
+            add(name, count, "processes", lasted[name], 0, found)
         with cluster(count) as address:
             for name, (words, option, place, pattern, _) in work.items():
-                own = next(row[3] for row in rows if row[:3] == [name, count, "processes"])
                 for kills in (0, arguments.kills):
                     there = folder / f"{place}-{count}-ray-{kills}"
                     words_there = [*words, option, str(there), "--on", address, "--workers", str(count)]
-                    taken, killed = run(words_there, kills=kills, every=max(own / arguments.kills, arguments.pause))
-                    same = outputs(there, pattern) == expected[name]
-                    rows.append([name, count, "Ray", round(taken, 1), killed, "yes" if same else "NO"])
-                    print(rows[-1], flush=True)
-    note = f"`python benchmarks/cluster.py`: one thread per worker; studies of {arguments.updates} updates. {machine(1, 'ray')}."
-    write(arguments.out, ["work", "workers", "by", "seconds", "workers killed", "same bytes"], rows, note)
+                    taken, killed = run(words_there, kills=kills, every=max(lasted[name] / arguments.kills, arguments.pause))
+                    add(name, count, "Ray", taken, killed, outputs(there, pattern))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@
     python benchmarks/corpus.py --folder /scratch/corpus --pairs 20000 200000 --out small.json
 
 Generates up to 2,000,000 pairs (more are shards that hold the same text again), trains the default model on them for a few updates,
-stops it as Ctrl-C would, and starts it again. Memory is the most that the process held (VmHWM), mapped files included.
+stops it as Ctrl-C would, and starts it again. Memory is the peak of all its processes together (proportional set size), with mapped
+files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import machine, options, read, status, write
+from harness import MEBIBYTE, machine, options, read, tree_memory, write
 
 SHARD = 2_000_000
 UPDATES = 10
@@ -92,33 +94,35 @@ def write_text(folder: Path, pairs: int) -> tuple[str, str]:
     return f"{folder}/{pairs}-*{paths[0].suffix}", f"{folder}/{pairs}-*{paths[1].suffix}"
 
 
-def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float, float]:
-    """Train, or go on, until `UPDATES` more are done; return seconds until the first, and the most memory in megabytes."""
+def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float, float, float]:
+    """Train, or resume, for `UPDATES` updates; return the seconds until the first one is done, its own, and the peak memory in MB."""
     words = ["train", "translation", "--source", files[0], "--target", files[1], "--out", str(run), "training.log_every=1", *settings]
     print("$ regard", *words, flush=True)
-    before, first = updates(run), 0.0
+    before, first = len(times(run)), 0.0
     begun = time.monotonic()
     # With bytecode, as every installation has it.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with subprocess.Popen([sys.executable, "-m", "regard", *words], env=environment) as process:
         most = 0.0
         while process.poll() is None:
-            time.sleep(0.02)
-            done = updates(run) - before
+            time.sleep(0.1)
+            done = len(times(run)) - before
             first = first or (time.monotonic() - begun if done else 0.0)
-            most = max(most, status(process.pid) / 2**20)
+            most = max(most, tree_memory(process.pid) / MEBIBYTE)
             if done >= UPDATES:
                 process.send_signal(signal.SIGINT)
                 break
     if process.returncode != 128 + signal.SIGINT:
         sys.exit(f"corpus: regard train left with {process.returncode}")
-    return first, most
+    taken = times(run)
+    return first, taken[before] - (taken[before - 1] if before else 0.0), most
 
 
-def updates(run: Path) -> int:
-    """Return how many updates a run's log tells of."""
+def times(run: Path) -> list[float]:
+    """Return after how many seconds of training each update in a run's log was done."""
     log = run / "log.jsonl"
-    return log.read_text(encoding="utf-8").count('"event": "train"') if log.exists() else 0
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return [json.loads(line)["seconds"] for line in lines if line.startswith('{"event": "train"') and line.endswith("}")]
 
 
 def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
@@ -127,15 +131,17 @@ def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
     size = sum(path.stat().st_size for pattern in files for path in Path(pattern).parent.glob(Path(pattern).name))
     run = folder / f"run-{pairs}"
     shutil.rmtree(run, ignore_errors=True)
-    first, most = start(run, files, settings)
-    again, most_again = start(run, files, settings)
+    first, update, most = start(run, files, settings)
+    again, update_again, most_again = start(run, files, settings)
     tokens = sum(path.stat().st_size for path in (run / "tokens").iterdir())
     return {
         "text, MB": round(size / 1e6),
         "encoded, on disk, MB": round(tokens / 1e6),
         "first start: seconds to the first update": round(first, 1),
+        "first start: of these, the update": round(update, 1),
         "first start: peak memory, MB": round(most),
         "restart: seconds to the next update": round(again, 1),
+        "restart: of these, the update": round(update_again, 1),
         "restart: peak memory, MB": round(most_again),
     }
 
@@ -154,7 +160,7 @@ def main() -> None:
     for pairs in arguments.pairs:
         columns[f"{pairs:,}"] = measure(arguments.folder, pairs, arguments.settings)
         names = sorted(columns, key=lambda name: int(name.replace(",", "")))
-        rows = [[name, *(columns[column][name] for column in names)] for name in columns[names[0]]]
+        rows = [[name, *(columns[column].get(name) for column in names)] for name in columns[f"{pairs:,}"]]
         write(arguments.out, ["pairs", *names], rows, note)
 
 

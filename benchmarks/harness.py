@@ -129,6 +129,21 @@ def status(process: int | str = "self", field: str = "VmHWM") -> int:
     return 1024 * next((int(line.split()[1]) for line in lines if line.startswith(field)), 0)
 
 
+def tree_memory(process: int) -> int:
+    """Return the bytes that a process and its descendants hold together: what several of them share counts once."""
+    total, waiting = 0, [process]
+    while waiting:
+        folder = Path("/proc", str(waiting.pop()))
+        try:
+            for path in (folder / "task").glob("*/children"):
+                waiting += map(int, path.read_text(encoding="utf-8").split())
+            lines = (folder / "smaps_rollup").read_text(encoding="utf-8").splitlines()
+        except OSError:  # it has ended
+            continue
+        total += 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
+
+
 class Worker:
     """A contender in a process of its own: the same script, which answers each order with one number (see `serve`)."""
 

@@ -4,6 +4,7 @@
 
 - area-speed.svg: the time of area attention over its length, and over the max area (area.json);
 - length.svg: time and memory of a training step over the length of the sentences (length.json);
+- growth.svg: time and memory as the work grows tenfold and tenfold again (growth.json);
 - hops.svg: where hops overlap without and with the penalty, and words taken away (sentences_runs.json).
 """
 
@@ -76,6 +77,21 @@ def length() -> Figure:
     return figure
 
 
+def growth() -> Figure:
+    """Draw a panel for each kind of work, logarithmic both ways: seconds and megabytes."""
+    results: dict[str, list[dict[str, float]]] = read(RESULTS / "growth.json")["results"]
+    figure, panels = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
+    for axes, (name, points) in zip(panels.flat, results.items(), strict=True):
+        counts = [point["count"] for point in points]
+        for what, label, (marker, color) in zip(("seconds", "mb"), ("time, s", "memory, MB"), STYLES, strict=False):
+            drawn = axes if what == "seconds" else axes.twinx()
+            drawn.plot(counts, [max(point[what], 0.1) if what == "mb" else point[what] for point in points], marker=marker, color=color)
+            drawn.set(xscale="log", yscale="log")
+            drawn.set_ylabel(label, color=color, fontsize=8)
+        axes.set_title(name, fontsize=9)
+    return figure
+
+
 def hops() -> Figure:
     """Draw the overlap of hops without and with the penalty, and what the label's probability loses without words (SST-2)."""
     runs: Any = read(RESULTS / "sentences_runs.json")
@@ -111,7 +127,7 @@ def _ticks(axes: Axes, at: list[int], label: str, rotation: int = 45) -> None:
 def main() -> None:
     out = options(__doc__, out=ROOT / "docs" / "plots").parse_args().out
     plt.rcParams.update({"svg.hashsalt": "regard", "svg.fonttype": "none", "font.size": 9})
-    for name, draw in {"area-speed": area_speed, "length": length, "hops": hops}.items():
+    for name, draw in {"area-speed": area_speed, "length": length, "growth": growth, "hops": hops}.items():
         draw().savefig(out / f"{name}.svg", metadata={"Date": None, "Creator": None})
         print(out / f"{name}.svg")
 

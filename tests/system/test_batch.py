@@ -185,3 +185,31 @@ def test_workers_and_their_parent_may_be_killed_at_any_time(tmp_path: Path, call
     assert call(*words[:-6], "--input", f"{tmp_path}/shards/*", "--output", alone)[0] == 0
     for path in paths:
         assert (output / path.name).read_bytes() == (alone / path.name).read_bytes()
+
+
+def test_evaluate_measures_on_each_of_many_files(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "pairs").mkdir()
+    for number, lines in enumerate((["das Haus\tthe house"], ["ein Hund\ta dog", "der Hund schläft\tthe dog sleeps"])):
+        (tmp_path / "pairs" / f"{number}.tsv").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    words, output = ["evaluate", words_of("translate")[1], "--beam-size", "2"], tmp_path / "out"
+    code, told, err = call(*words, "--input", f"{tmp_path}/pairs/*.tsv", "--output", output)
+    assert code == 0, err
+    assert told.decode() == f"2 of 2 shards, 3 lines: {output}/manifest.jsonl\n"
+    for path in sorted((tmp_path / "pairs").iterdir()):
+        alone = call(*words, "--source", path).out  # type: ignore[attr-defined]
+        assert alone.startswith(b"BLEU")
+        assert (output / path.name).read_bytes() == alone
+
+
+def test_evaluate_refuses_what_it_cannot_do_with_many_files(tmp_path: Path, call: Call) -> None:
+    run, paths = words_of("translate")[1], write_shards(tmp_path / "shards", SENTENCES, 2)
+    common = ["--input", paths[0], "--output", tmp_path / "out"]
+    for words, error in (
+        ([run, "--source", paths[1], *common], "--source: not with --input"),
+        ([run, "--json", tmp_path / "a.json", *common], "--json: not with --input"),
+        ([run, "--source", paths[1], "--workers", 2], "--workers: only with --input"),
+        ([words_of("caption")[1], *common], "--input: not for a run of the task captioning"),
+    ):
+        code, told, err = call("evaluate", *words)
+        assert (code, told) == (2, b""), (words, err)
+        assert error in err

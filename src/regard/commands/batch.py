@@ -24,9 +24,12 @@ from regard.jobs.process_worker import answer_jobs
 from regard.strict_json import parse_json
 
 MANIFEST = "manifest.jsonl"
-ALONE = ("files", "images", "listing", "features", "source", "target", "links", "timing", "choose")
+ALONE = (
+    *("files", "images", "listing", "features", "source", "target", "second_source", "links", "timing", "choose"),
+    *("captions", "examples", "text", "json_file"),
+)
 """Parameters of the commands that name another input, or another output than lines."""
-PLACES = ("run", "what", "others")
+PLACES = ("run", "what", "others", "baseline")
 """Those that name runs."""
 FIELDS = ("input", "size", "changed", "input_sha256", "lines", "unread", "bytes", "sha256")
 
@@ -50,7 +53,8 @@ def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: 
     """
     from regard.training import run_lock
 
-    refuse({f"--{name}": parameters.get(name) or None for name in ALONE}, "not with --input, which takes lines and writes lines")
+    given = {"--json" if name == "json_file" else f"--{name.replace('_', '-')}": parameters.get(name) or None for name in ALONE}
+    refuse(given, "not with --input, which takes lines and writes lines")
     if output is None:
         raise ConfigError("--output FOLDER: needed, where the answers to --input go")
     inputs = _find(shards, output)
@@ -76,12 +80,12 @@ def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: 
         raise TrainingError(f"{unread} lines could not be read; their answers are empty")
 
 
-def answer_shards(answer: Callable[[Iterable[list[str]], int | None], tuple[int, int]]) -> NoReturn:
+def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, int]]) -> NoReturn:
     """Answer the shards that the process which started this one names.
 
     Args:
-        answer: writes the answers of lines to standard output, given them in lists, and how many there are; returns how many it read, and
-            how many of them it could not.
+        answer: writes the answers of a file to standard output, given its path, its lines in lists, and how many there are; returns how
+            many it read, and how many of them it could not.
     """
     import torch
 
@@ -101,7 +105,7 @@ def answer_shards(answer: Callable[[Iterable[list[str]], int | None], tuple[int,
             written = _Digested(stream)
             before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))
             try:
-                found, unread = answer(in_chunks(stream_lines(path), len), lines)
+                found, unread = answer(path, in_chunks(stream_lines(path), len), lines)
                 sys.stdout.flush()
             finally:
                 sys.stdout = before

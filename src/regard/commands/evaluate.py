@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, RunFolder, refuse
+from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import chosen_decoding
 from regard.errors import ConfigError
@@ -60,9 +62,11 @@ def evaluate(
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the results to this JSON file")] = None,
-    output: Annotated[Path | None, typer.Option(help="write the outputs to this file, one per line")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="write the outputs to this file, one per line; with --input: folder of the scores")
+    ] = None,
 ) -> None:
-    """Evaluate a run on a test set.
+    """Evaluate a run on a test set, or with --input on each of many.
 
     Prints each score with its signature.
     """
@@ -80,23 +84,44 @@ def evaluate(
     given |= {"--examples": examples, "--text": text, "--output": output, **search}
     refuse({name: value for name, value in given.items() if name not in OPTIONS[task]}, f"not for a run of the task {task}")
     needed = OPTIONS[task][0]
+    if WORKER in os.environ:
+        _evaluate_shards(run, task, given)
     if given[needed] is None:
         raise ConfigError(f"{needed}: needed, to measure a run of the task {task}")
-    match task:
-        case "translation":
-            report, outputs = _translation(run, given)
-        case "captioning":
-            report, outputs = _captioning(run, given)
-        case "lm":
-            report, outputs = _language(run, given), []
-        case _:
-            report, outputs = _labels(run, given)
+    report, outputs = _measure(run, task, given)
     contents = {}
     if json_file is not None:
         contents[json_file] = (json.dumps({"run": str(run), **report}, indent=1, ensure_ascii=False) + "\n").encode()
     if output is not None:
         contents[output] = "".join(line + "\n" for line in outputs).encode()
     write_files(contents)
+
+
+def _measure(run: Path, task: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Print the scores; return them, and the outputs."""
+    match task:
+        case "translation":
+            return _translation(run, given)
+        case "captioning":
+            return _captioning(run, given)
+        case "lm":
+            return _language(run, given), []
+        case _:
+            return _labels(run, given)
+
+
+def _evaluate_shards(run: Path, task: str, given: Mapping[str, Any]) -> NoReturn:
+    """Measure on the files that the process which started this one names: `evaluate --input`."""
+    from regard.commands.batch import answer_shards
+
+    if task == "captioning":
+        raise ConfigError(f"--input: not for a run of the task captioning ({run}); captions need --images")
+
+    def answer(path: Path, _: Any, lines: int) -> tuple[int, int]:
+        _measure(run, task, {**given, OPTIONS[task][0]: str(path)})
+        return lines, 0
+
+    answer_shards(answer)
 
 
 def _changes(given: Mapping[str, Any]) -> dict[str, Any]:

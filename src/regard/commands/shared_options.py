@@ -15,8 +15,8 @@ from regard.progress import Display
 
 TRAINING = ("train", "demo", "compare", "doctor")
 """The commands, and those within them, that choose where a model is trained."""
-LINES = ("translate", "caption", "classify", "entail", "score", "align", "generate")
-"""The commands that answer lines: they take whole files as well."""
+LINES = ("translate", "caption", "classify", "entail", "score", "align", "generate", "evaluate")
+"""The commands that answer lines, or measure on a file: they take many files as well."""
 
 
 def with_shared_options(app: typer.Typer) -> Any:
@@ -33,24 +33,35 @@ def with_shared_options(app: typer.Typer) -> Any:
         if parts := getattr(command, "commands", None):
             waiting += [(part, trains) for part in parts.values()]
         else:
-            command.params += [*everywhere, *(training if trains else ()), *(lines if command.name in LINES else ())]
+            command.params += [*everywhere, *(training if trains else ())]
             if command.name in LINES:
-                command.invoke = _with_batch(command)
+                own = {option.name for option in command.params}  # `evaluate` has --output
+                added = [option for option in lines if option.name not in own]
+                command.params += added
+                command.invoke = _with_batch(command, {option.name for option in lines}, {option.name for option in added})
     return root
 
 
-def _with_batch(command: Any) -> Callable[[Any], Any]:
-    """Return what a command does, once its words are understood: its own work, or with `--input` that of a batch."""
+def _with_batch(command: Any, names: set[str], added: set[str]) -> Callable[[Any], Any]:
+    """Return what a command does, once its words are understood: its own work, or with `--input` that of a batch.
+
+    Args:
+        command: it.
+        names: the options of a batch.
+        added: those of them that it does not have without one.
+    """
     own = command.invoke
 
     def invoke(context: Any) -> Any:
-        chosen = {option.name: context.params.pop(option.name) for option in _options(_answers)}
+        chosen = {name: context.params[name] for name in names}
+        for name in added:
+            del context.params[name]
         if WORKER in os.environ:
             return own(context)
         if chosen["shards"] is None:
-            del chosen["shards"]
-            refuse({f"--{name}": value for name, value in chosen.items()}, "only with --input")
+            refuse({f"--{name}": value for name, value in chosen.items() if name in added}, "only with --input")
             return own(context)
+        context.params.pop("output", None)  # the folder
         from regard.commands.batch import run_batch
 
         return run_batch(command.name, context.params, **chosen)

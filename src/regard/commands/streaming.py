@@ -172,7 +172,7 @@ def answer_lines(
     if WORKER in os.environ:
         from regard.commands.batch import answer_shards
 
-        answer_shards(answer)
+        answer_shards(lambda _, chunks, total: answer(chunks, total))
     return answer(chunks, total)
 
 
