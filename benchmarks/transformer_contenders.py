@@ -235,7 +235,7 @@ def engine_decode(decoding: Decoding, beam_size: int, output: Path, engine: str 
     """Decode in a program that warms up before its clock starts, which spans no tokenisation but that of Regard."""
     setting = decoding.setting
     log = setting.work / "logs" / f"{output.stem}.decode.log"
-    options |= {"beam_size": beam_size, "batch_size": DECODING_BATCH, "max_length": MAX_LENGTH, "export": decoding.export}
+    options = {"beam_size": beam_size, "batch_size": DECODING_BATCH, "max_length": MAX_LENGTH, "export": decoding.export} | options
     words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     run([setting.python, str(DECODE), engine, str(decoding.model), str(decoding.source), str(output), *words], setting.threads, log)
     return last_line(log)
@@ -245,6 +245,28 @@ def ctranslate2_decode(decoding: Decoding, beam_size: int, output: Path, compute
     """Decode with CTranslate2, all threads in one worker or one thread in each of as many workers."""
     threads = max(1, decoding.setting.threads // workers)
     return engine_decode(decoding, beam_size, output, compute_type=compute_type, workers=workers, threads=threads)
+
+
+def onnx_decode(decoding: Decoding, beam_size: int, output: Path, weights: str = "float32") -> dict[str, Any]:
+    """Decode with onnxruntime, all threads in each operator; the first call exports."""
+    setting = decoding.setting
+    export = setting.work / "exports" / f"{decoding.model.name}-onnx-{weights}"
+    if not export.exists():
+        command = [
+            setting.python,
+            "-m",
+            "regard",
+            "export",
+            str(decoding.model),
+            "--format",
+            "onnx",
+            "--weights",
+            weights,
+            "--out",
+            str(export),
+        ]
+        run(command, setting.threads, setting.work / "logs" / f"export-{weights}.log")
+    return engine_decode(decoding, beam_size, output, engine="onnx", export=export, threads=setting.threads)
 
 
 DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {
@@ -258,5 +280,8 @@ DECODERS: dict[str, Callable[[Decoding, int, Path], dict[str, Any]]] = {
     "ctranslate2-workers": functools.partial(ctranslate2_decode, workers=2),
     "ctranslate2-int8": functools.partial(ctranslate2_decode, compute_type="int8"),
     "ctranslate2-int8-workers": functools.partial(ctranslate2_decode, compute_type="int8", workers=2),
+    "onnx": onnx_decode,
+    "onnx-float16": functools.partial(onnx_decode, weights="float16"),
+    "onnx-int8": functools.partial(onnx_decode, weights="int8"),
     "marian": functools.partial(engine_decode, engine="marian"),
 }

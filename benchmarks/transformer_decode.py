@@ -1,13 +1,14 @@
-"""Decode a file with CTranslate2, with `generate` of Hugging Face, or with Regard itself, on the weights of a Regard run.
+"""Decode a file with CTranslate2, onnxruntime, `generate` of Hugging Face, or with Regard itself, on the weights of a Regard run.
 
 For `transformer_peers.py`:
 
     python benchmarks/transformer_decode.py ctranslate2 RUN SOURCE OUTPUT --export FOLDER --beam-size 5 --workers 1 --threads 2
+    python benchmarks/transformer_decode.py onnx RUN SOURCE OUTPUT --export FOLDER --beam-size 5 --threads 2
     python benchmarks/transformer_decode.py marian RUN SOURCE OUTPUT --beam-size 5
     python benchmarks/transformer_decode.py regard RUN SOURCE OUTPUT --beam-size 5
 
-FOLDER is what `regard export RUN --format ctranslate2 --out FOLDER` wrote. The clock starts after one sentence of warm-up and runs from
-lists of tokens to lists of tokens, with Regard from text to text: no start, no loading. Hypotheses are chosen by their sum of
+FOLDER is what `regard export RUN --format ctranslate2 --out FOLDER` wrote, or with `onnx`. The clock starts after one sentence of warm-up
+and runs from lists of tokens to lists of tokens, with Regard from text to text: no start, no loading. Hypotheses are chosen by their sum of
 log-probabilities, as by Regard with `--length-penalty 0`, and the search ends when as many have ended as the beam is wide. The last line
 printed is JSON.
 """
@@ -25,6 +26,7 @@ import torch
 
 from regard.config import TransformerConfig, TranslationConfig
 from regard.data import BOS, EOS, PAD, collate, read_lines
+from regard.decoding import DecodingOptions, beam_search, greedy_search
 from regard.models import Transformer
 from regard.tasks.run_folder import read_config
 from regard.tasks.translation_prediction import Translator
@@ -58,6 +60,29 @@ def ctranslate2_decoder(arguments: argparse.Namespace, shared: bool) -> Decode:
     def decode(ids: list[list[int]]) -> list[list[int]]:
         found = search([[source[number] for number in sentence] for sentence in ids])
         return [[numbers[token] for token in result.hypotheses[0]] for result in found]
+
+    return decode
+
+
+def onnx_decoder(arguments: argparse.Namespace) -> Decode:
+    """Return Regard's search over the steps of onnxruntime."""
+    from regard.integrations.onnx import OnnxModel
+
+    model = OnnxModel(arguments.export, threads=arguments.threads)
+    search = greedy_search if arguments.beam_size == 1 else beam_search
+
+    def decode(ids: list[list[int]]) -> list[list[int]]:
+        order, found = sorted(range(len(ids)), key=lambda row: -len(ids[row])), dict[int, list[int]]()
+        for start in range(0, len(order), arguments.batch_size):
+            rows = order[start : start + arguments.batch_size]
+            batch = collate([ids[row] for row in rows], [[] for _ in rows], range(len(rows)))
+            limits = [min(arguments.max_length, 2 * len(ids[row]) + 30) for row in rows]
+            names = {"bos": BOS, "eos": EOS, "pad": PAD, "banned": (PAD, BOS)}
+            options = DecodingOptions(**names, beam_size=arguments.beam_size, max_length=limits, length_penalty=0.0, need_attention=False)
+            state = model.start(tokens=batch.source, lengths=batch.source_lengths)
+            best = search(model.step, state, batch_size=len(rows), options=options)
+            found |= {row: [token for token in each[0].tokens if token != EOS] for row, each in zip(rows, best, strict=True)}
+        return [found[row] for row in range(len(ids))]
 
     return decode
 
@@ -117,14 +142,14 @@ def regard_decoder(arguments: argparse.Namespace) -> Callable[[list[str]], list[
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("engine", choices=("ctranslate2", "marian", "regard"))
+    parser.add_argument("engine", choices=("ctranslate2", "marian", "onnx", "regard"))
     parser.add_argument("run", type=Path, help="a Regard run")
     parser.add_argument("source", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--beam-size", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-length", type=int, default=60)
-    parser.add_argument("--export", type=Path, help="ctranslate2: the exported folder")
+    parser.add_argument("--export", type=Path, help="ctranslate2 and onnx: the exported folder")
     parser.add_argument("--compute-type", default="float32", help="ctranslate2: float32, int8, ...; regard: float32, bfloat16 or int8")
     parser.add_argument("--device", default="cpu", help="marian and regard: cpu or cuda")
     parser.add_argument("--workers", type=int, default=1, help="ctranslate2: inter_threads")
@@ -153,6 +178,8 @@ def main() -> None:
         ids = [sentence[: config.data.max_length] for sentence in vocabularies.source.encode_ids(lines)]
         if arguments.engine == "ctranslate2":
             decode = ctranslate2_decoder(arguments, config.vocabulary.shared)
+        elif arguments.engine == "onnx":
+            decode = onnx_decoder(arguments)
         else:
             decode, facts["logits_difference"] = marian_decoder(arguments)
         found, facts["seconds"] = timed(decode, ids)

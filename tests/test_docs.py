@@ -192,6 +192,8 @@ def failures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.name)
 def test_a_python_block_runs(block: Block, failures: dict[str, str]) -> None:
+    if "regard.integrations.onnx" in block.body:
+        pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     assert failures[block.name] == ""
 
 

@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 import typer
 
 from regard import progress
+from regard.errors import ConfigError
 
 commands = typer.Typer()
 
 
+WeightKind = Literal["float32", "float16", "int8"]
 Toolkit = Literal["marian", "fairseq", "joeynmt"]
 Function = Literal["relu", "swish", "gelu"]
 
@@ -20,14 +22,22 @@ Function = Literal["relu", "swish", "gelu"]
 @commands.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
-    out: Annotated[Path, typer.Option(help="output folder")],
-    format: Annotated[Literal["ctranslate2"], typer.Option(help="format of the export")] = "ctranslate2",
+    out: Annotated[Path, typer.Option("--out", "-o", help="output folder")],
+    format: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="format of the export")] = "ctranslate2",
+    weights: Annotated[WeightKind, typer.Option(help="onnx: how matrices are stored")] = "float32",
 ) -> None:
-    """Export a trained Transformer."""
-    from regard.integrations.ctranslate2 import export_run
-
+    """Export a trained run: ONNX files of any task, or a Transformer for CTranslate2."""
     with progress.stage(f"Exporting {run}"):
-        export_run(run, out)
+        if format == "onnx":
+            from regard.integrations import onnx
+
+            onnx.export_run(run, out, weights=weights)
+        elif weights != "float32":
+            raise ConfigError(f"--weights {weights}: with --format onnx only; CTranslate2 converts as it loads (compute_type)")
+        else:
+            from regard.integrations import ctranslate2
+
+            ctranslate2.export_run(run, out)
     _say(f"{out}: a model of {format}")
 
 

@@ -1,0 +1,226 @@
+"""A run as ONNX files, which engines in many languages run; needs the extra `onnx`.
+
+A folder holds `encoder.onnx` and `step.onnx`, or `model.onnx` for labels, the run's vocabulary files, and `interface.json`, which names
+every input and output, the special tokens and the limits. `docs/export.md` walks through one batch.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.errors import CheckpointError, missing_extra
+from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
+from regard.integrations.graph_models import model_graphs
+from regard.integrations.portable_run import check_output, create_folder, describe, open_run
+from regard.strict_json import parse_json
+
+__all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
+
+WeightKind = Literal["float32", "float16", "int8"]
+INTERFACE = "interface.json"
+# What onnx 1.17 and onnxruntime 1.18 read; opset 17 needs no later one.
+IR_VERSION = 8
+_TYPES = {"float32": 1, "int64": 7, "int32": 6, "bool": 9}  # of TensorProto
+
+
+def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "float32") -> None:
+    """Write a trained run as a folder of ONNX files.
+
+    Args:
+        run: a run folder of any task.
+        folder: must not exist, or be empty.
+        weights: how matrices are stored. float16 halves the files and computes in float32; int8 multiplies in int8 by scales that are
+            measured as it runs.
+
+    Raises:
+        CheckpointError: the run cannot be opened.
+        ConfigError: the folder holds something, or the model has a part that cannot be exported; names it.
+
+    Example:
+        >>> export_run("no-such-run", "out")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    opened = open_run(Path(run))
+    out = Path(folder)
+    check_output(out)
+    graphs = model_graphs(opened.model)
+    create_folder(out)
+    write_graphs(graphs, out, weights=weights)
+    described = describe(opened, graphs)
+    for name, graph in described["graphs"].items():
+        graph["file"] = f"{name}.onnx"
+    described["weights"] = weights
+    (out / INTERFACE).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in set(opened.vocabularies.values()):
+        shutil.copy(opened.folder / name, out / name)
+
+
+def _library() -> Any:
+    try:
+        import onnx  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise missing_extra("an export to ONNX needs onnx", "onnx") from error
+    return onnx
+
+
+def _engine() -> Any:
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise missing_extra("an exported model needs onnxruntime", "onnx") from error
+    return onnxruntime
+
+
+def write_graphs(graphs: ModelGraphs, folder: Path, *, weights: WeightKind = "float32") -> None:
+    """Write each graph as an ONNX file into an existing folder.
+
+    Args:
+        graphs: of `regard.integrations.graph_models.model_graphs`.
+        folder: where to.
+        weights: see `export_run`.
+    """
+    onnx = _library()
+    for name, graph in graphs.graphs.items():
+        path = folder / f"{name}.onnx"
+        model = _model(onnx, graph, name, weights)
+        if weights != "int8":
+            onnx.save(model, str(path))
+            continue
+        _engine()
+        from onnxruntime.quantization import QuantType, quantize_dynamic  # pyright: ignore[reportMissingImports]
+
+        with tempfile.TemporaryDirectory() as scratch:
+            # Without this mark it warns that a graph should be simplified first; ours has nothing to simplify.
+            onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
+            onnx.save(model, f"{scratch}/whole.onnx")
+            operators = ["MatMul", "Gather"]
+            quantize_dynamic(
+                f"{scratch}/whole.onnx", str(path), per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=operators
+            )
+
+
+def _model(onnx: Any, graph: Graph, name: str, weights: WeightKind) -> Any:
+    helper, nodes, tensors, transposed = onnx.helper, list[Any](), dict[str, Any](), dict[str, Tensor]()
+    for node in graph.nodes:
+        attributes = dict(node.attributes)
+        if node.operator == "Cast":
+            attributes["to"] = _TYPES[str(attributes["to"])]
+        if weights == "int8" and node.operator == "Transpose" and node.inputs[0] in graph.used:
+            # A matrix that is a table, too, has to be stored as what is multiplied with: else it would stay in float32.
+            transposed[node.outputs[0]] = graph.used[node.inputs[0]].mT.contiguous()
+            continue
+        nodes.append(helper.make_node(node.operator, list(node.inputs), list(node.outputs), **attributes))
+    for own, tensor in {**graph.used, **transposed}.items():
+        halved = weights == "float16" and tensor.dtype == torch.float32 and tensor.dim() > 1
+        if halved:
+            tensors[f"{own}.half"] = tensor.half().numpy()
+            nodes.insert(0, helper.make_node("Cast", [f"{own}.half"], [own], to=_TYPES["float32"]))
+        else:
+            tensors[own] = tensor.contiguous().numpy()
+    read = {tensor for node in nodes for tensor in node.input}
+    initializers = [onnx.numpy_helper.from_array(array, own) for own, array in tensors.items() if own in read]
+    content = helper.make_graph(nodes, name, _ports(onnx, graph.inputs), _ports(onnx, graph.outputs), initializers)
+    return helper.make_model(content, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="regard")
+
+
+def _ports(onnx: Any, ports: list[Port]) -> list[Any]:
+    return [onnx.helper.make_tensor_value_info(port.name, _TYPES[port.kind], list(port.axes)) for port in ports]
+
+
+@dataclass(frozen=True)
+class OnnxState:
+    """Where the hypotheses of a batch stand, for `regard.decoding`.
+
+    Attributes:
+        sources: one entry for each sentence.
+        states: (B, K, ...), one for each hypothesis.
+        position: how many tokens have been read.
+    """
+
+    sources: Mapping[str, Any]
+    states: Mapping[str, Any]
+    position: int = 0
+
+    def select(self, rows: Tensor, beams: Tensor) -> OnnxState:
+        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        kept, going = rows.numpy(), beams.numpy()
+        sources = {name: part if _shared(name, part) else part[kept] for name, part in self.sources.items()}
+        return replace(self, sources=sources, states={name: part[kept[:, None], going] for name, part in self.states.items()})
+
+
+def _shared(name: str, part: Any) -> bool:
+    # The number of cells, and the mask of areas of a memory without padding, are the same for every sentence.
+    return name == "source.size" or (name.endswith(".mask") and part.shape[0] == 1)
+
+
+class OnnxModel:
+    """An exported model, run by onnxruntime on the CPU; a `Step` of `regard.decoding`.
+
+    Args:
+        folder: of `export_run`.
+        threads: of one operator.
+
+    Attributes:
+        interface: what `interface.json` says.
+
+    Raises:
+        CheckpointError: the folder holds no exported model; names the file.
+
+    Example:
+        >>> OnnxModel("no-such-folder")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-folder/interface.json: missing or damaged; expected a folder of `regard export --format onnx`
+    """
+
+    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+        path = Path(folder) / INTERFACE
+        try:
+            self.interface: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+            files = {name: str(Path(folder) / graph["file"]) for name, graph in self.interface["graphs"].items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path}: missing or damaged; expected a folder of `regard export --format onnx`") from error
+        onnxruntime = _engine()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self._sessions = {
+            name: onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"]) for name, file in files.items()
+        }
+
+    def run(self, graph: str, given: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
+        """Run a graph: outputs by name, all or those asked for.
+
+        Args:
+            graph: "encoder", "step" or "model".
+            given: every input as an array.
+            outputs: names.
+        """
+        names = outputs or [port["name"] for port in self.interface["graphs"][graph]["outputs"]]
+        return dict(zip(names, self._sessions[graph].run(names, dict(given)), strict=True))
+
+    def start(self, **inputs: Tensor) -> OnnxState:
+        """Encode sources: tokens (B, S) and lengths (B,), images, features, or for a language model batch (1,)."""
+        found = self.run("encoder", {name: value.numpy() for name, value in inputs.items()})
+        sources, states = ({name: found[name] for name in self.interface[kind]} for kind in ("sources", "states"))
+        return OnnxState(sources, states)
+
+    def step(self, tokens: Tensor, state: OnnxState) -> tuple[Tensor, Tensor | None, OnnxState]:
+        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        given = {"tokens": tokens.contiguous().numpy(), "position": np.array(state.position), **state.sources, **state.states}
+        found = self.run("step", given)
+        states = {name: found["next." + name.removeprefix("state.")] for name in state.states}
+        weights = torch.from_numpy(found["weights"]) if "weights" in found else None
+        return torch.from_numpy(found["logits"]), weights, replace(state, states=states, position=state.position + 1)

@@ -1,0 +1,288 @@
+"""A run exported to ONNX gives the logits, attention and texts that it gives here, whatever its kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+from regard.cli import app
+from regard.config import (
+    CaptioningConfig,
+    ClassificationConfig,
+    EntailmentConfig,
+    LanguageConfig,
+    LanguageModelConfig,
+    RunConfig,
+    TransformerConfig,
+    validate,
+)
+from regard.config.captioning import CaptionTransformerConfig, ShowConfig
+from regard.data.vocabulary import BOS
+from regard.errors import CheckpointError, ConfigError
+from regard.integrations.graph_models import model_graphs
+from regard.integrations.onnx import OnnxModel, OnnxState, WeightKind, export_run, write_graphs
+from regard.integrations.portable_run import OpenedRun, describe
+from regard.models import EncoderDecoder, build
+from regard.models.captioning import build_captioner
+from regard.models.classifier import build_classifier
+from regard.models.language_model import build_language_model
+from regard.models.rnn_decoder import DecoderOutput
+from regard.tasks import Translator
+from tests.tasks.tiny import ATTENTIVE, FAMILIES, MODEL, RECURRENT, TEXTS, configuration, trained, translator
+
+VOCABULARY = 23
+TOLERANCE = 1e-4
+SECOND = {**ATTENTIVE, "type": "transformer"}
+LATER = {"attention_dim": 3, "query_state": "current"}
+# What the families of all tests have not: every key mode, score, window, cell and activation.
+FURTHER: dict[str, dict[str, Any]] = {
+    **{f"key {mode}": {**SECOND, "area": {"max_area": 3, "key_mode": mode}} for mode in ("max", "sample", "concat", "max_concat", "sum")},
+    **{f"key {mode}": {**SECOND, "area": {"max_area": 3, "key_mode": mode}} for mode in ("sample_concat", "sample_sum")},
+    "value max": {**SECOND, "area": {"max_area": 2, "value_mode": "max"}},
+    "value mean": {**SECOND, "area": {"max_area": 3, "value_mode": "mean", "temperature": 2.0}},
+    "gelu": {**SECOND, "activation": "gelu", "positions": "fairseq", "output_bias": True},
+    "swish": {**SECOND, "activation": "swish", "tie_embeddings": False},
+    **{f"score {score}": {**RECURRENT, "attention": {**LATER, "score": score}} for score in ("additive", "concat", "cosine", "dot")},
+    "local m": {**RECURRENT, "attention": {**LATER, "score": "scaled_dot", "window": "local_m", "radius": 2}},
+    "location": {**RECURRENT, "attention": {**LATER, "score": "location", "max_source_length": 5}},
+    "window of areas": {
+        **{**RECURRENT, "cell": "tanh", "readout": "tanh"},
+        "attention": {"attention_dim": 3, "window": "local_p", "radius": 2, "area": {"max_area": 3, "key_mode": "features"}},
+    },
+    "one direction": {**RECURRENT, "bidirectional": False, "encoder_layers": 2, "attention": None},
+}
+
+
+def engine(model: nn.Module, config: RunConfig, folder: Path, weights: WeightKind = "float32") -> OnnxModel:
+    graphs = model_graphs(model)
+    write_graphs(graphs, folder, weights=weights)
+    described = describe(OpenedRun(folder, config, model, {}, ()), graphs)
+    for name, graph in described["graphs"].items():
+        graph["file"] = f"{name}.onnx"
+    (folder / "interface.json").write_text(json.dumps(described))
+    return OnnxModel(folder)
+
+
+@torch.inference_mode()
+def steps_agree(model: Any, given: tuple[Any, ...], other: OnnxModel, inputs: Mapping[str, Tensor], *, batch: int, within: float) -> None:
+    """Seven steps of three hypotheses, reordered after each, and a sentence that leaves: logits and weights are the same."""
+    random = torch.Generator().manual_seed(1)
+    state, there, tokens = model.start(*given), other.start(**inputs), torch.full((batch, 1), BOS)
+    for number in range(7):
+        logits, weights, state = model.step(tokens, state)
+        found, attended, there = other.step(tokens, there)
+        torch.testing.assert_close(found, logits, atol=within, rtol=0)
+        if weights is not None:
+            assert attended is not None
+            torch.testing.assert_close(attended[..., : weights.shape[-1]], weights, atol=within, rtol=0)
+        beams = torch.randint(0, tokens.shape[1], (batch, 3), generator=random)
+        rows = torch.arange(batch)
+        if number == 4:
+            rows, beams, batch = rows[1:], beams[1:], batch - 1
+        state, there = state.select(rows, beams), there.select(rows, beams)
+        tokens = torch.randint(4, logits.shape[-1], (batch, 3), generator=random)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *FURTHER])
+@pytest.mark.parametrize("size", [2, 11])
+def test_a_translation_model_gives_the_same_logits_and_weights(family: str, size: int, tmp_path: Path) -> None:
+    config = configuration(model={**FAMILIES, **FURTHER}[family])
+    torch.manual_seed(3)
+    model = build(config.model, source_size=VOCABULARY, target_size=VOCABULARY).eval()
+    source, lengths = torch.randint(4, VOCABULARY, (3, size)), torch.tensor([size, max(1, size - 4), 1])
+    other = engine(model, config, tmp_path)
+    steps_agree(model, (source, lengths), other, {"tokens": source, "lengths": lengths}, batch=3, within=TOLERANCE)
+
+
+SMALL = {"encoder": {"channels": [5, 7], "depth": 1}, "embed_dim": 12}
+SHOWN = {**SMALL, "decoder_dim": 11, "feature_dim": 13, "attention_dim": 5}
+CELLS = {**SMALL, "num_heads": 2, "ff_dim": 13, "encoder_layers": 2, "decoder_layers": 2}
+CAPTIONERS = {
+    "show": ShowConfig(**cast(Any, {**SHOWN, "area": None})),
+    "show areas": ShowConfig(**cast(Any, {**SHOWN, "query_state": "current", "area": {"height": 3, "width": 2, "key_mode": "features"}})),
+    "expected": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "hard": {"mode": "expected"}})),
+    "features": ShowConfig(**cast(Any, {**SHOWN, "encoder": {"type": "features", "grid": [2, 3], "dim": 5}, "area": {"height": 3}})),
+    "transformer": CaptionTransformerConfig(**cast(Any, {**CELLS, "area": None})),
+    "transformer areas": CaptionTransformerConfig(**cast(Any, {**CELLS, "area": {"width": 3, "value_mode": "mean"}, "norm": "pre"})),
+}
+
+
+@pytest.mark.parametrize("name", CAPTIONERS)
+def test_a_captioner_gives_the_same_logits_and_weights(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = build_captioner(CAPTIONERS[name], image_size=19, vocab_size=VOCABULARY).eval()
+    for path, statistic in model.named_buffers():
+        if "running" in path:  # as training leaves them: not 0 and 1
+            statistic.uniform_(0.5, 1.5)
+    images = torch.randn(3, 6, 5) if name == "features" else torch.randn(3, 3, 19, 19)
+    other = engine(model, CaptioningConfig(), tmp_path)
+    cells = torch.full((3,), model.grid[0] * model.grid[1])
+    inputs = {"features" if name == "features" else "images": images}
+    steps_agree(model, (images, cells), other, inputs, batch=3, within=TOLERANCE)
+
+
+@pytest.mark.parametrize("attention", ["none", "plain", "key_value", "key_value_predict"])
+def test_a_language_model_gives_the_same_logits(attention: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    config = LanguageModelConfig(**cast(Any, {"embed_dim": 8, "hidden_size": 12, "window": 3, "num_layers": 2, "attention": attention}))
+    model = build_language_model(config, vocab_size=VOCABULARY).eval()
+    other = engine(model, LanguageConfig(), tmp_path)
+    steps_agree(model, (3,), other, {"batch": torch.tensor([3])}, batch=3, within=TOLERANCE)
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "lstm": {"type": "rnn", "hidden_size": 5},
+    "gru": {"type": "rnn", "cell": "gru", "num_layers": 2, "bidirectional": False, "hidden_size": 5},
+    "transformer": {"type": "transformer", "num_heads": 2, "ff_dim": 13},
+    "crossed": {"type": "crossed", "num_heads": 2, "ff_dim": 13, "shared": False},
+    "crossed own": {"type": "crossed", "num_heads": 2, "ff_dim": 13, "residual": "own", "norm": "post"},
+}
+
+
+@pytest.mark.parametrize("pooling", ["structured", "max", "mean", "last"])
+@pytest.mark.parametrize(
+    ("texts", "encoder"), [(count, name) for count in (1, 2) for name in ENCODERS if count == 2 or "crossed" not in name]
+)
+def test_a_labeller_gives_the_same_logits_and_weights(texts: int, encoder: str, pooling: str, tmp_path: Path) -> None:
+    model: dict[str, Any] = {"embed_dim": 8, "encoder": ENCODERS[encoder], "pooling": pooling, "attention_dim": 5, "hops": 3}
+    model |= {"fusion": "features" if pooling == "max" else "gated", "mlp_dim": None} if texts == 2 else {"mlp_dim": 7}
+    config = validate({"model": model}, "test", kind=EntailmentConfig if texts == 2 else ClassificationConfig)
+    torch.manual_seed(3)
+    own = build_classifier(config.model, vocab_size=VOCABULARY, classes=3, unknown=1).eval()
+    tokens = [torch.randint(4, VOCABULARY, (3, size)) for size in (11, 7)][:texts]
+    lengths = [torch.tensor([11, 5, 1]), torch.tensor([2, 7, 3])][:texts]
+    names = ["premise.", "hypothesis."] if texts == 2 else [""]
+    given = {f"{name}tokens": ids.numpy() for name, ids in zip(names, tokens, strict=True)}
+    given |= {f"{name}lengths": count.numpy() for name, count in zip(names, lengths, strict=True)}
+    found = engine(own, config, tmp_path).run("model", given)
+    with torch.inference_mode():
+        expected = own.classify(tokens, lengths)
+    np.testing.assert_allclose(found["logits"], expected.logits, atol=TOLERANCE, rtol=0)
+    for name, pooled in zip(names, expected.pooled, strict=True):
+        if pooled.weights is not None:
+            np.testing.assert_allclose(found[f"{name}weights"], pooled.weights, atol=TOLERANCE, rtol=0)
+
+
+class There(EncoderDecoder[OnnxState]):
+    """An exported model in the place of a run's own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.other = OnnxModel(folder)
+        self.output = nn.Linear(1, 1)  # tells the device
+        self.calls = 0
+
+    def start(self, source: Tensor, source_lengths: Tensor) -> OnnxState:
+        return self.other.start(tokens=source, lengths=source_lengths)
+
+    def decoding_step(self, tokens: Tensor, state: OnnxState) -> tuple[Tensor, Tensor | None, OnnxState]:
+        self.calls += 1
+        return self.other.step(tokens, state)
+
+    def decoder_step(self, tokens: Tensor, state: OnnxState) -> tuple[Tensor, Tensor | None, OnnxState]:
+        raise NotImplementedError
+
+    def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+@pytest.mark.parametrize("family", ["gru", "luong", "transformer", "area", "crossed"])
+def test_the_one_beam_search_finds_the_same_texts(family: str, beam_size: int, tmp_path: Path) -> None:
+    own = translator(model=FAMILIES[family], decoding={"beam_size": beam_size})
+    engine(own.run.model, own.run.config, tmp_path)
+    model = There(tmp_path)
+    other = Translator(own.run._replace(model=model))
+    lines = [*TEXTS, *(text[::-1] for text in TEXTS), *(f"{one} {two}" for one in TEXTS for two in TEXTS)]
+    expected = own.translate(lines)
+    assert len({found.text for found in expected}) > 5
+    assert [found.text for found in other.translate(lines)] == [found.text for found in expected]
+    assert model.calls > 5
+
+
+def test_outputs_that_are_not_asked_for_are_left_out(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model = build(TransformerConfig(**cast(Any, ATTENTIVE)), source_size=VOCABULARY, target_size=VOCABULARY).eval()
+    other = engine(model, configuration(model=SECOND), tmp_path)
+    state = other.start(tokens=torch.tensor([[4, 5, 3]]), lengths=torch.tensor([3]))
+    given = {"tokens": np.array([[BOS]]), "position": np.array(0), **state.sources, **state.states}
+    assert list(other.run("step", given, ["logits"])) == ["logits"]
+
+
+def test_the_interface_names_what_the_files_take_and_give(tmp_path: Path) -> None:
+    import onnx
+
+    run, folder = trained(tmp_path, model=FAMILIES["area"]), tmp_path / "out"
+    export_run(run, folder)
+    described = json.loads((folder / "interface.json").read_text(encoding="utf-8"))
+    for graph in described["graphs"].values():
+        model = onnx.load(str(folder / graph["file"]))
+        onnx.checker.check_model(model, full_check=True)
+        assert [port["name"] for port in graph["inputs"]] == [port.name for port in model.graph.input]
+        assert [port["name"] for port in graph["outputs"]] == [port.name for port in model.graph.output]
+    assert described["special"] == {"pad": 0, "unknown": 1, "begin": 2, "end": 3}
+    assert described["max_source_length"] == 37
+    assert (folder / described["vocabularies"]["source"]).read_bytes() == (run / "vocabulary.json").read_bytes()
+
+
+def test_smaller_weights_make_smaller_files_and_nearly_the_same_logits(tmp_path: Path) -> None:
+    sizes, model = {}, {**SECOND, "embed_dim": 96, "ff_dim": 211}
+    torch.manual_seed(3)
+    own = build(configuration(model=model).model, source_size=503, target_size=503).eval()
+    source, lengths = torch.randint(4, 503, (3, 7)), torch.tensor([7, 5, 1])
+    kinds: tuple[tuple[WeightKind, float], ...] = (("float32", 1e-4), ("float16", 5e-3), ("int8", 0.3))
+    for kind, within in kinds:
+        folder = tmp_path / kind
+        folder.mkdir()
+        other = engine(own, configuration(model=model), folder, kind)
+        steps_agree(own, (source, lengths), other, {"tokens": source, "lengths": lengths}, batch=3, within=within)
+        sizes[kind] = (folder / "step.onnx").stat().st_size
+    assert sizes["float16"] < 0.6 * sizes["float32"]
+    assert sizes["int8"] < 0.45 * sizes["float32"]
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ({**SECOND, "second": {"kind": "serial"}}, "model.second"),
+        ({**MODEL, "second": {"kind": "flat"}}, "model.second"),
+        ({**SECOND, "area": {"top_k": 2}}, "area.top_k"),
+    ],
+)
+def test_what_cannot_be_exported_is_named(model: dict[str, Any], named: str) -> None:
+    built = build(configuration(model=model).model, source_size=VOCABULARY, target_size=VOCABULARY)
+    with pytest.raises(ConfigError, match=named):
+        model_graphs(built)
+
+
+def test_hard_attention_and_unknown_modules_are_named() -> None:
+    hard = ShowConfig(**cast(Any, {**SHOWN, "attention": "hard"}))
+    with pytest.raises(ConfigError, match="hard"):
+        model_graphs(build_captioner(hard, image_size=19, vocab_size=VOCABULARY))
+    with pytest.raises(ConfigError, match="Linear"):
+        model_graphs(nn.Linear(2, 3))
+
+
+def test_the_command_writes_a_folder_and_names_what_is_wrong(tmp_path: Path) -> None:
+    run, out = trained(tmp_path), tmp_path / "out"
+    given = ["export", str(run), "--format", "onnx", "--out", str(out)]
+    found = CliRunner().invoke(app, given)
+    assert found.exit_code == 0, found.output
+    assert {path.name for path in out.iterdir()} == {"encoder.onnx", "step.onnx", "interface.json", "vocabulary.json"}
+    again = CliRunner().invoke(app, given)
+    assert (again.exit_code, "not empty" in str(again.exception)) == (1, True)
+    halved = CliRunner().invoke(app, ["export", str(run), "--weights", "int8", "--out", str(tmp_path / "more")])
+    assert isinstance(halved.exception, ConfigError)
+    with pytest.raises(CheckpointError, match=r"interface\.json"):
+        OnnxModel(run)
