@@ -18,7 +18,7 @@ from regard.ops.kernels import area_torch, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
 from tests.ops.targets import instructions
 
-SEQUENCES = [1, 2, 3, 4, 5, 7, 8, 11, 16]
+SEQUENCES = [1, 2, 3, 4, 5, 7, 8, 11, 16, 37, 64]
 RECTANGLES = [(1, 1), (2, 2), (3, 3), (2, 3), (4, 1), (4, 4), (1, 3)]
 # In float64 the oracle is no more exact than what it judges: logits of 1e4 leave about 1e-12 of a weight.
 DOUBLE_ROOM = 1e-10
@@ -353,7 +353,7 @@ def test_the_environment_forces_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("torch", {"key_mode": "max"}, "only the reference"),
         ("cpu", {"need_weights": True}, "no weights"),
-        ("cpu", {"max_area": 17}, "up to 16"),
+        ("cpu", {"max_area": 65}, "up to 64"),
         ("cpu", {"max_area": (5, 1), "grid": (5, 23)}, "up to 4 x 4"),
         ("triton", {}, "(CUDA|the package triton is not installed)"),
     ],

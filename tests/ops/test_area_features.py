@@ -13,7 +13,8 @@ from torch import Tensor
 from regard import ops
 from regard.errors import ConfigError, ShapeError
 from regard.ops import reference
-from regard.ops.kernels import area_torch, native
+from regard.ops.area_windows import AreaSpec
+from regard.ops.kernels import area_cpu, area_torch, native
 from tests.ops.error_rule import FLOOR, Errors, assert_rule
 from tests.ops.targets import instructions
 
@@ -233,3 +234,9 @@ def test_missing_or_wrong_weights_are_named() -> None:
     short = ops.AreaWeights(torch.zeros(1, 8), torch.zeros(2, 8), torch.zeros(16, 48), torch.zeros(16, 16))
     with pytest.raises(ShapeError, match="embeddings for areas up to"):
         ops.area_attention(x, x, x, max_area=3, key_mode="features", key_weights=short)
+
+
+def test_the_native_code_of_features_takes_areas_of_up_to_16() -> None:
+    query = torch.zeros(1, 1, 3, 16)
+    assert "up to 16 items, not 17" in str(area_cpu.unsupported(query, 31, AreaSpec(17, key_mode="features")))
+    assert "up to 16" not in str(area_cpu.unsupported(query, 31, AreaSpec(16, key_mode="features")))

@@ -22,7 +22,8 @@ from regard.ops.tensor_checks import Argument, Signature
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 TILE, STEP = 32, 16  # AREA_TILE and FEATURE_STEP of csrc/calls.h
-LONGEST, TALLEST = 16, 4  # area of a sequence; height and width of an area of a grid: MAX_LENGTH and MAX_SIDE of csrc/area_sweep.h
+LONGEST, TALLEST = 64, 4  # area of a sequence; height and width of an area of a grid: MOST_LENGTH and MOST_SIDE of csrc/area_sweep.h
+LONGEST_LEARNED = 16  # area of key mode features: MOST of csrc/area_features.h
 EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
 LONE = math.sqrt(EPSILON)  # the deviation of a single item
 _TENSORS = Signature(
@@ -50,8 +51,8 @@ def unsupported(query: Tensor, size: int, spec: AreaSpec) -> str | None:
         'the native kernel of key mode features takes head sizes that are multiples of 16, not 5'
     """
     longest, learned = spec.max_area, spec.key_mode == "features"
-    if learned and (not isinstance(longest, int) or longest > LONGEST):
-        return f"the native kernel of key mode features takes sequences with areas of up to {LONGEST} items, not {longest}"
+    if learned and (not isinstance(longest, int) or longest > LONGEST_LEARNED):
+        return f"the native kernel of key mode features takes sequences with areas of up to {LONGEST_LEARNED} items, not {longest}"
     if query.device.type != "cpu":
         return f"the native kernel runs on CPUs, the tensors are on {query.device.type}"
     if learned and query.shape[-1] % STEP:

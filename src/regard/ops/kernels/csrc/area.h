@@ -76,9 +76,9 @@ static Done done_items(const Plan *plan, int64_t first, int64_t j0, int64_t coun
     return (Done){item + row, row, larger(count + (last ? late : 0) - row, 0)};
 }
 
-static void strips_start(Strip *strips) {
+static void strips_start(Strip *strips, int area) {
     for (int i = 0; i < STRIPS; i++) {
-        strip_start(&strips[i]);
+        strip_start(&strips[i], area);
         strips[i].most = splat(HIDDEN);
         strips[i].sum = strips[i].base = strips[i].delta = (vec){0};
     }
@@ -93,7 +93,7 @@ static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t co
             if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
             continue;
         }
-        raise_base(&strips[i], largest(scores, count), sums, plan->value_size);
+        raise_base(&strips[i], plan->windows.width, largest(scores, count), sums, plan->value_size);
         if (plan->call->grid_height > 1) {
             grid_forward(&plan->windows, &m->grid, &strips[i], scores, count / plan->windows.columns);
             continue;
@@ -152,7 +152,7 @@ static void forward_tile(const Head *head, Memory *m, int64_t t0) {
     const AreaCall *call = plan->call;
     Strip strips[STRIPS];
     int64_t first, last;
-    strips_start(strips);
+    strips_start(strips, plan->windows.width);
     key_range(head, t0, &first, &last);
     load_queries(head, m, t0, NULL);
     memset(m->sum_columns, 0, (size_t)(plan->value_size * TILE) * sizeof(real));
@@ -184,7 +184,7 @@ static void backward_start(const Head *head, Memory *m, Strip *strips, int64_t t
     const int64_t count = call->queries - t0 < TILE ? call->queries - t0 : TILE;
     const real *sums = (const real *)call->sums + ((head->batch * call->heads + head->head) * call->queries + t0) * 2;
     uint8_t skip[TILE];
-    strips_start(strips);
+    strips_start(strips, plan->windows.width);
     for (int64_t t = 0; t < TILE; t++) {
         skip[t] = t >= count || !(sums[2 * t + 1] > 0);
         strips[t / LANES].base[t % LANES] = skip[t] ? 0 : sums[2 * t];

@@ -122,9 +122,10 @@ static void keyed_forward(const Head *head, Memory *m, Strip *s, int strip, int6
     real *areas = m->areas + strip * LANES, *items = m->scores + strip * LANES;
     vec hidden[MOST_LENGTH];
     const vec most = keyed_hide(head->plan, s, items, areas, count);
-    memcpy(hidden, s->run, sizeof hidden); /* no scores, so no base is to be taken off */
-    raise_base(s, most, sums, head->plan->value_size);
-    memcpy(s->run, hidden, sizeof hidden);
+    const int area = head->plan->windows.width;
+    memcpy(hidden, s->run, area * sizeof(vec)); /* no scores, so no base is to be taken off */
+    raise_base(s, area, most, sums, head->plan->value_size);
+    memcpy(s->run, hidden, area * sizeof(vec));
     keyed_sweep_any(FORWARD, head->plan, s, areas, NULL, items, count);
 }
 
@@ -133,7 +134,7 @@ static void keyed_backward(const Head *head, Memory *m, Strip *s, int strip, int
     keyed_hide(head->plan, s, items, areas, count);
     keyed_sweep_any(DELTA, head->plan, s, areas, grads, items, count);
     s->delta = s->sum * s->inverse;
-    strip_start(s);
+    strip_start(s, head->plan->windows.width);
     keyed_sweep_any(BACKWARD, head->plan, s, areas, grads, items, count);
 }
 

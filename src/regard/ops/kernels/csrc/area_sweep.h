@@ -25,17 +25,17 @@
 #include "calls.h"
 #include "simd.h"
 
-enum { MOST_ITEMS = 16, MOST_LENGTH = 16, MOST_SIDE = 4 }; /* of an area: items; length in a sequence; height and width in a grid */
+enum { MOST_ITEMS = 64, MOST_LENGTH = 64, MOST_SIDE = 4 }; /* of an area: items; length in a sequence; height and width in a grid */
 
 /* Stands for "not allowed". No finite score is mistaken for it: what it is added to stays hidden, its 2^x is exactly 0, and a row whose
    largest score it is has nothing to attend to. Only a finite base may be taken off it. */
 #define HIDDEN (-(real)INFINITY)
 #define LOG2E ((real)1.44269504088896340736)
 
-/* The areas of a call. Loops over sizes are unrolled by the compiler for some largest areas only; others are computed with the next of
-   these, and the sizes that do not exist get a penalty that makes their p exactly 0. Arrays are indexed by (h - 1) * width + (w - 1). */
+/* The areas of a call. Loops over sizes are unrolled by the compiler for some largest areas only; others up to 16 are computed with the
+   next of these, and the sizes that do not exist get a penalty that makes their p exactly 0. Arrays are indexed by (h - 1) * width + (w - 1). */
 typedef struct {
-    int height, width;            /* the largest area that is unrolled */
+    int height, width;            /* the largest area that is computed */
     int plain;                    /* no penalties, and all shares are 1 */
     int64_t columns;              /* of the grid */
     real inverse[MOST_ITEMS];     /* 1 / items */
@@ -49,7 +49,7 @@ static void windows_start(Windows *w, const AreaCall *call) {
     if (call->grid_height == 1) {
         const int plain = !call->mean_values && (width <= 5 || width == 8);
         w->height = 1;
-        w->width = plain ? width : width <= 4 ? 4 : width <= 8 ? 8 : 16;
+        w->width = plain ? width : width <= 4 ? 4 : width <= 8 ? 8 : width <= 16 ? 16 : width;
     } else {
         w->height = w->width = height <= 2 && width <= 2 ? 2 : height <= 3 && width <= 3 ? 3 : 4;
     }
@@ -75,8 +75,8 @@ typedef struct {
     vec weight[MOST_LENGTH], slope[MOST_LENGTH]; /* [r]: unfinished w and ds of the item r steps back */
 } Strip;
 
-static void strip_start(Strip *s) {
-    for (int i = 0; i < MOST_LENGTH; i++) {
+static void strip_start(Strip *s, int area) {
+    for (int i = 0; i < area; i++) {
         s->run[i] = splat(HIDDEN); /* areas that begin before the first item do not exist */
         s->run_grad[i] = s->weight[i] = s->slope[i] = (vec){0};
     }
@@ -90,13 +90,13 @@ static vec largest(const real *scores, int64_t count) {
 }
 
 /* Move a strip's base up to the largest score so far, and with it what was summed. */
-static void raise_base(Strip *s, vec most, real *sums, int64_t sum_rows) {
+static void raise_base(Strip *s, int area, vec most, real *sums, int64_t sum_rows) {
     most = maximum(s->most, most);
     s->base = select_vec(most == HIDDEN, (vec){0}, most); /* nothing allowed yet: every term must be 0, not 2^0 */
     const vec change = (s->most - s->base) * LOG2E, shrink = exp2_vec(change);
     s->most = most;
     s->sum *= shrink;
-    for (int i = 0; i < MOST_LENGTH; i++) {
+    for (int i = 0; i < area; i++) {
         s->run[i] += change * (real)(i + 1); /* these are sums of scores from which the base is taken off */
         s->weight[i] *= shrink;
     }
@@ -168,7 +168,8 @@ INLINE void line_sweep_any(enum sweep_mode mode, const Windows *w, Strip *s, rea
     case 8: line_sweep(8, 1, mode, w, s, scores, grads, count); break;
     case -4: line_sweep(4, 0, mode, w, s, scores, grads, count); break;
     case -8: line_sweep(8, 0, mode, w, s, scores, grads, count); break;
-    default: line_sweep(16, 0, mode, w, s, scores, grads, count);
+    case 16: case -16: line_sweep(16, 0, mode, w, s, scores, grads, count); break;
+    default: line_sweep(w->width, 0, mode, w, s, scores, grads, count);
     }
 }
 
@@ -177,7 +178,7 @@ static void line_forward(const Windows *w, Strip *s, real *scores, int64_t count
 static void line_backward(const Windows *w, Strip *s, real *scores, real *grads, int64_t count) {
     line_sweep_any(DELTA, w, s, scores, grads, count);
     s->delta = s->sum * s->inverse;
-    strip_start(s);
+    strip_start(s, w->width);
     line_sweep_any(BACKWARD, w, s, scores, grads, count);
 }
 
