@@ -21,8 +21,8 @@ from tests.ops import c_structures
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "regard" / "ops" / "kernels" / "csrc"
 BUILT = sorted(Path(native.__file__).parent.glob("_cpu*.so"))
-# The number of the interface, and a digest of all structs of calls and exported functions.
-INTERFACE = (12, "a367379effc5feb7")
+# The number of the interface, and a digest of all structs and constants of calls and exported functions.
+INTERFACE = (13, "26c36c9bf82d499f")
 needs_library = pytest.mark.skipif(not BUILT, reason="no native library here")
 
 
@@ -51,7 +51,7 @@ def without_comments(name: str) -> str:
 
 
 def test_what_python_and_the_library_agree_on_does_not_change_without_a_new_number() -> None:
-    structs = re.findall(r"typedef struct \{[^}]*\} \w+;", without_comments("calls.h"))
+    structs = re.findall(r"typedef struct \{[^}]*\} \w+;|enum[^;(]*;", without_comments("calls.h"))
     text = without_comments("native.h") + without_comments("native.c") + without_comments("beam.c")
     functions = re.findall(r"^(?:EXPORT|ENTRY).*\)", text, flags=re.MULTILINE)
     assert len(structs) > 10
@@ -91,7 +91,8 @@ def test_python_and_c_agree_on_constants() -> None:
     assert f"REGARD_NO_MEMORY = {kernel.NO_MEMORY}," in c_text("native.h")
     assert f"REGARD_OUTSIDE = {kernel.OUTSIDE} " in c_text("native.h")
     assert f"enum {{ AREA_TILE = {area_cpu.TILE} }};" in c_text("calls.h")
-    assert f"MOST_LENGTH = {area_cpu.LONGEST}, MOST_SIDE = {area_cpu.TALLEST} }}" in c_text("area_sweep.h")
+    limits = f"MOST_LENGTH = {area_cpu.LONGEST}, MOST_SIDE = {area_cpu.TALLEST}, MOST_KEYED = {area_cpu.LONGEST_LEARNED}"
+    assert limits in c_text("calls.h")
 
 
 def test_the_structures_are_those_of_the_headers() -> None:

@@ -22,8 +22,7 @@ from regard.ops.tensor_checks import Argument, Signature
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 TILE, STEP = 32, 16  # AREA_TILE and FEATURE_STEP of csrc/calls.h
-LONGEST, TALLEST = 64, 4  # area of a sequence; height and width of an area of a grid: MOST_LENGTH and MOST_SIDE of csrc/area_sweep.h
-LONGEST_LEARNED = 16  # area of key mode features: MOST of csrc/area_features.h
+LONGEST, TALLEST, LONGEST_LEARNED = 64, 4, 16  # MOST_LENGTH, MOST_SIDE and MOST_KEYED of csrc/calls.h
 EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
 LONE = math.sqrt(EPSILON)  # the deviation of a single item
 _TENSORS = Signature(

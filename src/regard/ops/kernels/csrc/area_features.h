@@ -18,15 +18,15 @@
 #include "calls.h"
 #include "simd.h"
 
-enum { FEATURE_CHUNK = 64, MOST = 16 };
+enum { FEATURE_CHUNK = 64 };
 
-/* Squares of differences of such items, MOST of them together, are finite. */
+/* Squares of differences of such items, MOST_KEYED of them together, are finite. */
 #define FEATURE_LIMIT ((real)(REAL_IS_FLOAT ? 0x1p60 : 0x1p508))
 
 /* What is carried from chunk to chunk for LANES features; [i]: areas of i + 1 items, [r]: the item r steps back. */
 typedef struct {
-    vec mean[MOST], squares[MOST], projected[MOST];
-    vec item[MOST], grad_key[MOST], grad_projected[MOST];
+    vec mean[MOST_KEYED], squares[MOST_KEYED], projected[MOST_KEYED];
+    vec item[MOST_KEYED], grad_key[MOST_KEYED], grad_projected[MOST_KEYED];
 } Moments;
 
 /* A worker's memory. All of one head fits the second-level cache for sentences: nothing of the size of all areas leaves it. */
@@ -122,7 +122,7 @@ INLINE void spread_sweep(int area, const AreaCall *call, Moments *s, const real 
         s->item[0] = load(key + j * size);
         s->grad_key[0] = s->grad_projected[0] = (vec){0};
         /* Items and their means from the newest item on: differences of close numbers are exact, and a small sigma makes much of them. */
-        vec apart[MOST] = {{0}}, mean[MOST] = {{0}}, sum = (vec){0};
+        vec apart[MOST_KEYED] = {{0}}, mean[MOST_KEYED] = {{0}}, sum = (vec){0};
         UNROLL
         for (int i = 0; i < area; i++) {
             apart[i] = s->item[i] - s->item[0];

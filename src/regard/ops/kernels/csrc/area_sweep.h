@@ -25,8 +25,6 @@
 #include "calls.h"
 #include "simd.h"
 
-enum { MOST_ITEMS = 64, MOST_LENGTH = 64, MOST_SIDE = 4 }; /* of an area: items; length in a sequence; height and width in a grid */
-
 /* Stands for "not allowed". No finite score is mistaken for it: what it is added to stays hidden, its 2^x is exactly 0, and a row whose
    largest score it is has nothing to attend to. Only a finite base may be taken off it. */
 #define HIDDEN (-(real)INFINITY)

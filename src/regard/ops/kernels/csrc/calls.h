@@ -48,6 +48,9 @@ typedef struct {
 /* Queries that are worked on together. */
 enum { AREA_TILE = 32 };
 
+/* The largest area: items; length in a sequence; height and width in a grid; length with key mode features. */
+enum { MOST_ITEMS = 64, MOST_LENGTH = 64, MOST_SIDE = 4, MOST_KEYED = 16 };
+
 /* Area attention. */
 typedef struct {
     AreaView query, key, value, output;
