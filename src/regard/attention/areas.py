@@ -36,7 +36,7 @@ class Areas(nn.Module):
         temperature: the scores are divided by it.
 
     Raises:
-        ConfigError: a setting that means nothing; the message names it.
+        ConfigError: a setting that means nothing.
 
     Example:
         >>> areas = Areas(3, key_mode="features", dim=5)

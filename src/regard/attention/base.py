@@ -48,7 +48,7 @@ class Memory(NamedTuple):
         key: (B, S, A) keys after the score's own projection, of zeros where masked; with areas (B, N, A).
         value: (B, S, Dv) values; zeros where masked, so that nothing a masked place holds (NaN included) reaches a context; with areas
             (B, N, Dv).
-        mask: (B, S) bool, True = may be attended.
+        mask: (B, S) bool, True = may attend.
         lengths: (B,) how far each source reaches: the index of its last allowed position plus one.
     """
 

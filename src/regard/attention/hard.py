@@ -110,7 +110,7 @@ class HardChoice(nn.Module):
             0, not sampled. A row holding NaN stays NaN.
 
         Raises:
-            ShapeError: weights without a row axis, or `soft` that is not (B,); the message holds the shapes.
+            ShapeError: weights without a row axis, or `soft` that is not (B,).
             ConfigError: an unknown mode.
         """
         if weights.dim() < 2:
@@ -242,7 +242,7 @@ class ScoreFunctionEstimator(nn.Module):
             A 0-dimensional tensor; 0 for B = 0 or T = 0.
 
         Raises:
-            ShapeError: the arguments do not share (B, T); the message holds the shapes.
+            ShapeError: the arguments do not share (B, T).
         """
         if nll.dim() != 2 or nll.shape != log_prob.shape or (mask is not None and mask.shape != nll.shape):
             found = [tuple(part.shape) for part in (nll, log_prob, *([] if mask is None else [mask]))]

@@ -56,7 +56,7 @@ def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> Indexe
     Args:
         key: (B, S, H, D).
         value: (B, S, H, D).
-        key_mask: (B, S) bool, True = may be attended; None: everything.
+        key_mask: (B, S) bool, True = may attend; None: everything.
 
     Raises:
         ShapeError: the key_mask is not boolean or not (B, S).

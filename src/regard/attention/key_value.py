@@ -59,7 +59,7 @@ class KeyValueAttention(nn.Module):
         dropout: share of the weights a_i dropped in training, 0 to below 1; the paper drops none.
 
     Raises:
-        ConfigError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1; the message holds the numbers.
+        ConfigError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1.
 
     Example:
         >>> attention = KeyValueAttention(10, window=3, parts=2)
@@ -94,7 +94,7 @@ class KeyValueAttention(nn.Module):
 
         Args:
             states: (B, T, input_dim).
-            key_mask: (B, T) bool, True = may be attended; None allows everything.
+            key_mask: (B, T) bool, True = may attend; None allows everything.
 
         Raises:
             ShapeError: as `forward`.
@@ -108,7 +108,7 @@ class KeyValueAttention(nn.Module):
 
         Args:
             states: (B, T, input_dim).
-            key_mask: (B, T) bool, True = may be attended; None allows everything. A masked state is read as zeros, in its own row too.
+            key_mask: (B, T) bool, True = may attend; None allows everything. A masked state is read as zeros, in its own row too.
             need_weights: return the weights, as they are before dropout.
 
         Returns:
@@ -116,7 +116,7 @@ class KeyValueAttention(nn.Module):
             with nothing to attend to, has r = 0 and zero weights.
 
         Raises:
-            ShapeError: the states are not (B, T, input_dim), or the key_mask is not (B, T) and boolean; the message holds both shapes.
+            ShapeError: the states are not (B, T, input_dim), or the key_mask is not (B, T) and boolean.
         """
         if is_recording():
             record_call(self, None, lambda _: self.forward(states, key_mask=key_mask, need_weights=True).weights)
@@ -132,7 +132,7 @@ class KeyValueAttention(nn.Module):
         Args:
             states: (B, T, input_dim).
             memory: of the positions before, from `memory` or the previous `step`.
-            key_mask: (B, T) bool, True = may be attended later; None allows everything.
+            key_mask: (B, T) bool, True = may attend later; None allows everything.
             need_weights: return the weights.
 
         Returns:

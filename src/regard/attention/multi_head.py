@@ -30,7 +30,7 @@ class HeadMemory(NamedTuple):
     Attributes:
         key: (B, H, S, D).
         value: (B, H, S, Dv); zeros where masked, as the keys.
-        mask: (B, S) bool, True = may be attended, or None: everything may.
+        mask: (B, S) bool, True = may attend, or None: everything may.
         of_areas: the S positions are areas, made by `MultiHeadAttention.areas_of`.
     """
 
@@ -175,9 +175,9 @@ class MultiHeadAttention(nn.Module):
             query: (B, T, E).
             key: (B, S, memory_dim).
             value: (B, S, memory_dim).
-            key_mask: (B, S) bool, True = may be attended: what hides padding, such as `ops.length_mask` makes of lengths.
-            mask: bool, True = may be attended: (S,), (B, T, S) or one for each head (B, H, T, S), any axis 1 for all; on top of
-                key_mask. Two axes are refused, for (T, S) and (B, S) look alike.
+            key_mask: (B, S) bool, True = may attend: what hides padding, such as `ops.length_mask` makes of lengths.
+            mask: bool, True = may attend: (S,), (B, T, S) or one for each head (B, H, T, S), any axis 1 for all; on top of key_mask. Two
+                axes are refused, for (T, S) and (B, S) look alike.
             causal: hide what stands behind each query, aligned so that the last query sees all; on top of both masks.
             need_weights: return the weights too, (B, H, T, S), or with "areas" (B, H, T, N).
             finite: the caller answers for it that what the mask hides is finite, too, and it need not be looked for.
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         return self._join(context, weights, tainted)
 
     def memory(self, key: Tensor, value: Tensor, *, key_mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
-        """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may be attended.
+        """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may attend.
 
         With `finite` the caller answers for it that there is no NaN or infinity in them, and none is looked for.
         """
@@ -234,7 +234,7 @@ class MultiHeadAttention(nn.Module):
         return HeadMemory(self._split(key), self._split(value), key_mask)
 
     def items(self, states: Tensor, key_mask: Tensor | None = None) -> IndexedMemory:
-        """Project states (B, S, E), keys and values alike, into a store for a search; `key_mask` (B, S) bool, True = may be attended.
+        """Project states (B, S, E), keys and values alike, into a store for a search; `key_mask` (B, S) bool, True = may attend.
 
         Raises:
             ConfigError: with scores of its own an attention has no such memory.

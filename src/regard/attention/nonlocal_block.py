@@ -41,8 +41,7 @@ class NonLocal(nn.Module):
         other_dim: Ds, size of a place of the second input; None: D.
 
     Raises:
-        ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1; the message holds what was
-            found.
+        ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1.
 
     Example:
         >>> grid = torch.randn(2, 6, 3, 5)                              # feature maps (B, D, height, width)
@@ -89,15 +88,15 @@ class NonLocal(nn.Module):
         Args:
             states: (B, T, D).
             other: (B, S, Ds); None: the states, and S = T.
-            key_mask: (B, S) bool, True = may be attended; None: everything. Without `other` a masked place is read as zeros, in its own
-                row too; with it, a place of `states` is never masked.
+            key_mask: (B, S) bool, True = may attend; None: everything. Without `other` a masked place is read as zeros, in its own row too;
+                with it, a place of `states` is never masked.
             need_weights: return f / C.
 
         Returns:
             `AttentionOutput` with context = z (B, T, D) and weights (B, T, S); where nothing may be attended y is 0 and the weights are.
 
         Raises:
-            ShapeError: sizes that do not fit, or a key_mask that is not (B, S) and boolean; the message holds what was found and expected.
+            ShapeError: sizes that do not fit, or a key_mask that is not (B, S) and boolean.
         """
         if is_recording():
             record_call(self, None, lambda _: self.forward(states, other, key_mask=key_mask, need_weights=True).weights)

@@ -82,10 +82,10 @@ class Attention(nn.Module):
         Args:
             key: (B, S, Dk).
             value: (B, S, Dv); None: the keys are the values.
-            key_mask: (B, S) bool, True = may be attended, such as `ops.length_mask` makes of lengths; None allows everything.
+            key_mask: (B, S) bool, True = may attend, such as `ops.length_mask` makes of lengths; None allows everything.
 
         Raises:
-            ShapeError: key or value have not three axes; value or key_mask do not fit the keys; the message holds the shapes.
+            ShapeError: key or value have not three axes; value or key_mask do not fit the keys.
         """
         value = key if value is None else value
         _check_axes(key=(key, "S, Dk"), value=(value, "S, Dv"))
@@ -125,7 +125,7 @@ class Attention(nn.Module):
         Args:
             query: (B, T, Dq).
             memory: what `memory` made.
-            mask: bool, (S,) or (B, T, S), any axis 1 for all; True = may be attended. It comes on top of the memory's own.
+            mask: bool, (S,) or (B, T, S), any axis 1 for all; True = may attend. It comes on top of the memory's own.
             position: target position of the queries, one for all or (T,), counted from 0; only a `MonotonicWindow` looks at it.
             need_weights: return the weights too: True of items, "areas" of areas.
             soft: (B,) bool, with a `choice` only: the examples that keep their expected weights.
@@ -134,7 +134,7 @@ class Attention(nn.Module):
             `AttentionOutput`, with a `choice` `HardOutput`; a row with nothing to attend to is all zeros.
 
         Raises:
-            ShapeError: the query has not three axes; memory or mask do not fit it; the message holds the shapes.
+            ShapeError: the query has not three axes; memory or mask do not fit it.
             ConfigError: area weights are asked for, but there are no areas; `soft` is given, but there is no choice.
         """
         if is_recording():
@@ -188,8 +188,8 @@ class Attention(nn.Module):
     ) -> AttentionOutput | HardOutput:
         """Attend with queries (B, T, Dq) to keys (B, S, Dk) and values (B, S, Dv): `memory` and `attend` in one.
 
-        Both masks are bool, True = may be attended: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all,
-        hides pairs of query and key. The other arguments, what is returned and what is raised are those of `attend`.
+        Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
+        pairs of query and key. The other arguments, what is returned and what is raised are those of `attend`.
         """
         _check_axes(query=(query, "T, Dq"), key=(key, "S, Dk"), value=(value, "S, Dv"))
         if mask is None and key_mask is None:

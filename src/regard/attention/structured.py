@@ -52,7 +52,7 @@ class StructuredAttention(nn.Module):
             position, S = 0 included, is all zeros. What masked positions hold, NaN included, changes nothing.
 
         Raises:
-            ShapeError: states are not (B, S, D), or the key_mask is not boolean (B, S); the message holds both shapes.
+            ShapeError: states are not (B, S, D), or the key_mask is not boolean (B, S).
         """
         if states.dim() != 3 or states.shape[-1] != self.first.in_features:
             raise ShapeError(f"StructuredAttention: expected states (B, S, D = {self.first.in_features}), found {tuple(states.shape)}")

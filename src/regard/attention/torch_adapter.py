@@ -22,7 +22,7 @@ class Masks(NamedTuple):
     """The masks of one call in Regard's convention, named as the arguments of `MultiHeadAttention.forward`.
 
     Attributes:
-        key_mask: (B, S) bool, True = may be attended, or None.
+        key_mask: (B, S) bool, True = may attend, or None.
         mask: (1, T, S) or (B, H, T, S) bool, likewise.
         causal: hide what stands behind each query.
 
@@ -75,7 +75,7 @@ def masks_to_torch(mask: Tensor | None = None, key_mask: Tensor | None = None, *
     """Convert Regard's masks to those of `torch.nn.MultiheadAttention`.
 
     Args:
-        mask: (T, S) as mask[None], (B, T, S) or (B, H, T, S) bool, True = may be attended.
+        mask: (T, S) as mask[None], (B, T, S) or (B, H, T, S) bool, True = may attend.
         key_mask: (B, S) bool, likewise.
         num_heads: H, to repeat a mask (B, T, S) with.
 
@@ -83,7 +83,7 @@ def masks_to_torch(mask: Tensor | None = None, key_mask: Tensor | None = None, *
         `attn_mask` and `key_padding_mask`, True = hidden.
 
     Raises:
-        ShapeError: a mask that is not boolean, or has other axes; the message holds what was found.
+        ShapeError: a mask that is not boolean, or has other axes.
 
     Example:
         >>> masks_to_torch(key_mask=torch.tensor([[True, True, False]]))["key_padding_mask"]

@@ -118,7 +118,7 @@ def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int
         (training examples, held-out examples).
 
     Raises:
-        DataError: there are fewer than two examples; the message holds how many there are.
+        DataError: there are fewer than two examples.
         ConfigError: `count` is below 1.
 
     Example:

@@ -145,7 +145,7 @@ def hold_out(pairs: Sequence[SentencePair], count: int, seed: int) -> tuple[list
         (training pairs, held-out pairs).
 
     Raises:
-        DataError: there are fewer than two pairs; the message holds how many there are.
+        DataError: there are fewer than two pairs.
         ConfigError: `count` is below 1.
 
     Example:

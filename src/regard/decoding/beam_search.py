@@ -52,8 +52,8 @@ def beam_search(
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
-        ShapeError: the step's results or the options do not fit the batch; the message holds both sizes.
-        ConfigError: a prefix does not fit, or a token id is outside the vocabulary; the message names it.
+        ShapeError: the step's results or the options do not fit the batch.
+        ConfigError: a prefix does not fit, or a token id is outside the vocabulary.
 
     Example:
         >>> class Nothing:

@@ -32,8 +32,8 @@ def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: 
     """Check what a step returned against the tokens it was given and the token ids of the options.
 
     Raises:
-        ShapeError: logits are not (B, K, V) or attention not (B, K, S); the message holds both shapes.
-        ConfigError: a token id of the options is outside the vocabulary; the message holds it and V.
+        ShapeError: logits are not (B, K, V) or attention not (B, K, S).
+        ConfigError: a token id of the options is outside the vocabulary.
     """
     for name, letter, tensor in (("logits", "V", logits), ("attention", "S", attention)):
         if tensor is not None and (len(tensor.shape) != 3 or tensor.shape[:2] != live.tokens.shape):

@@ -50,8 +50,8 @@ def greedy_search(
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
-        ShapeError: the step's results or the options do not fit the batch; the message holds both sizes.
-        ConfigError: a prefix does not fit, or a token id is outside the vocabulary; the message names it.
+        ShapeError: the step's results or the options do not fit the batch.
+        ConfigError: a prefix does not fit, or a token id is outside the vocabulary.
 
     Example:
         >>> class Nothing:
@@ -136,8 +136,8 @@ def sample(
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
-        ShapeError: the step's results, the options or the generators do not fit the batch; the message holds both sizes.
-        ConfigError: phrases are asked for, a prefix does not fit, or a token id is outside the vocabulary; the message names it.
+        ShapeError: the step's results, the options or the generators do not fit the batch.
+        ConfigError: phrases are asked for, a prefix does not fit, or a token id is outside the vocabulary.
 
     Example:
         >>> class Nothing:

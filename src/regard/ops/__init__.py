@@ -1,8 +1,8 @@
 """Pure functions of tensors; they import torch only.
 
-Axis letters, everywhere: B batch, T target or query length, S source or key length, H heads, D features, E embedding, A attention width,
-K hypotheses of a beam, V vocabulary. Masks are boolean, True = may be attended. A row with nothing to attend to gives zero weights,
-a zero context and zero gradients.
+Axis letters, everywhere: B batch, T target or query length, S source or key length, H heads, D features, E embedding, A attention width, K
+hypotheses of a beam, V vocabulary. Masks are boolean, True = may attend. A row with nothing to attend to gives zero weights, a zero context
+and zero gradients. Errors state the sizes they found.
 """
 
 from regard.ops.area_attention import area_attention, area_path, native_takes_items

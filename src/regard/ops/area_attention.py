@@ -1,12 +1,12 @@
-"""Area attention: one function, and the choice among the ways to compute it.
+"""Area attention: one function that dispatches to four implementations.
 
-- `cpu`: the native library. Scores, window pass and products in one walk along the keys, so that areas cost about what ordinary attention
-  costs (`docs/performance.md`). Mean keys, sum or mean values, no weights asked for.
+- `cpu`: the native library. Scores, window pass and products in one pass along the keys, so that areas cost about as much as standard
+  attention (`docs/performance.md`). Mean keys, sum or mean values, no weights returned.
 - `triton`: the same on CUDA.
-- `torch`: in the space of scores by PyTorch alone; everything with mean keys, on any device.
-- `reference`: keys and values of all areas are made; everything there is.
+- `torch`: PyTorch only, on area scores instead of area keys; everything with mean keys, on any device.
+- `reference`: materializes keys and values of all areas; supports every option.
 
-Which one is used depends on the call alone, never on a timing. `REGARD_KERNELS=reference|torch|cpu|triton` forces one.
+The choice depends on the arguments alone, never on a timing. `REGARD_KERNELS=reference|torch|cpu|triton` forces one.
 """
 
 from __future__ import annotations
@@ -44,41 +44,39 @@ def area_attention(
     dropout: float = 0.0,
     key_weights: AreaWeights | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attend to every run of up to A items, or to every rectangle of a grid, by the fastest way that can.
+    """Attend to every run of up to A items, or to every rectangle of a grid, with the fastest implementation.
 
         context = sum over areas r of softmax(query . k_r / sqrt(D))_r v_r,   k_r the mean of the keys, v_r the sum of the values in r
 
     Li et al. 2018 (arXiv:1810.10126), section 3, Eq. 1 to 4. An area may be attended iff every item in it may. With areas of one item this
-    is ordinary attention.
+    is standard attention.
 
     Args:
         query: (B, H, T, D).
         key: (B, H, S, D).
         value: (B, H, S, Dv).
-        max_area: A, the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
+        max_area: A, maximum area length, or with a grid the maximum (height, width); clipped to the memory.
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
-        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may be attended. Fewer axes are refused: (B, S) and (T, S) look alike.
-        causal: also hide what stands after the query, aligned bottom-right: key s iff s <= t + S - T.
+        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may attend. Fewer axes are refused: (B, S) and (T, S) look alike.
+        causal: also hide later positions, aligned bottom-right: key s iff s <= t + S - T.
         key_mode: see `regard.ops.area_keys`. "features", Eq. 9, costs one product an area, with W_sigma, instead of three: W_mu is applied
             to items, W_d to queries.
         value_mode: see `regard.ops.area_values`.
-        need_weights: True: also the weights of the items; "areas": those of the areas, in the order of `regard.ops.area_spans`.
-        top_k: attend to the best areas of each query only; None: to all.
-        temperature: the scores are divided by it; a tensor of one number may be learned.
-        scale: what products of query and key are multiplied with; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1) may be
-            learned.
-        dropout: probability of dropping an area, applied whenever it is not 0.
+        need_weights: True: also return item weights; "areas": area weights, in the order of `regard.ops.area_spans`.
+        top_k: attend to the k best areas of each query only; None: to all.
+        temperature: divides the scores; a one-element tensor may be learned.
+        scale: multiplies the dot products; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1) may be learned.
+        dropout: probability of dropping an area, applied whenever > 0.
         key_weights: the weights of the learned key modes, such as `regard.attention.Areas` holds.
 
     Returns:
-        Context (B, H, T, Dv); with weights a pair of it and (B, H, T, S) or (B, H, T, N), those before dropout. A query without anything to
-        attend to, or an empty memory, gives zeros. What a hidden item holds changes nothing; a query that may attend an item that is not
-        finite gets NaN.
+        Context (B, H, T, Dv); with weights the pair of context and (B, H, T, S) or (B, H, T, N) weights before dropout. A query with
+        nothing to attend to, or an empty memory, gives zeros. Masked items have no influence; a query that may attend a non-finite item
+        gives NaN.
 
     Raises:
-        ShapeError: shapes that do not fit together; the message holds both.
-        ConfigError: an unknown mode, areas that mean nothing, or `REGARD_KERNELS` forces a way that cannot compute this; the message says
-            why.
+        ShapeError: incompatible shapes.
+        ConfigError: an unknown mode, invalid area sizes, or `REGARD_KERNELS` forces an implementation that cannot compute this call.
 
     Example:
         >>> import torch
@@ -101,7 +99,7 @@ def area_attention(
         raise ConfigError(f"area_attention: top_k must be at least 1 or None, found {top_k!r}")
     if need_weights not in (True, False, "areas"):
         raise ConfigError(f"area_attention: need_weights may be True, False or 'areas', found {need_weights!r}")
-    if not query.shape[-1]:  # all scores are 0, as those of a feature that is 0 are
+    if not query.shape[-1]:  # D = 0: all scores are 0
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
     query, scale = with_learned_scale("area_attention", query, scale)
@@ -131,7 +129,7 @@ def area_path(
     modes: tuple[str, str] = ("mean", "sum"),
     plain: bool = True,
 ) -> tuple[str, str]:
-    """Name the way in which a call of `area_attention` is computed, and why.
+    """Return the implementation that `area_attention` chooses for a call, and the reason.
 
     Args:
         query: (B, H, T, D); only device, dtype and sizes count.
@@ -140,13 +138,13 @@ def area_path(
         max_area: as in the call, like the rest.
         grid: None for a sequence.
         modes: `key_mode` and `value_mode` of the call.
-        plain: the call asks for no weights, no `top_k` and no dropout.
+        plain: the call uses no weights, no `top_k` and no dropout.
 
     Returns:
-        "cpu", "triton", "torch" or "reference", and the reason in words.
+        "cpu", "triton", "torch" or "reference", and the reason as text.
 
     Raises:
-        ConfigError: `REGARD_KERNELS` holds something unknown, or forces a way that cannot compute this; the message says why.
+        ConfigError: `REGARD_KERNELS` is unknown or forces an implementation that cannot compute this call.
 
     Example:
         >>> import torch
@@ -160,9 +158,9 @@ def area_path(
 
 
 def native_takes_items(query: Tensor, key: Tensor) -> bool:
-    """Tell whether the native library computes ordinary attention here, single items being areas of one.
+    """Return whether the native library computes standard attention (areas of one item) for these tensors.
 
-    Not while a graph is traced, which others shall be able to run.
+    False while a graph is traced: the traced graph must run elsewhere, too.
 
     Args:
         query: (B, H, T, D); only device, dtype and sizes count.
@@ -179,7 +177,7 @@ def native_takes_items(query: Tensor, key: Tensor) -> bool:
 
 
 def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) -> tuple[str, str]:
-    # The one place that chooses among the ways: the first that can, of the kernel for the device, PyTorch and the reference.
+    # The only dispatch: the first that supports the call, of the device's kernel, PyTorch and the reference.
     forced, query, key = native.forced_path(), cast(Tensor, tensors[0]), cast(Tensor, tensors[1])
     if forced == "reference":
         return forced, "forced by REGARD_KERNELS"

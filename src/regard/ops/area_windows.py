@@ -1,12 +1,12 @@
-"""Which areas a memory has, and sums, maxima and moments over each of them.
+"""Enumerate the areas of a memory; compute sums, maxima and moments of each.
 
 Li et al. 2018, "Area Attention" (arXiv:1810.10126), section 3. A memory of S items is a sequence, or a grid of `grid = (rows, columns)`
 items in raster order. Areas are ordered height outer, width inner, raster within, as in Algorithm 1; for a sequence that is by length, then
 by start. An area that does not fit in the memory does not exist.
 
-Differs from the paper: sums over areas are built up size by size, each from the one before and one more item, instead of by differences
-of a summed area table. A difference of large numbers loses the small ones, and a table carries whatever a masked item holds (NaN, 1e30)
-into every later area; here an area depends on its own items only. The tables are in `regard.ops.summed_areas`.
+Differs from the paper: sums grow size by size (a smaller area plus one item), not as differences of a summed area table. Differences of
+large numbers lose small ones, and a table spreads the value of a masked item (NaN, 1e30) to every later area; here an area depends on its
+own items only. `regard.ops.summed_areas` has the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WindowState = tuple[Tensor, ...]
 
 
 class AreaSpec(NamedTuple):
-    """The settings of a call of `regard.ops.area_attention`, of the same names; `scale` holds the temperature, too."""
+    """Settings of a `regard.ops.area_attention` call, by the same names; `scale` includes the temperature."""
 
     max_area: AreaSize
     grid: tuple[int, int] | None = None
@@ -38,19 +38,19 @@ class AreaSpec(NamedTuple):
     dropout: float = 0.0
 
     def extent(self, size: int) -> Extent:
-        """Return the memory of S items as rows and columns, and the largest area that fits into it; see `area_extent`."""
+        """Return ((rows, columns), (height, width)) for S items; see `area_extent`."""
         return area_extent(size, self.max_area, self.grid)
 
 
 def check_areas(max_area: AreaSize, grid: tuple[int, int] | None = None) -> None:
-    """Refuse sizes that mean nothing: an int for a sequence, (height, width) for a grid, each at least 1.
+    """Check area sizes: an int for a sequence, (height, width) for a grid, each at least 1.
 
     Args:
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
 
     Raises:
-        ConfigError: the message holds what was found and what is expected.
+        ConfigError: another type or a size below 1.
 
     Example:
         >>> check_areas((2, 3), grid=(5, 7))
@@ -73,19 +73,19 @@ def _is_pair(value: object) -> bool:
 
 
 def area_extent(size: int, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Extent:
-    """Return the memory as rows and columns, and the largest area that fits into it.
+    """Return the memory as rows and columns, and the maximum area that fits into it.
 
     Args:
         size: S, the number of items.
-        max_area: the largest length, or the largest (height, width) with a grid; larger than the memory is clipped to the memory.
+        max_area: maximum length, or maximum (height, width) with a grid; clipped to the memory.
         grid: (rows, columns) with rows * columns = S, or None for a sequence, which is one row.
 
     Returns:
         ((rows, columns), (height, width)).
 
     Raises:
-        ConfigError: sizes that mean nothing, see `check_areas`.
-        ShapeError: the grid does not hold S items; the message holds both.
+        ConfigError: invalid sizes, see `check_areas`.
+        ShapeError: the grid does not hold S items.
 
     Example:
         >>> area_extent(7, 3), area_extent(6, (5, 2), (2, 3))
@@ -107,13 +107,13 @@ def area_count(size: AreaSize, max_area: AreaSize) -> int:
 
     Args:
         size: S, or (rows, columns).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
 
     Returns:
         N; 0 for an empty memory.
 
     Raises:
-        ConfigError: sizes that mean nothing, see `check_areas`.
+        ConfigError: invalid sizes, see `check_areas`.
 
     Example:
         >>> area_count(4, 3), area_count((3, 3), (2, 2))
@@ -123,7 +123,7 @@ def area_count(size: AreaSize, max_area: AreaSize) -> int:
 
 
 def _extent_of(size: AreaSize, max_area: AreaSize) -> Extent:
-    # Asked this way round, for a size that is traced is no int.
+    # In this order, because a traced size is not an int.
     return area_extent(math.prod(size), max_area, size) if isinstance(size, tuple | list) else area_extent(size, max_area)
 
 
@@ -132,7 +132,7 @@ def area_counts(extent: Extent, starts: int | None = None) -> list[int]:
 
     Args:
         extent: see `area_extent`.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         one number for each (height, width), height outer.
@@ -152,16 +152,16 @@ def sweep(
     extent: Extent,
     starts: int | None = None,
 ) -> list[tuple[int, WindowState]]:
-    """Grow areas item by item: columns of items downwards, then areas of each height to the right.
+    """Grow areas item by item: columns downwards, then areas of each height to the right.
 
     Args:
         states: of every item, each (..., S, D).
-        merge: makes the states of an area from those of two neighbouring ones, and from how many items each of the two holds.
+        merge: merges the states of two adjacent areas, given the number of items in each.
         extent: see `area_extent`.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
-        for each height and width, in order: how many items such an area holds, and the states (..., count, D) of all of them.
+        For each height and width, in order: the number of items per area, and the states (..., count, D).
 
     Raises:
         ConfigError: `starts` is below 1.
@@ -196,7 +196,7 @@ def concatenate_areas(pieces: list[Tensor], like: Tensor) -> Tensor:
     """Concatenate the areas of all sizes, in the dtype of the items.
 
     Args:
-        pieces: one (..., count, D) for each size; an empty memory has none.
+        pieces: one (..., count, D) per size; an empty memory has none.
         like: the items, (..., S, D).
 
     Returns:
@@ -210,7 +210,7 @@ def concatenate_areas(pieces: list[Tensor], like: Tensor) -> Tensor:
 
 
 def accumulation_dtype(x: Tensor) -> Tensor:
-    """Return `x` in the precision that sums are kept in: float32 for half precision, its own otherwise.
+    """Cast half precision to float32 for sums; leave other dtypes unchanged.
 
     Args:
         x: any floating dtype.
@@ -226,18 +226,18 @@ def accumulation_dtype(x: Tensor) -> Tensor:
 
 
 def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | None = None) -> Tensor:
-    """List the areas: where each starts and how far it reaches.
+    """List start and size of every area.
 
     Args:
         size: S, or (rows, columns).
-        max_area: the largest length, or the largest (height, width).
-        device: where the result lives.
+        max_area: maximum length, or maximum (height, width).
+        device: device of the result.
 
     Returns:
         (N, 2) integers, start and length; for a grid (N, 4): y, x, height, width. N is 0 for an empty memory.
 
     Raises:
-        ConfigError: sizes that mean nothing, see `check_areas`.
+        ConfigError: invalid sizes, see `check_areas`.
 
     Example:
         >>> area_spans(3, 2).tolist()
@@ -259,14 +259,14 @@ def area_spans(size: AreaSize, max_area: AreaSize, device: torch.device | str | 
 def window_sums(
     x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, mean: bool = False, starts: int | None = None
 ) -> Tensor:
-    """Sum (or average) the items of every area, without a summed area table (see the head of this file for why).
+    """Sum (or average) the items of every area, without a summed area table (the module docstring says why).
 
     Args:
         x: (..., S, D); half precision is accumulated in float32 and cast back.
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
         mean: divide by the number of items.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         (..., N, D).
@@ -287,16 +287,16 @@ def window_sums(
 
 
 def window_maxima(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, starts: int | None = None) -> Tensor:
-    """Take the largest value of every feature over every area.
+    """Compute the maximum of every feature over every area.
 
     Args:
         x: (..., S, D).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
-        (..., N, D); where two items tie, the gradient is shared between them.
+        (..., N, D); tied items share the gradient.
 
     Raises:
         ConfigError, ShapeError: see `area_extent`.
@@ -319,16 +319,16 @@ def window_moments(
 
         std = sqrt(variance + epsilon)
 
-    The variance grows with the area by the pairwise update of Chan, Golub and LeVeque (1979): a sum of squares, so it is never negative,
-    not disturbed by a large common offset, and depends on the area's own items only.
+    The variance is updated pairwise (Chan, Golub and LeVeque 1979): as a sum of squares it is never negative, unaffected by a large common
+    offset, and depends on the area's own items only.
 
     Args:
         x: (..., S, D); half precision is accumulated in float32 and cast back.
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
-        epsilon: added to the variance, as in the authors' code; it keeps the root's gradient small where an area is constant (all areas of
-            one item are). With 0 the root is the paper's, its gradient 0 where the variance is 0.
-        starts: only the areas that start in the first so many columns; None: all.
+        epsilon: added to the variance, as in the authors' code; it bounds the root's gradient for constant areas, such as those of one
+            item. 0 gives the paper's formula, with gradient 0 where the variance is 0.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         mean (..., N, D) and std (..., N, D).
@@ -356,19 +356,18 @@ def window_moments(
 def safe_deviation(
     key: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, starts: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the standard deviation of the keys of every area as finite numbers, and where these are not to be used.
+    """Return finite standard deviations of the keys of every area, and a mask of the invalid ones.
 
-    The square of a large key overflows, and infinity in an area that is hidden from everybody would still spoil gradients: 0 * inf is NaN.
+    The square of a large key overflows, and even in a fully masked area infinity would spoil gradients: 0 * inf is NaN.
 
     Args:
         key: (..., S, D).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
-        std (..., N, D), and (..., N, 1) bool: the areas of several keys of which one is beyond a sixteenth of the root of the largest
-        number of the type, 1e18 in float32.
+        std (..., N, D), and (..., N, 1) bool: areas of several keys, one of them above sqrt(max of the dtype) / 16 (1e18 in float32).
 
     Example:
         >>> std, overflown = safe_deviation(torch.tensor([[1.0], [3.0], [1e20]]), 2)
@@ -385,7 +384,7 @@ def safe_deviation(
 
 
 def guarded_root(variance: Tensor, epsilon: float) -> Tensor:
-    """Return sqrt(variance + epsilon) with zero, not infinite, gradients where that is the root of 0.
+    """Return sqrt(variance + epsilon), with zero instead of infinite gradient at 0.
 
     Args:
         variance: any shape, never negative.

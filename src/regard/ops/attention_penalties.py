@@ -1,4 +1,4 @@
-"""Penalties on attention weights, added to a loss: look everywhere about once, and let hops look at different places."""
+"""Penalties on attention weights: doubly stochastic attention, and redundancy among hops."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def doubly_stochastic_penalty(
     key_mask: Tensor | None = None,
     reduction: Literal["paper", "mean"] = "paper",
 ) -> Tensor:
-    """Penalise source positions that get much more or less than one unit of attention over all target steps.
+    """Penalise source positions whose attention, summed over target steps, differs from 1.
 
         paper:  1/B sum over b, s of (1 - sum over t of weights[b, t, s])^2
         mean:   the mean of (1 - sum over t of weights[b, t, s])^2 over all real source positions of the batch
 
-    Xu et al. 2015 (arXiv:1502.03044), Eq. 14, where it stands beside the cross-entropy of a sentence, summed over its words. "paper" is
-    that, averaged over sentences, to go with a cross-entropy that is summed over words and averaged over sentences.
+    Xu et al. 2015 (arXiv:1502.03044), Eq. 14, added to the cross-entropy summed over the words of a sentence. "paper" averages it over
+    sentences, for a cross-entropy summed over words and averaged over sentences.
 
     Four codes call their scaling "lambda = 1". For a batch of B sentences without padding, C words each, L source positions:
 
@@ -38,21 +38,21 @@ def doubly_stochastic_penalty(
         mean over B and L, CE averaged over words   "mean" = 1/L * "paper"          C/L (0.056 for 11 words on 14 x 14)
         ==========================================  ==============================  ================================================
 
-    It belongs to soft attention. In the authors' stochastic mode it has no effect: there the gradient of the weights is replaced.
+    For soft attention only: the authors' stochastic mode replaces the gradient of the weights, so the penalty has no effect there.
 
     Args:
         weights: (B, T, S), the weights used at each target step.
-        query_mask: (B, T) bool, True = a real target step; None: all are. What padded steps hold, NaN included, does not count.
-        key_mask: (B, S) bool, True = a real source position; None: all are. Padded positions are not missed.
+        query_mask: (B, T) bool, True = a real target step; None: all are. Padded steps are ignored, NaN included.
+        key_mask: (B, S) bool, True = a real source position; None: all are. Padded positions are not penalised.
         reduction: "paper" or "mean".
 
     Returns:
-        A 0-dimensional tensor, at least 0, float32 for half-precision weights; 0 for B = 0 or S = 0, and for T = 0 the penalty of never
-        having looked: S ("paper") or 1 ("mean").
+        A 0-dimensional tensor >= 0, float32 for half-precision weights; 0 for B = 0 or S = 0; for T = 0 the penalty of zero attention, S
+        ("paper") or 1 ("mean").
 
     Raises:
-        ShapeError: weights are not (B, T, S), or a mask does not fit or is not boolean; the message holds what was found.
-        ConfigError: an unknown reduction; the message holds it.
+        ShapeError: weights are not (B, T, S), or a mask does not fit or is not boolean.
+        ConfigError: an unknown reduction.
 
     Example:
         >>> weights = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]])    # position 0 twice, the others never: 1 + 1 + 1
@@ -81,26 +81,26 @@ def doubly_stochastic_penalty(
 
 
 def redundancy_penalty(weights: Tensor, *, reduction: Literal["sum", "mean"] = "sum") -> Tensor:
-    """Penalise hops that look at the same places, and hops that look at many.
+    """Penalise hops that attend to the same positions, and hops with spread attention.
 
         sum:   1/B sum over b of ||A A^T - I||_F^2
         mean:  the mean of (A A^T - I)^2 over all B r r entries, = "sum" / r^2
 
-    Lin et al. 2017 (arXiv:1703.03130), Eq. 8 ("sum"). The authors' code takes "mean", so that the paper's coefficient of 1.0 differs r^2
-    times between the two: 900 for 30 hops, of which 29.25 and 0.0325 are left when all look evenly at 20 words. The norm is squared
-    in both; codes that do not square it (5.41 here) are a third thing.
+    Lin et al. 2017 (arXiv:1703.03130), Eq. 8 ("sum"). The authors' code takes "mean", which makes the paper's coefficient of 1.0 r^2 times
+    weaker: 900 for 30 hops (29.25 against 0.0325 when all hops attend evenly to 20 words). Both square the norm; codes that do not (5.41
+    here) differ again.
 
     Args:
         weights: (B, r, S), the rows A of each sentence; zeros where padded.
         reduction: "sum" or "mean".
 
     Returns:
-        A 0-dimensional tensor, at least 0, float32 for half-precision weights and under autocast; 0 for B = 0 or r = 0. A sentence
-        without words, all zeros, adds the constant r to its sum.
+        A 0-dimensional tensor >= 0, float32 for half-precision weights and under autocast; 0 for B = 0 or r = 0. An empty sentence, all
+        zeros, adds the constant r.
 
     Raises:
-        ShapeError: weights are not (B, r, S); the message holds the shape.
-        ConfigError: an unknown reduction; the message holds it.
+        ShapeError: weights are not (B, r, S).
+        ConfigError: an unknown reduction.
 
     Example:
         >>> redundancy_penalty(torch.eye(3).unsqueeze(0)).item()

@@ -1,4 +1,4 @@
-"""Attention to items that lie scattered in one store: a search neither copies nor moves what its hypotheses have in common."""
+"""Attention through cache indices, so that hypotheses of a beam share cached states without copies."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ def cached_attention(
     max_area: int = 1,
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with groups of queries to the items that a table names for each group.
+    """Attend with groups of queries to the cache slots that each group's index table lists.
 
         weights[g, k, h, i] = softmax over i of scale * query[g, k, h] . keys[places[g, i], h]
         context[g, k, h] = sum over i of weights[g, k, h, i] * values[places[g, i], h]
 
-    With areas (Li et al. 2018, Eq. 3 and 4) items that stand next to each other in a table are attended to together, too: the softmax goes
-    over all runs of up to A of them, the score of a run is the mean of its items', and a weight is the sum of those of the runs that hold
-    the item.
+    With areas (Li et al. 2018, Eq. 3 and 4) the softmax covers all runs of up to A adjacent items of a table; the score of a run is the
+    mean of its items' scores, and an item's weight sums the weights of the runs that contain it.
 
-    A hypothesis of a beam search has its past in such a table: what was written stays where it is, and only tables are reordered. The
-    hypotheses of one source are a group of queries to its states.
+    Beam search keeps each hypothesis' cache as such a table: states stay in place and only tables are reordered. The hypotheses of one
+    source are a group of queries to its encoder states.
 
     Args:
         query: (G, K, H, D).
         keys: (N, H, D).
         values: (N, H, D).
         places: (G, L) long, each 0 to N - 1.
-        lengths: (G,) long, how many of a group's places count; None: all L. A length of 0 gives zeros.
+        lengths: (G,) long, the number of valid slots per group; None: all L. A length of 0 gives zeros.
         scale: of the scores; None: 1 / sqrt(D). A tensor that broadcasts to (G, K, H, 1) may be learned.
-        max_area: A, the most items of an area; 1: items alone.
-        need_weights: return the weights, too.
+        max_area: A, maximum items per area; 1: single items.
+        need_weights: also return the weights.
 
     Returns:
         context (G, K, H, D), and weights (G, K, H, L) or None.
 
     Raises:
-        ShapeError: shapes or dtypes do not agree; the message holds them.
-        RangeError: a place names no item, or a length is negative or above L; the message holds it (not on a GPU).
-        ConfigError: an area has no item.
+        ShapeError: shapes or dtypes do not agree.
+        RangeError: an index outside 0 to N - 1, or a length outside 0 to L (not checked on a GPU).
+        ConfigError: `max_area` is below 1.
 
     Example:
         >>> import torch
@@ -79,7 +78,7 @@ def cached_attention(
     indexed_cpu.check_slots(table, keys.shape[0])
     key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
     mask = None if lengths is None else length_mask(lengths, places.shape[1])[:, None, None]
-    if mask is not None:  # a weight of 0 does not help against NaN in a place that does not count
+    if mask is not None:  # 0 * NaN is NaN: a weight of 0 cannot hide NaN in an unused slot
         key, value = (part.masked_fill(~mask.mT, 0.0) for part in (key, value))
     if max_area > 1:
         found = area_attention(query.transpose(1, 2), key, value, max_area=max_area, mask=mask, scale=scale, need_weights=need_weights)

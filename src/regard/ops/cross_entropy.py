@@ -1,4 +1,4 @@
-"""The output layer and its cross-entropy in one, by chunks of rows: tokens x vocabulary is never held."""
+"""Output layer and cross-entropy fused, in chunks of rows: the (tokens, vocabulary) logits are never materialized."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class SequenceLoss(NamedTuple):
 
     Attributes:
         loss: the (smoothed) cross-entropy, nats.
-        nll: the plain negative log-likelihood, nats.
-        tokens: how many tokens were summed.
+        nll: the negative log-likelihood without smoothing, nats.
+        tokens: the number of tokens.
         correct: how many of them had the highest probability.
     """
 
@@ -43,7 +43,7 @@ class SequenceLoss(NamedTuple):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    # The gradient is formed in the forward pass, while a chunk of logits is at hand, and only scaled in the backward pass.
+    # The forward pass computes the gradient while a chunk of logits is in memory; the backward pass only scales it.
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, train: bool
@@ -86,7 +86,7 @@ def _half_scale(grad: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tuple[Tensor, Tensor]:
-    # Of rows of logits, which are overwritten: sums (3,) of smoothed loss, plain loss and hits; and the gradient of the first.
+    # Overwrites the logits; returns sums (3,) of smoothed loss, unsmoothed loss and hits, and the gradient of the first.
     if loss_cpu.supports(logits, goal):
         nll, uniform, correct = loss_cpu.cross_entropy_(logits, goal, smoothing=smoothing, gradient=train)
         total = nll.sum()
@@ -107,7 +107,7 @@ def _measure(logits: Tensor, goal: Tensor, smoothing: float, train: bool) -> tup
 
 
 def _plain_operations(hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float) -> SequenceLoss:
-    # For what traces, transforms or stands for tensors: all logits at once, and nothing but operations of torch.
+    # For tracing, transforms and fake tensors: all logits at once, with torch operators only.
     dtype = compute_dtype(hidden)
     logits = F.linear(hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
     logits = logits if dtype == torch.float64 else logits.float()
@@ -125,10 +125,10 @@ def linear_cross_entropy(
 
         loss = sum over n of (1 - eps) * -log p[n, target[n]] + eps * mean over v of -log p[n, v]
 
-    Label smoothing as in Szegedy et al. 2016 (arXiv:1512.00567), section 7, with the uniform part over all V classes, as torch does it.
+    Label smoothing as in Szegedy et al. 2016 (arXiv:1512.00567), section 7, uniform over all V classes, as in torch.
 
     Args:
-        hidden: (N, D) rows before the output layer; under autocast the products are taken in autocast's dtype, the softmax in float32.
+        hidden: (N, D) rows before the output layer; under autocast products use autocast's dtype, the softmax float32.
         weight: (V, D).
         bias: (V,) or None.
         target: (N,) class numbers, 0 to V - 1.
@@ -138,8 +138,8 @@ def linear_cross_entropy(
         `SequenceLoss`; zeros for N = 0. Differentiable once, in hidden, weight and bias.
 
     Raises:
-        ShapeError: shapes do not fit together, or targets are not int64; the message holds them.
-        RangeError: a target is no class; the message holds it (not on a GPU).
+        ShapeError: incompatible shapes, or targets are not int64.
+        RangeError: a target outside 0 to V - 1 (not checked on a GPU).
         ConfigError: a label smoothing outside of 0 <= eps < 1.
 
     Example:

@@ -1,7 +1,7 @@
-"""Attention with scores and masks given as functions: FlexAttention's signature, and training on a CPU.
+"""Attention with `score_mod` and `mask_mod` functions: FlexAttention's signature, with training on CPUs.
 
-PyTorch's FlexAttention (Dong et al. 2024, arXiv:2412.05496) computes forward only on a CPU. Here a CPU computes both directions by tiles,
-in memory linear in the length, see `regard.ops.flex_tiles`. CUDA tensors are handed over to FlexAttention.
+PyTorch's FlexAttention (Dong et al. 2024, arXiv:2412.05496) has no CPU backward pass. On CPUs this module computes both directions in
+tiles, in memory linear in the length (`regard.ops.flex_tiles`). CUDA tensors go to FlexAttention.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 BLOCK = 128
-AREA_SCORES = 2**21  # scores of areas that are held at a time, 8 MiB
+AREA_SCORES = 2**21  # area scores in memory at a time, 8 MiB
 
 
 def attention(
@@ -55,14 +55,14 @@ def attention(
     need_weights: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, ...]:
-    """Attend with any change of the scores and any mask, both given as functions; it trains on a CPU.
+    """Attend with any score change and any mask, both given as functions; trains on CPUs.
 
         weights = softmax over allowed s of score_mod(scale q_t . k_s, b, h, t, s),   context = weights v
 
-    Dong et al. 2024 (arXiv:2412.05496): FlexAttention, whose functions and block masks are taken as they are. On a CPU neither direction
-    holds a tensor of the size T S, and blocks in which nothing is allowed are skipped. `regard.ops.mods` has ready functions.
+    Accepts the functions and block masks of FlexAttention (Dong et al. 2024, arXiv:2412.05496). On a CPU neither direction holds a T x S
+    tensor, and fully masked blocks are skipped. `regard.ops.mods` has ready functions.
 
-    Differs from the paper: learned tensors that `score_mod` captures get their gradients on a CPU, too; weights and areas on request.
+    Differs from the paper: tensors that `score_mod` captures get gradients on CPUs, too; weights and areas are optional.
 
     Args:
         query: (B, H, T, D).
@@ -70,25 +70,22 @@ def attention(
         value: (B, H or K, S, Dv).
         score_mod: `score_mod(score, b, h, q_idx, kv_idx) -> score`; the indices are int32 tensors that broadcast to the scores of a tile.
             -inf hides a key. No `if` on an index: use `torch.where`.
-        block_mask: torch's `BlockMask`, such as `attention_blocks` or `create_block_mask` make; worth it where a mask is used again.
-        scale: what products of query and key are multiplied with; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1), such as
-            (H, 1, 1), may be learned.
-        enable_gqa: groups of H / K heads of queries share a head of keys and values.
-        mask_mod: `mask_mod(b, h, q_idx, kv_idx) -> bool`, True = may be attended. In place of `block_mask`.
-        max_area: attend to runs of up to so many neighbouring keys (Li et al. 2018, Eq. 1 to 4): an area's score is the mean of its
-            modified scores, its value the sum of its values; it may be attended iff all its keys may.
-        need_weights: also return the weights (B, H, T, S), of keys also with areas. All scores are then in memory.
-        return_lse: also return the logarithm of each query's sum of exponentiated scores, (B, H, T).
+        block_mask: torch's `BlockMask`, from `attention_blocks` or `create_block_mask`; pays where a mask is reused.
+        scale: multiplies the dot products; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1), such as (H, 1, 1), may be learned.
+        enable_gqa: H / K query heads share each key-value head.
+        mask_mod: `mask_mod(b, h, q_idx, kv_idx) -> bool`, True = may attend. In place of `block_mask`.
+        max_area: attend to runs of up to `max_area` adjacent keys (Li et al. 2018, Eq. 1 to 4): an area's score is the mean of its modified
+            scores, its value the sum of its values; all its keys must be allowed.
+        need_weights: also return the weights (B, H, T, S), per key even with areas. Materializes all scores.
+        return_lse: also return the log-sum-exp of each query's scores, (B, H, T).
 
     Returns:
-        Context (B, H, T, Dv), or a tuple of it, the weights and the log-sum-exp, those that are asked for. A query with nothing to attend
-        to gives zeros, with log-sum-exp -inf. What a hidden key holds changes nothing; a query that may attend a key or value that is not
-        finite gets NaN.
+        Context (B, H, T, Dv), or a tuple of context, weights and log-sum-exp as requested. A query with nothing to attend to gives zeros,
+        with log-sum-exp -inf. Masked keys have no influence; a query that may attend a non-finite key or value gives NaN.
 
     Raises:
-        ShapeError: shapes that do not fit together, those of tensors in a ready function included, or a mask that is not boolean; the
-            message holds both shapes, or what was found.
-        ConfigError: arguments that exclude each other, or a function that does not compute on tensors; the message says why.
+        ShapeError: incompatible shapes, also of tensors in a ready function, or a mask that is not boolean.
+        ConfigError: arguments that exclude each other, or a function that does not work on tensors.
 
     Example:
         >>> x = torch.randn(1, 2, 5, 4, requires_grad=True)
@@ -102,7 +99,7 @@ def attention(
     """
     refuse_others("attention", query=query, key=key, value=value)
     if not torch.compiler.is_compiling() and has_torch_function((query, key, value)):
-        # A mode that listens, as that of `regard.watch`, is told of the call and not of its tiles.
+        # A torch function mode, such as that of `regard.watch`, receives the call and not its tiles.
         more: dict[str, Any] = {"mask_mod": mask_mod, "max_area": max_area, "need_weights": need_weights, "return_lse": return_lse}
         whole = query, key, value, score_mod, block_mask, scale, enable_gqa
         return handle_torch_function(attention, (query, key, value), *whole, **more)
@@ -115,7 +112,7 @@ def attention(
     own_mask = mask_mod if block_mask is None else block_mask.mask_mod
     for mod in (score_mod, own_mask):
         check_sizes(mod, sizes)
-    # Scores stay in float32: autocast would round them in one direction and not in the other.
+    # Scores stay in float32: autocast would round them in the forward or backward pass only.
     with no_autocast(query):
         query, scale = with_learned_scale("attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
         if _is_fused(query) and not need_weights and max_area is None:
@@ -142,25 +139,25 @@ def attention_blocks(
     block_size: int = BLOCK,
     device: torch.device | str | None = None,
 ) -> BlockMask:
-    """Find the blocks of queries and keys in which a mask allows nothing, something or everything.
+    """Classify blocks of queries and keys as masked, partial or full.
 
-    It is what `torch.nn.attention.flex_attention.create_block_mask` makes, in memory linear in the lengths. Make it once where a mask is
-    used several times: by several layers, or by all steps of a training.
+    Like `torch.nn.attention.flex_attention.create_block_mask`, in memory linear in the lengths. Call it once for a mask that several layers
+    or training steps use.
 
     Args:
-        mask_mod: `mask_mod(b, h, q_idx, kv_idx) -> bool`, True = may be attended.
+        mask_mod: `mask_mod(b, h, q_idx, kv_idx) -> bool`, True = may attend.
         batch: B.
         num_heads: H, of the queries.
         target_size: T.
         source_size: S.
-        block_size: queries and keys of a block.
-        device: where the mask shall lie.
+        block_size: queries and keys per block.
+        device: device of the result.
 
     Returns:
-        torch's `BlockMask`; of size 1 in B and H where the mask does not depend on them.
+        torch's `BlockMask`, with size 1 in B and H where the mask does not depend on them.
 
     Raises:
-        ConfigError: a size below 1, or `mask_mod` does not compute on tensors.
+        ConfigError: a size below 1, or `mask_mod` does not work on tensors.
         ShapeError: `mask_mod` does not return booleans, or is a ready function made for other sizes.
 
     Example:
@@ -187,7 +184,7 @@ def attention_blocks(
 
 
 def _find_kinds(mask_mod: Mod, sizes: tuple[int, ...], block_size: int, device: torch.device) -> Tensor:
-    """Ask a mask, which takes whole tiles, for all pairs, the queries of one block at a time."""
+    """Evaluate a tile-wise mask for all pairs, one block of queries at a time."""
     batch, heads, target, source = sizes
     batches = torch.arange(batch, dtype=torch.int32, device=device)
     all_heads = torch.arange(heads, dtype=torch.int32, device=device).expand(1, heads)
@@ -220,7 +217,7 @@ def _blocks(block_mask: BlockMask) -> Blocks:
 
 
 def _over_tiles(request: FlexRequest, query: Tensor, sizes: tuple[int, ...]) -> FlexRequest:
-    """Make the functions of a request take whole tiles, and find the blocks of a mask that has none."""
+    """Make the functions of a request tile-wise, and compute missing mask blocks."""
     score_mod, mask_mod, blocks = request.score_mod, request.mask_mod, request.blocks
     if score_mod is not None:
         score_mod = over_tiles(frozen(score_mod), "score_mod", sizes, query.device, compute_dtype(query.dtype))
@@ -245,12 +242,12 @@ def _bad_keys(key: Tensor, value: Tensor) -> Tensor:
 
 
 def _without(x: Tensor, bad: Tensor) -> Tensor:
-    """Zero what is marked: a weight of 0 does not help against NaN."""
+    """Zero marked rows: 0 * NaN is NaN."""
     return x.masked_fill(bad.unsqueeze(-1), 0.0)
 
 
 def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, *, need_weights: bool) -> MaterializedResult:
-    """Compute with tensors that hold numbers: by tiles, areas by strips of queries, weights all at once."""
+    """Compute with concrete tensors: in tiles; areas in strips of queries; weights all at once."""
     bad = _bad_keys(key, value)
     if bad.any():
         key, value = _without(key, bad), _without(value, bad)
@@ -272,7 +269,7 @@ def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, *
 
 
 def _area_context(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, bad: Tensor | None) -> Tensor:
-    """Attend to areas, the scores of a few queries in memory at a time, computed again in the backward pass."""
+    """Attend to areas with the scores of a few queries in memory at a time, recomputed in the backward pass."""
     (batch, heads, target), source = query.shape[:3], key.shape[2]
     size = max(1, AREA_SCORES // (batch * heads * source * min(request.max_area or 1, source)))
     found = []
@@ -313,7 +310,7 @@ def _by_flex_attention(
     enable_gqa: bool,
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, ...]:
-    """Hand over to PyTorch's own kernels."""
+    """Call PyTorch's kernels."""
     from torch.nn.attention.flex_attention import AuxRequest
 
     query, key = tensors[:2]

@@ -1,9 +1,9 @@
 """Attention with a `score_mod` and a `mask_mod` by tiles of queries and keys, with PyTorch's own operators, forward and backward.
 
-No tensor of the size T S is made. Forward keeps the log-sum-exp of each query's scores, backward computes every tile again from it, as
-FlashAttention does (Dao et al. 2022, arXiv:2205.14135). Both leave out tiles without an allowed pair.
+No T x S tensor exists. Forward keeps each query's log-sum-exp, backward recomputes every tile from it, as in FlashAttention (Dao et al.
+2022, arXiv:2205.14135). Both skip fully masked tiles.
 
-Here keys have (N, S, D), N = batch times heads of keys, and queries (N, G, T, D), G queries for each key's head.
+Keys are (N, S, D), N = batch x key heads, and queries (N, G, T, D), G query heads per key head.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 class Tile(NamedTuple):
-    """Keys that a strip is attended to, and whether the `mask_mod` is to be asked."""
+    """Keys that a strip attends to, and whether to apply the `mask_mod`."""
 
     columns: range
     partial: bool
 
 
 class Strip(NamedTuple):
-    """Consecutive queries of some heads, and the tiles of keys that they may attend."""
+    """Consecutive queries of some heads, and the key tiles that they may attend."""
 
     rows: range
     heads: range
@@ -45,15 +45,7 @@ class Strip(NamedTuple):
 
 
 def plan_strips(blocks: Blocks | None, batch: int, key_heads: int, group: int, target: int, source: int) -> list[Strip]:
-    """Cut attention into strips of tiles, without those in which nothing is allowed.
-
-    Args:
-        blocks: what the mask does to blocks, with axes (1, 1, ...) or (B K, G, ...); None: all is allowed.
-        batch: B.
-        key_heads: K.
-        group: G, heads of queries for each head of keys.
-        target: T.
-        source: S.
+    """Split attention into strips of tiles, without fully masked tiles.
 
     Example:
         >>> kinds = torch.tensor([[[[1, 0], [2, 1]]]], dtype=torch.uint8)
@@ -63,7 +55,7 @@ def plan_strips(blocks: Blocks | None, batch: int, key_heads: int, group: int, t
     rows = max(min(ROWS // group, target), 16)
     kinds, size, _ = blocks or Blocks(torch.full((1, 1, 1, 1), FULL), (target, source))
     alike, strips = kinds.shape[:2] == (1, 1), []
-    # A tile for each thread, which then has heads of its own in every operation; but heads with masks of their own skip less together.
+    # One tile per thread, so that each thread has its own heads; but heads with different masks skip less together.
     tiles_at_once = torch.get_num_threads() if alike else 1
     chunk = max(1, tiles_at_once * ROWS * COLUMNS // (group * rows * min(COLUMNS, source)))
     for start in range(0, target, rows):
@@ -78,7 +70,7 @@ def plan_strips(blocks: Blocks | None, batch: int, key_heads: int, group: int, t
 
 
 def _tiles(kinds: Tensor, width: int, source: int) -> list[Tile]:
-    """Join neighbouring blocks of one kind, and cut what is wider than a tile."""
+    """Join adjacent blocks of one kind, and split those wider than a tile."""
     some, every = kinds.amax((0, 1, 2)), kinds.amin((0, 1, 2))
     found, start = [], 0
     for kind, run in groupby(torch.where(every == FULL, FULL, some.clamp(max=1)).tolist()):
@@ -93,11 +85,11 @@ class TiledCall:
     """A call by tiles: its sizes, strips, and the scores of a tile.
 
     Args:
-        request: what is computed.
+        request: the call's settings.
         query: (B, H, T, D).
         key: (B, K, S, D).
         bad: see `materialized_attention`.
-        captured: tensors that the `score_mod` captures and that want gradients.
+        captured: tensors that the `score_mod` captures and that require gradients.
     """
 
     def __init__(self, request: FlexRequest, query: Tensor, key: Tensor, bad: Tensor | None, captured: tuple[Tensor, ...]) -> None:
@@ -114,21 +106,21 @@ class TiledCall:
         self.batches = numbers // key_heads
         self.heads = (numbers % key_heads * self.group).unsqueeze(-1) + torch.arange(self.group, dtype=torch.int32)
         self._shared = False
-        if request.mask_mod is not None:  # two numbers for each index: its result has axes of 1 where it does not depend on one
+        if request.mask_mod is not None:  # two values per index: the result has size 1 along axes it does not depend on
             ones, pair = torch.zeros(2, dtype=torch.int32), range(1)
             self._shared = request.mask_mod(*index_tensors(ones, ones.expand(2, 2), pair, pair)).shape[:-2].numel() == 1
         self._kept: dict[Tile, tuple[Tensor, Tensor]] = {}
         self._kept_rows = range(0)
 
     def is_small(self, query: Tensor, key: Tensor, value: Tensor) -> bool:
-        """Say whether PyTorch's kernel may compute this forward: short, one mask for all heads, scores that nothing changes."""
+        """Return whether PyTorch's kernel can compute the forward pass: short, one mask for all heads, unmodified scores."""
         request, shape = self.request, query.shape
         alike = request.mask_mod is None or (self._shared and self.blocks is not None and self.blocks.kinds.shape[:2] == (1, 1))
         plain = request.score_mod is None and self.bad is None and query.dtype == self.dtype and alike
         return plain and shape[2] * key.shape[2] <= FUSED and shape[-1] == value.shape[-1] and bool(query.sum().isfinite())
 
     def split(self, x: Tensor) -> Tensor:
-        """View what has the axes of queries as (N, G, T, ...)."""
+        """View a tensor with query axes as (N, G, T, ...)."""
         return x.reshape(x.shape[0] * (x.shape[1] // self.group), self.group, *x.shape[2:])
 
     def modified(self, scores: Tensor, strip: Strip, tile: Tile, stand_ins: Captured | None) -> Tensor:
@@ -140,10 +132,10 @@ class TiledCall:
         return modify_scores(scores, lambda *x: captured.run(self.request.score_mod, *x), *indices)  # type: ignore[arg-type]
 
     def hidden(self, scores: Tensor, strip: Strip, tile: Tile) -> Tensor:
-        """Set what the mask hides to -inf; what a visible key that was not finite gives to NaN."""
+        """Set masked scores to -inf, and scores of visible non-finite keys to NaN."""
         if tile.partial:
             keep, low = self.tile_mask(strip, tile)
-            # By bits: exact whatever a hidden score holds, and many times as fast as torch.where on a mask without long runs.
+            # Bitwise: exact for any masked score, and many times faster than torch.where on a mask without long runs.
             scores = scores.view(keep.dtype).bitwise_and(keep).bitwise_or_(low).view(scores.dtype)
         if self.bad is None:
             return scores
@@ -155,7 +147,7 @@ class TiledCall:
         return index_tensors(self.batches[part], self.heads[part], strip.rows, tile.columns)
 
     def tile_mask(self, strip: Strip, tile: Tile) -> tuple[Tensor, Tensor]:
-        """Make the bits that keep a score and those that make -inf; a mask that all heads share is made once for the same queries."""
+        """Make the bits that keep a score and those that make -inf; a mask shared by all heads is made once per strip."""
         if strip.rows != self._kept_rows:
             self._kept, self._kept_rows = {}, strip.rows
         if tile in self._kept:
@@ -193,7 +185,7 @@ class _Attend(torch.autograd.Function):
             both = torch.cat([grad, lse_grad.to(grad.dtype).unsqueeze(-1)], -1)
             found = differentiable_gradients(_plain(ctx.call), (query, key, value, *captured), needs, both)
         else:
-            with no_autocast(query):  # that of the place where backward is called
+            with no_autocast(query):  # autocast where backward is called
                 found = _backward(ctx.call, (query, key, value), (out, lse), (grad, lse_grad))
         return (*found[:3], None, *found[3:])
 
@@ -212,30 +204,24 @@ def _by_strips(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tu
 
 
 def _fused(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Compute a small call by PyTorch's kernel, which gives the log-sum-exp, too; None where a score is not finite."""
+    """Compute a small call, with log-sum-exp, by PyTorch's kernel; None where a score is not finite."""
     mask, (target, source) = None, (query.shape[2], key.shape[2])
     if call.request.mask_mod is not None:
         _, low = call.tile_mask(Strip(range(target), range(1), []), Tile(range(source), True))
-        mask = low.view(call.dtype).reshape(1, 1, *low.shape[-2:])  # 0, or -inf where it hides
+        mask = low.view(call.dtype).reshape(1, 1, *low.shape[-2:])  # 0, or -inf where masked
     queries = call.split(query)
     keys, values = (x.flatten(0, 1).unsqueeze(1).expand(-1, call.group, -1, -1) for x in (key, value))
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out, lse = attend(queries, keys, values, 0.0, False, attn_mask=mask, scale=call.request.scale)
     if not lse.isfinite().all():
         return None
-    if mask is not None:  # its log-sum-exp of nothing is 0
+    if mask is not None:  # the kernel's log-sum-exp of an empty row is 0
         lse = lse.masked_fill(torch.isneginf(mask).all(-1).expand(1, 1, target), -torch.inf)
     return out.reshape(query.shape), lse.reshape(query.shape[:-1])
 
 
 def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: TiledCall) -> tuple[Tensor, Tensor]:
-    """Return the context (B, H, T, Dv) and the log-sum-exp (B, H, T) of plain tensors on a CPU, no axis but features empty.
-
-    Args:
-        query: (B, H, T, D).
-        key: (B, K, S, D).
-        value: (B, K, S, Dv).
-        call: made for them.
+    """Return context (B, H, T, Dv) and log-sum-exp (B, H, T) of plain CPU tensors; no axis but the features may be empty.
 
     Example:
         >>> x = torch.zeros(1, 1, 2, 1)
@@ -264,13 +250,13 @@ def _scores(call: TiledCall, strip: Strip, tile: Tile, q: Tensor, key: Tensor) -
 
 
 def _attend_strip(call: TiledCall, strip: Strip, q: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Join the softmax of tile after tile, each kept with its largest score and its sum of exp(score - largest)."""
+    """Compute the softmax online: keep the maximum score and the sum of exp(score - maximum) across tiles."""
     context = top = total = None
     for tile in strip.tiles:
         scores = call.hidden(call.modified(_scores(call, strip, tile, q, key), strip, tile, None), strip, tile).flatten(1, 2)
         highest = scores.amax(-1, keepdim=True)
         empty = torch.isneginf(highest)
-        if empty.any():  # softmax of nothing but -inf is NaN; here it counts exp(-inf) times
+        if empty.any():  # the softmax of an all -inf row is NaN; its factor here is exp(-inf) = 0
             scores = scores.masked_fill(empty, 0.0)
         weights = torch.softmax(scores, -1)
         size = weights.amax(-1, keepdim=True).reciprocal_()  # the largest weight is 1 / sum
@@ -281,7 +267,7 @@ def _attend_strip(call: TiledCall, strip: Strip, q: Tensor, key: Tensor, value: 
         joined = torch.maximum(top, highest)
         shift = joined.masked_fill(torch.isneginf(joined), 0.0)
         old, new = total * (top - shift).exp_(), size * (highest - shift).exp_()
-        top, total = joined, (old + new).clamp_(min=0.5)  # at least 1, but where nothing is allowed yet
+        top, total = joined, (old + new).clamp_(min=0.5)  # at least 1, except where nothing is allowed yet
         context.mul_(old / total).addcmul_(part, new / total)
     assert context is not None
     assert top is not None
@@ -298,12 +284,12 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
     odd = bool(lse.isnan().any())
     lse = lse.masked_fill(torch.isneginf(lse), torch.inf).unsqueeze(-1)  # exp(-inf - inf) = 0: no gradient of an empty row
     dq, dk, dv = (torch.zeros(x.shape, dtype=call.dtype) for x in (call.split(query), keys, values))
-    # In float32: a sum of many looked-up entries stops to grow in half precision.
+    # In float32: sums of many looked-up entries saturate in half precision.
     leaves = {id(x): x.detach().to(compute_dtype(x.dtype)).requires_grad_() for x in call.captured}
     sums = {id(leaf): torch.zeros_like(leaf, requires_grad=False) for leaf in leaves.values()}
     stand_ins = Captured(leaves, sums)
     changing = call.request.score_mod is not None or call.request.mask_mod is not None
-    shares = torch.zeros_like(lse)  # of each query: the sum of its weights, 1 again
+    shares = torch.zeros_like(lse)  # per query: the recomputed sum of weights, 1
     for strip, q in _strips(call, query):
         place = slice(strip.heads.start, strip.heads.stop), slice(None), slice(strip.rows.start, strip.rows.stop)
         g, of_query = grad[place].flatten(1, 2), torch.zeros_like(q)
@@ -315,7 +301,7 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
                 modified = call.modified(scores, strip, tile, stand_ins)
             seen = call.hidden(modified.detach(), strip, tile)
             weights = torch.sub(seen, lse[place]).exp_()
-            if odd:  # beside NaN even a hidden key would get it
+            if odd:  # NaN would spread to hidden keys, too
                 weights.masked_fill_(torch.isneginf(seen), 0.0)
             if changing:
                 shares[place] += weights.sum(-1, keepdim=True)
@@ -337,7 +323,7 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
 
 
 def _check_shares(shares: Tensor, lse: Tensor) -> None:
-    """Refuse functions that gave other scores than in the forward pass: their gradients would be wrong, silently."""
+    """Refuse functions whose scores differ from the forward pass: gradients would be silently wrong."""
     off = (shares - (~torch.isinf(lse)).to(shares.dtype)).abs()
     rounding = 1e-2 + 8 * torch.finfo(lse.dtype).eps * lse.abs().masked_fill(torch.isinf(lse), 0.0)
     if (off > rounding).any():  # false beside NaN
@@ -359,7 +345,7 @@ def _through_mod(modified: Tensor, scores: Tensor, leaves: dict[int, Tensor], su
 
 
 def _plain(call: TiledCall) -> Any:
-    """Return the function of query, key, value and captured tensors with all scores in memory: context and log-sum-exp side by side."""
+    """Return a function of query, key, value and captured tensors that materializes all scores: context and log-sum-exp concatenated."""
 
     def compute(query: Tensor, key: Tensor, value: Tensor, *captured: Tensor) -> Tensor:
         own = Captured({id(x): mine.to(compute_dtype(mine.dtype)) for x, mine in zip(call.captured, captured, strict=True)}, None)

@@ -1,7 +1,7 @@
-"""Hard attention as pure functions: draw one position a row, its log-probability, the entropy, and the loss that trains it.
+"""Hard attention as pure functions: sample one position per row, its log-probability, entropy and training loss.
 
-The draw has no gradient. What is learned goes through the log-probability of what was drawn, weighed by how well it did (Williams 1992,
-"REINFORCE"; Xu et al. 2015, arXiv:1502.03044, section 4.1).
+Sampling has no gradient; training uses the log-probability of the sample times its advantage (Williams 1992, "REINFORCE"; Xu et al. 2015,
+arXiv:1502.03044, section 4.1).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from regard.ops.masks import check_boolean
 
 
 def greedy_positions(weights: Tensor) -> Tensor:
-    """Take the position with the largest weight in each row.
+    """Return the position of the maximum weight in each row.
 
     Args:
         weights: (..., N), not negative; rows need not sum to 1.
 
     Returns:
-        (...) int64, 0 to N - 1, the first of equals; -1 for a row without a positive weight, or holding NaN.
+        (...) int64, 0 to N - 1, the first of ties; -1 for a row without a positive weight or with NaN.
 
     Example:
         >>> greedy_positions(torch.tensor([[0.2, 0.5, 0.3], [0.0, 0.0, 0.0]])).tolist()
@@ -29,28 +29,29 @@ def greedy_positions(weights: Tensor) -> Tensor:
     if weights.shape[-1] == 0:
         return torch.full(weights.shape[:-1], -1, dtype=torch.long, device=weights.device)
     best, position = weights.detach().max(dim=-1)
-    return position.masked_fill(~(best > 0), -1)  # not `best <= 0`: NaN is no position either
+    return position.masked_fill(~(best > 0), -1)  # not `best <= 0`: that would miss NaN
 
 
 def sample_positions(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Draw one position from each row, with probability proportional to its weight.
+    """Sample one position from each row, with probability proportional to its weight.
 
         position = argmin over i of E_i / weights[i],  E_i ~ Exponential(1)
 
-    The race of exponential clocks: i rings first with probability weights[i] / sum of weights. It needs no sum, so rows need not be
-    normalised, and a weight of exactly 0 never rings. The inverse of the cumulative sum would not promise that: on a GPU the sum is
-    taken as a tree, two neighbouring entries of it may differ by rounding though the weight between them is 0, and a masked position
-    would then be drawn once in a long while. Nothing waits for the device, and the shape of the result is known, so that it compiles.
+    Exponential race: i wins with probability weights[i] / sum of weights. Rows need no normalisation, and a weight of exactly 0 never wins.
+    Inverting the cumulative sum would not ensure that: a GPU sums as a tree, so rounding can make two adjacent entries differ where the
+    weight is 0, and a masked position would rarely be sampled. There is no synchronisation with the device and the output shape is static,
+    so it compiles. Probabilities below about 1e-7 are not distinguished. Computed in float32 (float64 for float64), also for half-precision
+    weights.
 
     Probabilities below about 1e-7 are not told apart. The draw is in float32 (float64 for float64), also for half-precision weights.
 
     Args:
         weights: (..., N), not negative, finite; rows need not sum to 1.
-        generator: where the randomness comes from, on the device of the weights; None: torch's global state (`torch.manual_seed`).
-            `torch.compile` cannot trace a generator; compiled code uses the global state.
+        generator: on the device of the weights; None: torch's global generator (`torch.manual_seed`). `torch.compile` cannot trace a
+            generator; compiled code uses the global one.
 
     Returns:
-        (...) int64, 0 to N - 1; -1 for a row without a positive weight, or holding NaN or inf. No gradient.
+        (...) int64, 0 to N - 1; -1 for a row without a positive weight or with NaN or inf. No gradient.
 
     Example:
         >>> sample_positions(torch.tensor([[0.0, 3.0, 0.0], [0.0, 0.0, 0.0]])).tolist()
@@ -60,14 +61,14 @@ def sample_positions(weights: Tensor, generator: torch.Generator | None = None) 
     if weights.shape[-1] == 0:
         return greedy_positions(weights)
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    # Relative to the largest, so that no row can overflow, or underflow as a whole.
+    # Relative to the maximum, so that no row can overflow or underflow entirely.
     weights = weights / weights.amax(-1, keepdim=True)
     clock = torch.empty_like(weights, memory_format=torch.contiguous_format).exponential_(generator=generator)
     return greedy_positions(weights / clock.clamp_min(torch.finfo(weights.dtype).tiny))
 
 
 def normalized_weights(weights: Tensor) -> Tensor:
-    """Divide each row by its sum: weights become the distribution that `sample_positions` draws from.
+    """Divide each row by its sum, giving the distribution that `sample_positions` samples from.
 
     Args:
         weights: (..., N), not negative.
@@ -85,18 +86,18 @@ def normalized_weights(weights: Tensor) -> Tensor:
 
 
 def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
-    """Take the log-probability of one position in each row: `log(weights[position] / sum of weights)`.
+    """Compute the log-probability of one position per row: `log(weights[position] / sum of weights)`.
 
     Args:
         weights: (..., N), not negative; rows need not sum to 1.
-        position: (...) int64; negative: none, as for an empty row.
+        position: (...) int64; negative: no position, as for an empty row.
 
     Returns:
-        (...) nats, at most 0, float32 for half-precision weights; 0 with zero gradient where there is no position. Differentiable in
-        the weights. The slope 1 / p is capped at 2**14 for float16 weights, which cannot hold more.
+        (...) nats <= 0, float32 for half-precision weights; 0 with zero gradient without a position. Differentiable in the weights. The
+        slope 1 / p is capped at 2**14 for float16 weights.
 
     Raises:
-        ShapeError: the positions are not one for each row; the message holds both shapes.
+        ShapeError: the positions are not one for each row.
 
     Example:
         >>> position_log_prob(torch.tensor([[0.5, 0.5], [0.0, 0.0]]), torch.tensor([0, -1])).tolist()
@@ -108,7 +109,7 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
             f"found {tuple(position.shape)}"
         )
     chosen = position.unsqueeze(-1) == torch.arange(weights.shape[-1], device=weights.device)
-    # A sum over one term, not a gather: its gradient is deterministic, and N = 0 needs no case of its own.
+    # A sum over one term, not a gather: its gradient is deterministic, and N = 0 is no special case.
     probability = normalized_weights(weights).masked_fill(~chosen, 0.0).sum(-1).masked_fill(position < 0, 1.0)
     if weights.dtype != torch.float16:
         return probability.log()
@@ -117,14 +118,13 @@ def position_log_prob(weights: Tensor, position: Tensor) -> Tensor:
 
 
 def weights_entropy(weights: Tensor) -> Tensor:
-    """Measure how spread each row is: `H = -sum over i of p_i log p_i`, with p the normalised weights.
+    """Compute the entropy of each row: `H = -sum over i of p_i log p_i`, with p the normalised weights.
 
     Args:
         weights: (..., N), not negative; rows need not sum to 1.
 
     Returns:
-        (...) nats, 0 to log N, float32 for half-precision weights; 0 for an empty row. A weight of exactly 0 gets gradient exactly 0,
-        where the formula's would be infinite.
+        (...) nats, 0 to log N, float32 for half-precision weights; 0 for an empty row. A weight of exactly 0 gets gradient 0, not infinity.
 
     Example:
         >>> weights_entropy(torch.tensor([[0.25, 0.25, 0.25, 0.25], [0.0, 1.0, 0.0, 0.0]])).tolist()
@@ -145,19 +145,19 @@ def score_function_loss(
     reward_weight: float = 1.0,
     entropy_weight: float = 0.0,
 ) -> Tensor:
-    """Compute the term whose gradient trains what was drawn, to be added to a loss that is minimised.
+    """Compute the REINFORCE term to add to a loss.
 
         loss = -1/B sum over b, t of [ reward_weight advantage[b, t] log_prob[b, t] + entropy_weight entropy[b, t] ]
 
-    Xu et al. 2015, section 4.1, the second and third term of dL_s/dW with the sign turned: the paper climbs, a loss descends. The value
-    means nothing by itself, only its gradient does.
+    Xu et al. 2015, section 4.1, the second and third term of dL_s/dW with the sign flipped (the paper maximises). Only the gradient is
+    meaningful, not the value.
 
     Args:
-        advantage: (B, T), or (B, 1) for one a sentence: reward minus baseline, nats; taken as a constant.
-        log_prob: (B, T) log-probabilities of what was drawn.
-        entropy: (B, T) entropies of the distributions it was drawn from.
-        sampled: (B, T) bool, False where nothing was drawn (expected weights were used): only the entropy counts there. None: all.
-        mask: (B, T) bool, False for padded steps: nothing counts there, NaN included. None: no padding.
+        advantage: (B, T), or (B, 1) for one per sentence: reward minus baseline, nats; treated as a constant.
+        log_prob: (B, T) log-probabilities of the samples.
+        entropy: (B, T) entropies of the sampled distributions.
+        sampled: (B, T) bool, False where expected weights were used instead of a sample: only the entropy counts. None: all sampled.
+        mask: (B, T) bool, False for padded steps, which are ignored, NaN included. None: no padding.
         reward_weight: the paper's lambda_r.
         entropy_weight: the paper's lambda_e.
 
@@ -165,7 +165,7 @@ def score_function_loss(
         A 0-dimensional tensor; 0 for B = 0 or T = 0.
 
     Raises:
-        ShapeError: the arguments do not share (B, T); the message holds the shapes.
+        ShapeError: the arguments do not share (B, T).
 
     Example:
         >>> log_prob = torch.tensor([[0.5, 0.25]]).log().requires_grad_()

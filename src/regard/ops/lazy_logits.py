@@ -1,4 +1,4 @@
-"""Logits that nobody has computed yet: a search that wants the best few of them never needs to."""
+"""Logits computed on demand: decoding that needs only the best few never computes all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LazyLogits(NamedTuple):
     Attributes:
         hidden: (..., R).
         output: the output layer.
-        plan: its weights as the native library wants them.
+        plan: its weights in the native library's layout.
     """
 
     hidden: Tensor
@@ -36,27 +36,26 @@ class LazyLogits(NamedTuple):
         return self.output(self.hidden)
 
     def rows(self, chosen: Tensor) -> Tensor:
-        """Compute those (n, V) of the places (...) that are True."""
+        """Compute the rows (n, V) where `chosen` (...) is True."""
         return self.output(self.hidden[chosen])
 
     def at(self, places: Tensor) -> Tensor:
-        """Compute those of some outputs (..., E)."""
+        """Compute the logits of some outputs (..., E)."""
         found = (self.output.weight[places] @ self.hidden[..., None]).squeeze(-1)
         return found if self.output.bias is None else found + self.output.bias[places]
 
     def best(
         self, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and tokens (..., C) of the best that are not `forbidden` (n,), at most V; a tie goes to the lower token.
+        """Return log-probabilities and tokens (..., C) of the best outputs outside `forbidden` (n,), at most V; ties go to the lower token.
 
-        Where none is left or possible, `instead` stands first, with a log-probability of at least `least`, and -inf behind it.
-        `sums` tells what else matters: see there.
+        Where none is left or possible, `instead` comes first, with log-probability >= `least`, followed by -inf. For `sums` see there.
         """
         return self.plan.best(self.hidden, min(count, self.plan.size), forbidden, instead=instead, least=least, sums=sums)
 
 
 def lazy_logits(hidden: Tensor, output: Linear) -> LazyLogits | None:
-    """Return logits that are not computed; None outside `packed_weights` in float32 or int8, and where the native library is not faster.
+    """Return lazy logits; None outside `packed_weights` in float32 or int8, and where the native library is not faster.
 
     Args:
         hidden: (..., R).

@@ -1,9 +1,8 @@
-"""Linear maps for training loops: the faster of two matrix libraries, and one weight product for many steps.
+"""Linear maps: the faster of two matrix libraries, and one weight-gradient product for many recurrent steps.
 
-`linear` is `torch.nn.functional.linear`. On CPUs where MKL does not use the widest vector units (any vendor but Intel), float32 products
-go through oneDNN instead, which torch's CPU builds also carry: about twice the speed on such a machine (`benchmarks/matmul.py`). Which
-one is used depends on the processor alone, never on a timing, so that a run can be repeated bit by bit.
-`REGARD_MATMUL=blas|onednn` forces one.
+`linear` is `torch.nn.functional.linear`. MKL uses the widest vector units on Intel CPUs only. On others, float32 products use oneDNN, also
+part of torch's CPU builds: about twice as fast (`benchmarks/matmul.py`). The choice depends on the processor alone, never on a timing, so
+that runs repeat bit by bit. `REGARD_MATMUL=blas|onednn` forces one.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _ARGUMENTS = Signature("linear", Argument("x", "* I"), Argument("weight", "O I")
 
 @functools.cache
 def matmul_path() -> tuple[str, str]:
-    """Name the library that multiplies float32 matrices on this CPU, and why.
+    """Return the library that multiplies float32 matrices on this CPU, and the reason.
 
     Returns:
-        ("onednn" or "blas", the reason in words).
+        ("onednn" or "blas", reason).
 
     Raises:
-        ConfigError: `REGARD_MATMUL` holds something else than blas or onednn, or onednn is forced but absent.
+        ConfigError: `REGARD_MATMUL` is not blas or onednn, or onednn is forced but absent.
 
     Example:
         >>> matmul_path()[0] in ("blas", "onednn")
@@ -62,10 +61,10 @@ def matmul_path() -> tuple[str, str]:
 
 @functools.cache
 def bfloat16_path() -> tuple[str, str]:
-    """Name what multiplies numbers that `packed_weights` rounds to bfloat16 on this CPU, and why.
+    """Return what multiplies bfloat16 numbers of `packed_weights` on this CPU, and the reason.
 
     Returns:
-        ("onednn" or "float32", the reason in words).
+        ("onednn" or "float32", reason).
 
     Example:
         >>> bfloat16_path()[0] in ("onednn", "float32")
@@ -73,7 +72,7 @@ def bfloat16_path() -> tuple[str, str]:
     """
     if not _has_onednn():
         return "float32", "this build of torch has no oneDNN linear"
-    # Elsewhere oneDNN refuses such weights, and torch's own product of them takes several times that of float32.
+    # Elsewhere oneDNN refuses such weights, and torch's product is several times slower than float32.
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return "float32", "oneDNN multiplies no bfloat16 on this processor"
     return "onednn", "oneDNN multiplies bfloat16 on this processor"
@@ -98,15 +97,15 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # x (N, I) @ weight (O, I)^T + bias (O,), both any strides.
     if _use_onednn(x):
         if weight.stride(1) == 1 and weight.stride(0) != weight.shape[1]:
-            weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it, a copy costs a hundredth
+            weight = weight.contiguous()  # a slice of columns: oneDNN has no fast product for it; a copy costs 1 %
         elif weight.stride(0) == 1 and weight.shape[1] > 1 and weight.stride(1) != weight.shape[0]:
-            weight = weight.t().contiguous().t()  # such a slice, turned: a thousandth
+            weight = weight.t().contiguous().t()  # such a slice, transposed: 0.1 %
         return _onednn(x, weight, bias)
     return F.linear(x, weight, bias)
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    # It reads a bias as if its numbers lay side by side.
+    # oneDNN assumes a contiguous bias.
     return torch.ops.mkldnn._linear_pointwise(x, weight, None if bias is None else bias.contiguous(), "none", [], "")
 
 
@@ -122,7 +121,7 @@ def outer_product(grad: Tensor, x: Tensor) -> Tensor:
         >>> outer_product(torch.ones(5, 2), torch.ones(5, 3)).tolist()
         [[5.0, 5.0, 5.0], [5.0, 5.0, 5.0]]
     """
-    # oneDNN copies its left factor where that is transposed: let it be the smaller one.
+    # oneDNN copies a transposed left factor, so make it the smaller one.
     return matmul(x.t(), grad.t()).t() if grad.shape[1] > x.shape[1] else matmul(grad.t(), x.t())
 
 
@@ -139,19 +138,19 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         flat, weight = ctx.saved_tensors
         grad = grad.reshape(flat.shape[0], weight.shape[0])
-        # Of a wide weight the transposed copy is cheap beside what oneDNN loses without it.
+        # For a wide weight a transposed copy costs less than oneDNN loses without it.
         turned = weight.t().contiguous() if weight.shape[0] > weight.shape[1] and grad.shape[0] > weight.shape[0] else weight.t()
         x_grad = matmul(grad, turned).view(ctx.shape) if ctx.needs_input_grad[0] else None
         weight_grad = outer_product(grad, flat) if ctx.needs_input_grad[1] else None
         return x_grad, weight_grad, grad.sum(0) if ctx.bias else None
 
 
-# Of the steps so far: the backward pass by its number, the gradient (N, O) of the product, its input (N, I).
+# Steps so far: number of the backward pass, gradient (N, O) of the product, its input (N, I).
 StepTape = list[tuple[int, Tensor, Tensor]]
 
 
 def _forget_other_passes(tape: StepTape) -> None:
-    # A pass that was asked for other gradients only, such as that of an input, runs the steps but not the collector behind them.
+    # A pass for other gradients only, such as an input's, runs the steps but not the collector behind them.
     if tape and tape[-1][0] != _current_graph_task_id():
         tape.clear()
 
@@ -194,9 +193,9 @@ class _Step(torch.autograd.Function):
 
 
 class _Steps:
-    # The weights met so far in a recurrent loop: each with its collector and the tape its steps write in the backward pass.
+    # Weights used so far in a recurrent loop, each with its collector and the tape its steps write in the backward pass.
     def __init__(self) -> None:
-        # The weight itself is kept so that its id stays its own while the loop runs.
+        # Keeps the weight alive so that its id stays unique during the loop.
         self._weights: dict[int, tuple[Tensor, Tensor, StepTape]] = {}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -212,10 +211,9 @@ _steps: ContextVar[_Steps | None] = ContextVar("_steps", default=None)
 
 @contextmanager
 def recurrent_steps() -> Generator[None, None, None]:
-    """Take the gradient of every weight used by `linear` in this block as one product over all uses.
+    """Compute the gradient of each weight that `linear` uses in this block as one product over all uses.
 
-    For loops that use the same weights at every step: autograd alone would multiply and add a full weight gradient at each of them.
-    The numbers are the same up to the order of summation.
+    For recurrent loops: autograd alone would compute and add a full weight gradient at every step. Results agree up to summation order.
 
     Example:
         >>> weight = torch.nn.Parameter(torch.eye(3))
@@ -225,7 +223,7 @@ def recurrent_steps() -> Generator[None, None, None]:
         >>> weight.grad[0].tolist()
         [4.0, 4.0, 4.0]
     """
-    if torch.compiler.is_compiling():  # where `linear` asks for no steps
+    if torch.compiler.is_compiling():  # no recurrent steps are open
         yield
         return
     token = _steps.set(_Steps())
@@ -240,39 +238,39 @@ Made = TypeVar("Made")
 
 class _Packs(NamedTuple):
     dtype: torch.dtype
-    # The weights themselves are kept so that their ids stay their own in the block.
+    # Keeps the weights alive so that their ids stay unique in the block.
     weights: dict[tuple[int, ...], tuple[tuple[Tensor, ...], Any]]
     prepared: dict[int, tuple[object, Any]]
 
 
 _packs: ContextVar[_Packs | None] = ContextVar("_packs", default=None)
 
-# oneDNN compiles a product for each number of rows it meets, in 0.2 to 2 ms. A search meets every number up to its largest.
+# oneDNN compiles a product per number of rows, in 0.2 to 2 ms. Decoding uses every number up to its maximum.
 _ROWS = 16
 
 
 @contextmanager
 def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, None]:
-    """Prepare each weight that `linear` uses on a CPU in this block once, for many products with weights that do not change meanwhile.
+    """Pack each weight that `linear` uses on a CPU in this block once, for many products with constant weights.
 
-    In float32, where `matmul_path` is oneDNN, weights are kept in its own layout: a product with few rows takes half the time. In bfloat16
-    inputs and weights are rounded to 8 bits and multiplied in about half the time again where `bfloat16_path` is oneDNN, elsewhere in
-    float32, which saves nothing; results are float32. In int8 the native library rounds each output of a weight, and each row of inputs,
-    to 8 bits with a scale of its own (weights to 7 bits on x86 processors without VNNI); results are float32. Without effect where a
-    gradient is asked for and under autocast. Threads share what is packed if they run in a copy of the context.
+    float32, where `matmul_path` is oneDNN, keeps weights in oneDNN's layout: a product with few rows takes half the time. bfloat16 rounds
+    inputs and weights to 8 bits of precision and halves the time again where `bfloat16_path` is oneDNN; elsewhere it computes in float32
+    and saves nothing. int8 rounds each output of a weight and each row of inputs to 8 bits with its own scale, in the native library
+    (weights to 7 bits on x86 processors without VNNI). Results are float32. No effect under autocast or where gradients are required.
+    Threads share packed weights if they run in a copy of the context.
 
     Args:
         dtype: torch.float32, torch.bfloat16 or torch.int8.
 
     Raises:
-        ConfigError: int8 without the native library; the message says why there is none.
+        ConfigError: int8 without the native library.
 
     Example:
         >>> with torch.no_grad(), packed_weights(torch.bfloat16):
         ...     linear(torch.ones(2, 3), torch.nn.Parameter(torch.ones(5, 3))).sum().item()
         30.0
     """
-    if torch.compiler.is_compiling():  # where nothing asks for packed weights
+    if torch.compiler.is_compiling():  # no `packed_weights` block is open
         yield
         return
     if dtype == torch.int8 and not native.status().usable:
@@ -285,9 +283,9 @@ def packed_weights(dtype: torch.dtype = torch.float32) -> Generator[None, None, 
 
 
 def cached_by_owner(owner: object, make: Callable[[torch.dtype], Made]) -> Made | None:
-    """Return what `make` makes of an owner's weights, once within a block of `packed_weights` in float32 or int8; None outside of one.
+    """Cache `make(dtype)` per owner within a `packed_weights` block in float32 or int8; None outside of one.
 
-    None also where a gradient is asked for and under autocast, as for `packed_weights` itself. `make` is given the block's dtype.
+    None also under autocast and where gradients are required, as for `packed_weights` itself.
 
     Example:
         >>> with torch.no_grad(), packed_weights():
@@ -312,12 +310,12 @@ def _packed(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None
 
 
 def _all_float32(*tensors: Tensor | None) -> bool:
-    # oneDNN reads what it is given as if it lay in memory in this type.
+    # oneDNN interprets its input's memory as this dtype.
     return all(x is None or (x.dtype == torch.float32 and x.is_cpu) for x in tensors)
 
 
 def _packed_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, packs: _Packs) -> Tensor:
-    # With several weights one below the other.
+    # Several weights are stacked by rows.
     if packs.dtype == torch.int8:
         return _int8_product(x, weights, bias, packs)
     packed = packs.dtype == torch.float32 or bfloat16_path()[0] == "onednn"
@@ -347,7 +345,7 @@ def _int8_product(x: Tensor, weights: tuple[Tensor, ...], bias: Tensor | None, p
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Apply an affine map: `x @ weight.T + bias`, as `torch.nn.functional.linear` does, by the faster library.
+    """Compute `x @ weight.T + bias` as `torch.nn.functional.linear` does, with the faster library.
 
     Args:
         x: (..., I).
@@ -358,8 +356,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (..., O); under autocast in autocast's dtype.
 
     Raises:
-        ShapeError: shapes do not fit together; the message holds them.
-        ConfigError: some of them are on the meta device; the message names the devices.
+        ShapeError: incompatible shapes.
+        ConfigError: only some tensors are on the meta device.
 
     Example:
         >>> linear(torch.ones(2, 3), torch.ones(5, 3)).shape
@@ -368,7 +366,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     fits = isinstance(x, Tensor) and isinstance(weight, Tensor) and x.dim() >= 1 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
     if not fits or (bias is not None and bias.shape != weight.shape[:1]):
         _ARGUMENTS.check(x, weight, bias)
-    if weight.is_meta != x.is_meta or (bias is not None and bias.is_meta != x.is_meta):  # torch computes with numbers that are not there
+    if weight.is_meta != x.is_meta or (bias is not None and bias.is_meta != x.is_meta):  # meta tensors are left to torch
         places = f"weight on {weight.device}" + ("" if bias is None else f", bias on {bias.device}")
         raise ConfigError(f"linear: x is on {x.device}, {places}; expected one device")
     if not is_plain(x, weight, bias):
@@ -385,7 +383,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _one_type(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    # Other types are for torch to refuse; under autocast they become one.
+    # torch refuses mixed dtypes; under autocast they become one.
     return autocasts(x.device.type) or (weight.dtype == x.dtype and (bias is None or bias.dtype == x.dtype))
 
 
@@ -403,19 +401,19 @@ class Linear(torch.nn.Linear):
 
 
 def joint_linear(x: Tensor, layers: Sequence[Linear]) -> tuple[Tensor, ...]:
-    """Apply several affine maps to the same input, with `packed_weights` as one product.
+    """Apply several affine maps to one input; with `packed_weights` as one product.
 
-    With many rows one wide product is not faster than several, and its gradient slower.
+    For many rows one wide product is no faster, and its gradient is slower.
 
     Args:
         x: (..., I).
         layers: each from I features, all with a bias or all without.
 
     Returns:
-        For each layer (..., O) of its own size.
+        One (..., O) per layer.
 
     Raises:
-        ShapeError: the last axis of x is not I; the message holds both shapes.
+        ShapeError: the last axis of x is not I.
 
     Example:
         >>> [part.shape for part in joint_linear(torch.ones(2, 3), [Linear(3, 5), Linear(3, 7)])]

@@ -1,4 +1,4 @@
-"""Boolean masks; True means "may be attended". Combine them with `&` and `|`."""
+"""Boolean masks, True = may attend. Combine them with `&` and `|`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
         (B, S) bool; a length of 0 gives a row without True.
 
     Raises:
-        RangeError: on a CPU, a length is not 0 to `size`; names it and where it stands.
+        RangeError: on a CPU, a length is not 0 to `size`.
 
     Example:
         >>> length_mask(torch.tensor([1, 3]), 3).tolist()
@@ -54,18 +54,17 @@ def window_mask(center: Tensor, size: int, radius: int) -> Tensor:
 
 
 def causal_mask(target_size: int, source_size: int, device: torch.device | str | None = None) -> Tensor:
-    """Let every query see its own position and what stands before it.
+    """Allow each query its own and earlier positions.
 
-    The last query sees the whole source: the mask is aligned bottom-right, so that a step that continues a cached source sees all of its
-    past. Query t may attend s iff s <= t + S - T.
+    Aligned bottom-right: query t may attend s iff s <= t + S - T, so that a decoding step attends to its whole cache.
 
     Args:
         target_size: T.
         source_size: S.
-        device: where the mask shall lie.
+        device: device of the result.
 
     Returns:
-        (T, S) bool; with more queries than positions the first T - S rows have no True.
+        (T, S) bool; for T > S the first T - S rows have no True.
 
     Example:
         >>> causal_mask(2, 3).int().tolist()
@@ -76,11 +75,11 @@ def causal_mask(target_size: int, source_size: int, device: torch.device | str |
 
 
 def block_mask(target_blocks: Tensor, source_blocks: Tensor) -> Tensor:
-    """Let positions of the same block see each other: documents packed into one row, sentences of a document.
+    """Allow pairs of the same block: documents packed into one row, sentences of a document.
 
     Args:
-        target_blocks: (..., T) the block that each query belongs to, any integers.
-        source_blocks: (..., S) the block that each key belongs to.
+        target_blocks: (..., T) block of each query, any integers.
+        source_blocks: (..., S) block of each key.
 
     Returns:
         (..., T, S) bool; a query whose block has no key gives a row without True.
@@ -93,19 +92,19 @@ def block_mask(target_blocks: Tensor, source_blocks: Tensor) -> Tensor:
 
 
 def check_mask(mask: Tensor, shape: Sequence[int], what: str, *, key_mask: bool = False) -> None:
-    """Refuse a mask that is not boolean, does not broadcast to the scores it is for, or can be read in two ways.
+    """Refuse a mask that is not boolean, does not broadcast to the scores, or is ambiguous.
 
-    Broadcasting adds the missing axes in front. A mask of two axes for scores (B, T, S) would so be read as (T, S), also where it is the
-    padding of a batch, (B, S), and B = T. Hence a mask of more than one axis has every axis of the scores, each of its true size or 1.
+    Broadcasting adds missing axes in front, so a padding mask (B, S) with B = T would be read as (T, S). Hence a mask of more than one axis
+    must have every axis of the scores, each of its true size or 1.
 
     Args:
-        mask: what the caller was given.
-        shape: of the scores, (..., T, S).
-        what: the name to begin the message with.
-        key_mask: the caller takes a `key_mask` for padding, which the message then names.
+        mask: the caller's argument.
+        shape: shape of the scores, (..., T, S).
+        what: name that begins the message.
+        key_mask: the caller takes a `key_mask` for padding, and the message suggests it.
 
     Raises:
-        ShapeError: the message holds both shapes and how to write either meaning, or the type that was found.
+        ShapeError: the message shows both shapes and how to write either meaning.
 
     Example:
         >>> check_mask(torch.ones(3, 1, 7, dtype=torch.bool), (3, 5, 7), "attend")
@@ -117,7 +116,7 @@ def check_mask(mask: Tensor, shape: Sequence[int], what: str, *, key_mask: bool 
 
 
 def check_axes(mask: Tensor, shape: Sequence[int], what: str, *, key_mask: bool = False) -> None:
-    """Refuse a mask that is not boolean or can be read in two ways; arguments and errors are those of `check_mask`.
+    """Refuse a mask that is not boolean or is ambiguous; arguments and errors as in `check_mask`.
 
     Example:
         >>> check_axes(torch.ones(3, 1, 7, dtype=torch.bool), (3, 5, 7), "attend")
@@ -139,13 +138,13 @@ def check_key_mask(key_mask: Tensor, shape: Sequence[int], what: str, name: str 
     """Refuse a mask of keys that is not boolean or not (B, S).
 
     Args:
-        key_mask: what the caller was given.
+        key_mask: the caller's argument.
         shape: (B, S).
-        what: the name to begin the message with.
-        name: of the argument.
+        what: name that begins the message.
+        name: name of the argument.
 
     Raises:
-        ShapeError: the message holds both shapes, or the type that was found.
+        ShapeError: another type or shape.
 
     Example:
         >>> check_key_mask(length_mask(torch.tensor([1, 3]), 3), (2, 3), "attend")
@@ -157,14 +156,14 @@ def check_key_mask(key_mask: Tensor, shape: Sequence[int], what: str, name: str 
 
 
 def check_boolean(mask: Tensor, what: str) -> None:
-    """Refuse a mask that is not a boolean tensor: numbers mean opposite things in different libraries.
+    """Refuse a mask that is not a boolean tensor: libraries disagree on the meaning of numbers.
 
     Args:
-        mask: what the caller was given.
-        what: the beginning of the message.
+        mask: the caller's argument.
+        what: beginning of the message.
 
     Raises:
-        ShapeError: the message holds the type that was found, and how to convert it.
+        ShapeError: another type; the message says how to convert it.
 
     Example:
         >>> check_boolean([True], "mask")

@@ -1,6 +1,6 @@
-"""Areas: keys, values, masks and weights of every run of neighbouring items of a sequence, of every small rectangle of a grid.
+"""Materialized areas: keys, values, masks and weights of every run of a sequence or rectangle of a grid.
 
-Li et al. 2018, "Area Attention" (arXiv:1810.10126), section 3. Which areas there are, and in which order: `regard.ops.area_windows`.
+Li et al. 2018, "Area Attention" (arXiv:1810.10126), section 3. For the order of areas see `regard.ops.area_windows`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class AreaWeights(NamedTuple):
     """The learned weights of area keys: `output relu(hidden [features] + hidden_bias) + output_bias`.
 
     Attributes:
-        height: (A_h, D // 2) the embedding of every height, Eq. 6; its only row, for a sequence, is added alike to every area.
-        width: (A_w, D - D // 2) the embedding of every width, Eq. 7.
+        height: (A_h, D // 2) height embeddings, Eq. 6; for a sequence one row, added to every area.
+        width: (A_w, D - D // 2) width embeddings, Eq. 7.
         hidden: (D, F). For Eq. 9 F is 3 D and the columns are [W_mu, W_sigma, W_e].
         output: (D, D), W_d.
         hidden_bias: (D,), or None as in Eq. 9.
@@ -57,7 +57,7 @@ class AreaWeights(NamedTuple):
 
 
 def hidden_parts(mode: str) -> int:
-    """Count the features of size D that a learned key mode puts side by side.
+    """Count the features of size D that a learned key mode concatenates.
 
     Args:
         mode: one of `LEARNED_KEY_MODES`.
@@ -85,7 +85,7 @@ _WEIGHTS = Signature(
 
 
 def check_area_weights(weights: AreaWeights, key: Tensor, mode: str) -> None:
-    """Refuse weights that are not of the sizes of a learned key mode and of the keys.
+    """Check the weights of a learned key mode against its sizes and the keys.
 
     Args:
         weights: see `AreaWeights`.
@@ -93,7 +93,7 @@ def check_area_weights(weights: AreaWeights, key: Tensor, mode: str) -> None:
         mode: one of `LEARNED_KEY_MODES`.
 
     Raises:
-        ShapeError: the message holds what was expected and found.
+        ShapeError: weights of other sizes.
 
     Example:
         >>> weights = AreaWeights(torch.zeros(1, 1), torch.zeros(2, 1), torch.ones(2, 6), torch.ones(2, 2))
@@ -109,14 +109,14 @@ def check_area_weights(weights: AreaWeights, key: Tensor, mode: str) -> None:
 
 
 def check_modes(key_mode: str, value_mode: str) -> None:
-    """Refuse a mode that does not exist.
+    """Check that both modes exist.
 
     Args:
         key_mode: one of `KEY_MODES`.
         value_mode: one of `VALUE_MODES`.
 
     Raises:
-        ConfigError: the message names what there is.
+        ConfigError: an unknown mode; the message lists all.
 
     Example:
         >>> check_modes("mean", "sum")
@@ -138,10 +138,10 @@ def area_keys(
     generator: torch.Generator | None = None,
     starts: int | None = None,
 ) -> Tensor:
-    """Make the key of every area from the keys of its items.
+    """Compute the key of every area from the keys of its items.
 
         mean            mu, Eq. 3
-        max             the largest features
+        max             maximum of each feature
         sample          mu + sigma * noise while training, mu otherwise
         features        W_d relu(W_mu mu + W_sigma sigma + W_e e),  e = [e^w; e^h], Eq. 9
         concat          dense(relu(dense([mu; sigma; s])))           s = [e^h; e^w]
@@ -150,25 +150,25 @@ def area_keys(
         sample_concat   dense(relu(dense([sample; s])))
         sample_sum      dense(relu(dense(sample + s)))
 
-    "mean" and "features" are the paper's; the others are the authors' code (tensor2tensor), by its names, its dense layers with biases
-    and its order of the embeddings.
+    "mean" and "features" follow the paper; the others the authors' code (tensor2tensor), with its names, dense layers with biases, and
+    order of embeddings.
 
     Args:
         key: (..., S, D).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
         mode: one of the above.
-        weights: for the modes with learned weights, see `AreaWeights`; of longer tables of embeddings only the first rows are used.
-        training: whether the sampling modes add noise, standard normal, drawn for every feature of every area.
-        generator: where the noise comes from; None: torch's own.
-        starts: only the areas that start in the first so many columns; None: all.
+        weights: for the learned modes, see `AreaWeights`; uses only the first rows of longer embedding tables.
+        training: whether the sampling modes add standard normal noise, per feature and area.
+        generator: generator of the noise; None: torch's global generator.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         (..., N, D).
 
     Raises:
-        ConfigError: an unknown mode, or a mode that needs weights without them; the message names the mode. Also see `area_extent`.
-        ShapeError: the keys are not of the size that the weights are for; the message holds both shapes. Also see `area_extent`.
+        ConfigError: an unknown mode, or a learned mode without weights. Also see `area_extent`.
+        ShapeError: the sizes of keys and weights differ. Also see `area_extent`.
 
     Example:
         >>> area_keys(torch.tensor([[1.0], [3.0]]), 2).flatten().tolist()
@@ -197,7 +197,7 @@ def area_keys(
     extent = area_extent(key.shape[-2], max_area, grid)
     shape = shape_features(weights, extent, width_first=mode == "features", starts=starts).to(key.dtype)
     features = [features[0] + shape] if mode in ("sum", "sample_sum") else [*features, shape]
-    # One product for each feature, not one of all side by side: the shape of an area is the same in every batch and head.
+    # One product per feature, not one of the concatenation: area shapes are the same in every batch and head.
     columns = weights.hidden.split(key.shape[-1], dim=-1)
     hidden = F.linear(features[0], columns[0], weights.hidden_bias)
     for feature, column in zip(features[1:], columns[1:], strict=True):
@@ -213,19 +213,19 @@ def _noise(like: Tensor, generator: torch.Generator | None) -> Tensor:
 
 
 def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = True, starts: int | None = None) -> Tensor:
-    """Stack the embeddings of the width and the height of every area, Eq. 6 to 8.
+    """Concatenate width and height embeddings of every area, Eq. 6 to 8.
 
     Args:
         weights: see `AreaWeights`; `height` and `width` are used.
         extent: see `area_extent`.
         width_first: e = [e^w; e^h] as in Eq. 8; False: [e^h; e^w] as in the authors' code.
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         (N, D).
 
     Raises:
-        ShapeError: the tables hold fewer sizes than there are; the message holds both.
+        ShapeError: the tables have too few sizes.
 
     Example:
         >>> tables = AreaWeights(torch.zeros(1, 1), torch.tensor([[5.0], [7.0]]), torch.ones(2, 6), torch.ones(2, 2))
@@ -246,20 +246,20 @@ def shape_features(weights: AreaWeights, extent: Extent, *, width_first: bool = 
 def area_values(
     value: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, mode: str = "sum", starts: int | None = None
 ) -> Tensor:
-    """Make the value of every area from the values of its items: their sum (Eq. 4), their mean or their largest features.
+    """Compute the value of every area: sum (Eq. 4), mean or maximum of its items' values.
 
     Args:
         value: (..., S, Dv).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
         mode: "sum", "mean" or "max".
-        starts: only the areas that start in the first so many columns; None: all.
+        starts: only areas that start in the first `starts` columns; None: all.
 
     Returns:
         (..., N, Dv).
 
     Raises:
-        ConfigError: an unknown mode; the message names them all. Also see `area_extent`.
+        ConfigError: an unknown mode. Also see `area_extent`.
         ShapeError: see `area_extent`.
 
     Example:
@@ -273,13 +273,13 @@ def area_values(
 
 
 def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Tensor:
-    """Allow an area where every item in it is allowed.
+    """Allow an area where all its items are allowed.
 
-    With a causal mask: an area whose last item is not after the query.
+    With a causal mask: areas that end at or before the query.
 
     Args:
-        mask: (..., S) bool, True = may be attended; usually (..., T, S).
-        max_area: the largest length, or the largest (height, width).
+        mask: (..., S) bool, True = may attend; usually (..., T, S).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
 
     Returns:
@@ -287,7 +287,7 @@ def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = N
 
     Raises:
         ConfigError: see `area_extent`.
-        ShapeError: the mask is not boolean, or see `area_extent`.
+        ShapeError: the mask is not boolean; also see `area_extent`.
 
     Example:
         >>> area_mask(torch.tensor([True, True, False]), 2).tolist()
@@ -304,14 +304,14 @@ def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = N
 
 
 def area_softmax(scores: Tensor, mask: Tensor | None = None, *, top_k: int | None = None, temperature: float = 1.0) -> Tensor:
-    """Normalise the scores over the areas: `masked_softmax` of the scores over a temperature, with `top_k` of the best areas only.
+    """Normalise area scores: `masked_softmax` of scores / temperature, optionally over the `top_k` areas only.
 
     Args:
         scores: (..., T, N).
-        mask: bool, (N,) or with every axis of the scores, each of its true size or 1; True = may be attended; see `area_mask`.
-        top_k: keep the areas of each query whose score is at least its k-th largest (so a tie at the end keeps them all, as in the authors'
-            code); None keeps every area.
-        temperature: the scores are divided by it; above 1 flattens.
+        mask: bool, (N,) or with every axis of the scores, each of its true size or 1; True = may attend; see `area_mask`.
+        top_k: keep the areas of each query that score at least its k-th best (ties keep them all, as in the authors' code); None keeps
+            every area.
+        temperature: divides the scores; above 1 flattens.
 
     Returns:
         (..., T, N); a row with nothing allowed is all zeros.
@@ -329,32 +329,32 @@ def area_softmax(scores: Tensor, mask: Tensor | None = None, *, top_k: int | Non
     if top_k is not None and top_k < scores.shape[-1]:
         blocked = torch.zeros_like(scores, dtype=torch.bool) if mask is None else (~mask).expand_as(scores)
         allowed = scores.detach().masked_fill(blocked, float("-inf"))
-        # Not `>=`: a NaN must stay in the row and show, not be dropped.
+        # Not `>=`: NaN must stay visible in the row.
         kept = ~(allowed < allowed.topk(top_k, dim=-1).values[..., -1:])
         mask = kept & ~blocked
     return masked_softmax(scores, mask)
 
 
 def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, value_mode: str = "sum") -> Tensor:
-    """Give the weight of every area to its items, so that `item_weights @ value` is the context.
+    """Distribute area weights to items, so that `item_weights @ value` is the context.
 
         sum    w_j = sum of the weights of the areas that hold j
         mean   the same, each weight divided by the number of items of its area
 
-    For "max" no weights of items give the context; the shares are those of "mean".
+    For "max" no item weights give the context; it uses those of "mean".
 
     Args:
         area_weights: (..., N), usually (..., T, N).
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence, whose length follows from N.
         value_mode: "sum", "mean" or "max".
 
     Returns:
-        (..., S). For "sum" a row may add up to as much as the number of items of the largest area; for the others it adds up to 1.
+        (..., S). Rows sum to 1; for "sum" to at most the items of the maximum area.
 
     Raises:
         ConfigError: an unknown mode, or see `area_extent`.
-        ShapeError: no memory has N areas; the message holds N.
+        ShapeError: no memory has N areas.
 
     Example:
         >>> item_weights(torch.tensor([0.0, 0.25, 0.75]), 2).tolist()
@@ -366,7 +366,7 @@ def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int]
     extent = (rows, columns), (tallest, widest) = _extent_of(area_weights.shape[-1], max_area, grid)
     wide = accumulation_dtype(area_weights)
     pieces = list(wide.split(area_counts(extent), dim=-1))
-    # The transpose of `sweep`, backwards: what an area holds goes to the smaller area and to the line of items that it was merged from.
+    # The transpose of `sweep`, in reverse: an area passes its weight to the smaller area and the line of items it was merged from.
     items = wide.new_zeros((*wide.shape[:-1], rows, columns))
     column = items[..., tallest:, :]
     for height in range(tallest, 0, -1):

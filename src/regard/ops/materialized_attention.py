@@ -1,6 +1,6 @@
-"""Attention with a `score_mod` and a `mask_mod`, all scores in memory: it can be traced, transformed and differentiated as often as wanted.
+"""Attention with a `score_mod` and a `mask_mod`, all scores in memory: supports tracing, transforms and higher derivatives.
 
-It is what `regard.ops.attention` computes by tiles, and the way it takes where tiles cannot be used.
+The fallback of `regard.ops.attention` where tiles cannot be used.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ EMPTY, PARTIAL, FULL = 0, 1, 2
 
 
 class Blocks(NamedTuple):
-    """What a mask does to blocks of queries and keys.
+    """Kinds of a mask's blocks of queries and keys.
 
     Attributes:
-        kinds: (B or 1, H or 1, blocks of queries, blocks of keys) uint8: 0 nothing is allowed, 1 the `mask_mod` decides, 2 all is allowed.
-        size: queries and keys of a block.
-        binding: the kinds overrule the mask, as FlexAttention asks a `mask_mod` in partial blocks only; False: they follow from it.
+        kinds: (B or 1, H or 1, query blocks, key blocks) uint8: 0 masked, 1 the `mask_mod` decides, 2 full.
+        size: queries and keys per block.
+        binding: the kinds overrule the mask, as FlexAttention applies a `mask_mod` in partial blocks only; False: they follow from it.
     """
 
     kinds: Tensor
@@ -31,7 +31,7 @@ class Blocks(NamedTuple):
     binding: bool = False
 
     def overrule(self, allowed: Tensor, rows: range, columns: range) -> Tensor:
-        """Combine what a `mask_mod` says of a tile with the kinds, where they are binding."""
+        """Combine a tile's `mask_mod` result with the kinds, where these are binding."""
         if not self.binding:
             return allowed
         kinds = self.kinds
@@ -43,7 +43,7 @@ class Blocks(NamedTuple):
 
 
 class FlexRequest(NamedTuple):
-    """What is computed, see `regard.ops.attention`; the functions take whole tiles, see `regard.ops.mod_calls`."""
+    """Settings of a call, see `regard.ops.attention`; the functions take whole tiles, see `regard.ops.mod_calls`."""
 
     scale: float
     score_mod: Mod | None = None
@@ -61,7 +61,7 @@ class MaterializedResult(NamedTuple):
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of scores: float32 for half precision.
+    """Return the dtype of scores: float32 for half precision.
 
     Example:
         >>> compute_dtype(torch.bfloat16)
@@ -71,7 +71,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def modify_scores(scores: Tensor, score_mod: Mod | None, *indices: Tensor) -> Tensor:
-    """Apply a `score_mod` to a tile; the result has the tile's shape and type.
+    """Apply a `score_mod` to a tile, keeping its shape and dtype.
 
     Example:
         >>> modify_scores(torch.zeros(1, 1, 2, 3), lambda score, *indices: torch.ones(()), *[torch.zeros(1)] * 4).shape
@@ -97,9 +97,9 @@ def materialized_attention(
         query: (B, H, T, D).
         key: (B, K, S, D), K a divisor of H.
         value: (B, K, S, Dv).
-        request: what is computed. With areas, the score of an area is the mean of its modified scores, its value the sum of its values.
-        bad: (B, K, S), keys and values that were not finite and are now 0; a query that may attend one gets NaN.
-        rows: the positions of the queries where they are a part of all; the block kinds are those of all.
+        request: the settings. An area's score is the mean of its modified scores, its value the sum of its values.
+        bad: (B, K, S), keys and values that were not finite, now 0; a query that may attend one gives NaN.
+        rows: positions of the queries, if only some are given; the block kinds are those of all.
         first_key: the position of the first key, likewise.
 
     Example:
@@ -129,7 +129,7 @@ def materialized_attention(
         areas = window_sums(scores.unsqueeze(-1), request.max_area, mean=True).squeeze(-1)
         weights, lse = item_weights(area_softmax(areas, seen), request.max_area), None
     else:
-        # A row without any allowed key is all zeros, not all -inf: it stays finite and is zeroed below.
+        # A fully masked row is all zeros, not -inf: it stays finite and is zeroed below.
         empty = ~allowed.any(-1, keepdim=True)
         scores = scores.masked_fill(~allowed, -torch.inf).masked_fill(empty, 0.0)
         weights = torch.softmax(scores, -1).masked_fill(~allowed, 0.0)

@@ -1,8 +1,7 @@
-"""Calling a `score_mod` or `mask_mod` on whole tiles of index tensors, and the tensors it captures.
+"""Call a `score_mod` or `mask_mod` on whole tiles of index tensors, and find the tensors it captures.
 
-FlexAttention defines such a function on one score: `score_mod(score, b, h, q_idx, kv_idx)` with scalar tensors. Most of them compute the
-same on index tensors that broadcast to a tile. This module checks that, finds the captured tensors that want gradients, and puts stand-ins
-in their place for one call.
+FlexAttention defines `score_mod(score, b, h, q_idx, kv_idx)` on scalar tensors. Most functions give the same result on index tensors that
+broadcast to a tile. This module verifies that, finds captured tensors that require gradients, and substitutes them for one call.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from regard.ops.mod_structure import names_in, other_values, plain_sizes, struct
 
 Mod = Callable[..., Tensor]
 
-# Sizes of the tile on which a function is tried: primes, so that axes that are mixed up show.
+# Sizes of the trial tile: primes, so that swapped axes show.
 _TRIED = (2, 3, 5, 7)
 MASK_ARGUMENTS = 4
-# Structures of functions that are known to take whole tiles; bounded, because a program may define functions without end.
+# Structures of functions known to take whole tiles; bounded, because a program may keep defining functions.
 _MAX_KNOWN = 1024
 _KNOWN: dict[object, bool] = {}
 LOOK_UPS = {
@@ -40,18 +39,12 @@ LOOK_UPS = {
     *(torch.take, Tensor.take, torch.take_along_dim, Tensor.take_along_dim),
 }
 """Functions beside `table[index]` whose gradient is a sum over all entries that are looked up."""
-# Modules whose functions give the indices that they get on to others as they are.
+# Modules whose functions pass their indices on unchanged.
 COMBINING = ("regard.ops.mods", "torch.nn.attention.flex_attention")
 
 
 def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Make the indices of a tile (N, G, rows, columns), each of size 1 along the axes it does not depend on.
-
-    Args:
-        batches: (N,) int32.
-        heads: (N, G) int32.
-        rows: positions of the queries.
-        columns: positions of the keys.
+    """Make the indices of a tile (N, G, rows, columns), each of size 1 along axes it does not depend on.
 
     Example:
         >>> [tuple(x.shape) for x in index_tensors(torch.zeros(2), torch.zeros(2, 3), range(5), range(7))]
@@ -63,13 +56,13 @@ def index_tensors(batches: Tensor, heads: Tensor, rows: range, columns: range) -
 
 
 class Wanted(NamedTuple):
-    """A tensor that a ready function looks up with the indices as they are: its axes must be as long as those of the call.
+    """A tensor that a ready function indexes directly: its axes must match the call's.
 
     Attributes:
-        operation: what made the function.
-        name: of the tensor.
-        shape: of the tensor.
-        axes: of each axis "B", "H", "T" or "S", or "" where any size will do.
+        operation: name of the ready function.
+        name: name of the tensor.
+        shape: shape of the tensor.
+        axes: "B", "H", "T" or "S" per axis, or "" for any size.
     """
 
     operation: str
@@ -82,7 +75,7 @@ _WANTED: WeakKeyDictionary[Mod, tuple[Wanted, ...]] = WeakKeyDictionary()
 
 
 def with_sizes(mod: Mod, *wanted: Wanted) -> Mod:
-    """Note of which sizes a function can be used at.
+    """Attach to a function the sizes it was made for.
 
     Example:
         >>> with_sizes(lambda b, h, q, kv: kv < 2, Wanted("padding", "lengths", (3,), ("B",))).__name__
@@ -94,23 +87,23 @@ def with_sizes(mod: Mod, *wanted: Wanted) -> Mod:
 
 
 def check_sizes(mod: Any, sizes: Sequence[int], operation: str = "attention") -> None:
-    """Refuse a ready function that was made for other sizes: a longer table would be read wrong, silently.
+    """Refuse a ready function made for other sizes: a longer table would silently be misread.
 
-    Those that `and_masks`, `or_masks` and `in_order` combine are looked at, too. A function of the user's own may give the indices on
-    as others, so nothing is known of what it calls.
+    Includes functions that `and_masks`, `or_masks` and `in_order` combine. A user's function may change the indices it passes on, so the
+    functions it calls are not checked.
 
     Args:
         mod: a `score_mod` or `mask_mod`; None: nothing to check.
         sizes: (B, H, T, S).
-        operation: what the message begins with.
+        operation: name that begins the message.
 
     Raises:
-        ShapeError: names the tensor and both sizes.
+        ShapeError: a tensor of another size.
 
     Example:
         >>> check_sizes(with_sizes(lambda b, h, q, kv: kv < 2, Wanted("padding", "lengths", (3,), ("B",))), (3, 1, 2, 2))
     """
-    if torch.compiler.is_compiling():  # the compiler cannot look into cells of a function
+    if torch.compiler.is_compiling():  # the compiler cannot read a function's cells
         return
     known = dict(zip("BHTS", sizes, strict=True))
     for made, name, shape, axes in _wanted(mod):
@@ -132,12 +125,12 @@ def _wanted(mod: Any) -> Iterator[Wanted]:
 
 
 def frozen(mod: Mod) -> Mod:
-    """Return a function with the variables that it captures as they are now: the backward pass calls it again, when a loop has moved on.
+    """Return a function with its captured variables as they are now: the backward pass calls it after a loop may have changed them.
 
-    What it captures by the attributes of an object stays open; the backward pass compares its weights with those of the forward pass.
+    Attributes of captured objects are not frozen; the backward pass compares its weights with those of the forward pass.
 
     Args:
-        mod: a function; anything else that can be called is returned as it is.
+        mod: a function; other callables are returned unchanged.
 
     Example:
         >>> later = [frozen(lambda: number) for number in (1, 2)]
@@ -159,7 +152,7 @@ def _frozen(thing: Any, seen: dict[int, Any]) -> Any:
     copy.__kwdefaults__ = thing.__kwdefaults__
     seen[id(thing)] = copy
     for cell, own in zip(thing.__closure__ or (), cells, strict=True):
-        with suppress(ValueError):  # a variable that has no value yet
+        with suppress(ValueError):  # an unassigned variable
             own.cell_contents = _frozen(cell.cell_contents, seen)
     for name, value in variables.items():
         if name != "__builtins__":
@@ -168,15 +161,10 @@ def _frozen(thing: Any, seen: dict[int, Any]) -> Any:
 
 
 def check_kind(mod: object, name: str, where: str = "attention") -> None:
-    """Refuse a function that takes one index for a score, or a score for an index: a mask for a change of scores, or the reverse.
-
-    Args:
-        mod: as in FlexAttention; what is no plain Python function passes.
-        name: "score_mod" or "mask_mod".
-        where: of the message.
+    """Refuse a mask passed as `score_mod`, or the reverse.
 
     Raises:
-        ConfigError: it can only be the other kind.
+        ConfigError: the parameters fit the other kind only.
 
     Example:
         >>> check_kind(lambda b, h, q, kv: q >= kv, "score_mod")
@@ -198,18 +186,18 @@ def check_kind(mod: object, name: str, where: str = "attention") -> None:
 def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, dtype: torch.dtype | None = None) -> Mod:
     """Return a function that computes a `score_mod` or `mask_mod` for a whole tile.
 
-    It is the function itself where that gives what `torch.vmap` over single scores gives, tried once for each structure of a function;
-    otherwise it is `torch.vmap` of it, which is slower.
+    Returns the function itself if it agrees with `torch.vmap` over single scores (tried once per function structure), otherwise its
+    `torch.vmap`, which is slower.
 
     Args:
         mod: as in FlexAttention.
         name: "score_mod" or "mask_mod", for messages.
         sizes: (B, H, T, S), none of them 0.
-        device: of the indices.
-        dtype: of the scores that a `score_mod` is given; None for a `mask_mod`.
+        device: device of the indices.
+        dtype: dtype of the scores for a `score_mod`; None for a `mask_mod`.
 
     Raises:
-        ConfigError: it computes neither way, such as a function with `if` on an index; the message holds the reason.
+        ConfigError: neither works, such as for a function with `if` on an index.
         ShapeError: a `mask_mod` does not return booleans.
 
     Example:
@@ -236,7 +224,7 @@ def over_tiles(mod: Mod, name: str, sizes: Sequence[int], device: torch.device, 
             try:
                 other = functools.partial(others.run, mod)
                 direct = _takes_tiles(other, given, _vmapped(other, name)(*given))
-            except ConfigError:  # with these values it cannot be called, so nothing is known of others
+            except ConfigError:  # fails with these values; nothing is known of others
                 key = None
     if key is not None:
         if len(_KNOWN) >= _MAX_KNOWN:
@@ -249,29 +237,29 @@ def _takes_tiles(mod: Mod, given: Sequence[Tensor], right: Tensor) -> bool:
     try:
         found = mod(*given).expand(_TRIED)
         return found.dtype == right.dtype and torch.allclose(found.double(), right.double(), rtol=1e-4, atol=1e-6, equal_nan=True)
-    except Exception:  # whatever a foreign function raises on whole tiles: one by one it works
+    except Exception:  # any error on whole tiles: the function works on single scores
         return False
 
 
 def over_traced_tiles(mod: Mod, name: str, sizes: Sequence[int], dtype: torch.dtype | None = None) -> Mod:
-    """Return what `over_tiles` does where nothing can be tried, because a graph is traced, a transform is on, or a size is 0.
+    """Return the result of `over_tiles` without a trial: while tracing, under a transform, or for a size of 0.
 
     Example:
         >>> over_traced_tiles(lambda b, h, q, kv: q >= kv, "mask_mod", (1, 1, 5, 5)).__name__
         'call'
     """
-    # The compiler cannot look into cells of a function and call it, too.
+    # The compiler cannot both read a function's cells and call it.
     known = not torch.compiler.is_compiling() and _KNOWN.get(_key(mod, sizes, dtype), False)
     return mod if known else _vmapped(mod, name)
 
 
 def _vmapped(mod: Mod, name: str) -> Mod:
-    """Apply a function to single scores, all of a tile at once."""
+    """Vectorize a function of single scores over a tile."""
 
     def call(*tensors: Tensor) -> Tensor:
         *scores, b, h, q, kv = tensors
         tile = torch.broadcast_shapes(*(x.shape for x in tensors))
-        if 0 in tile:  # no index to call it with
+        if 0 in tile:  # no index to call the function with
             return scores[0] if scores else torch.ones(tile, dtype=torch.bool, device=q.device)
         inputs = [*(x.expand(tile) for x in scores), b.expand(tile[0], 1, 1, 1).flatten(), h.expand(*tile[:2], 1, 1).flatten(1)]
         wrapped = mod
@@ -280,8 +268,8 @@ def _vmapped(mod: Mod, name: str) -> Mod:
             wrapped = torch.vmap(wrapped, in_dims=(0,) * len(scores) + axes)
         try:
             return wrapped(*inputs, q.flatten(), kv.flatten())
-        except Exception as error:  # whatever a foreign function raises
-            if _is_tracing():  # `torch.vmap` does not work in it; what has been tried before is known to need none
+        except Exception as error:  # any error of the user's function
+            if _is_tracing():  # `torch.vmap` does not work here; functions tried before do not need it
                 raise ConfigError(f"attention: {name} cannot be tried under torch.jit.trace; call attention with it once before") from error
             plain = "must only return Tensors" in str(error)
             hint = "it must return a tensor, not a number of Python" if plain else "use torch.where in place of `if`"
@@ -291,18 +279,18 @@ def _vmapped(mod: Mod, name: str) -> Mod:
 
 
 def _key(mod: Mod, sizes: Sequence[int], dtype: torch.dtype | None) -> object:
-    """Describe a function and how it is tried; equal descriptions have the same verdict. None where that is not known."""
+    """Return a key of a function and its trial; equal keys give equal results. None if unknown."""
     structure = structure_of(mod)
-    # With one head, say, a mistake along the heads cannot show.
+    # A size of 1 hides mistakes along that axis.
     return None if structure is None else (structure, dtype, tuple(map(min, _TRIED, plain_sizes(sizes))))
 
 
 class _Finder(TorchFunctionMode):
-    """Collects the tensors that want gradients and were neither given to a function nor made by it."""
+    """Collects tensors that require gradients and are neither arguments nor results of a function."""
 
     def __init__(self, given: Sequence[Tensor]) -> None:
         super().__init__()
-        self.inside = {id(x): x for x in given}  # held, so that no id is used again
+        self.inside = {id(x): x for x in given}  # kept alive, so that no id is reused
         self.found: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -315,15 +303,10 @@ class _Finder(TorchFunctionMode):
 
 
 def captured_tensors(mod: Mod, score: Tensor, *indices: Tensor) -> tuple[Tensor, ...]:
-    """Find the tensors that want gradients and that a `score_mod` uses without being given them: learned biases, slopes, tables.
-
-    Args:
-        mod: takes whole tiles.
-        score: a tile of scores without gradient.
-        indices: of the tile.
+    """Find captured tensors of a `score_mod` that require gradients: learned biases, slopes, tables.
 
     Raises:
-        ConfigError: the result depends on such a tensor by a way that PyTorch does not tell of.
+        ConfigError: the result depends on such a tensor in a way that PyTorch does not expose.
 
     Example:
         >>> slope = torch.ones((), requires_grad=True)
@@ -334,7 +317,7 @@ def captured_tensors(mod: Mod, score: Tensor, *indices: Tensor) -> tuple[Tensor,
     with _Finder([score, *indices]) as finder, torch.enable_grad():
         result = mod(score, *indices)
     if isinstance(result, Tensor) and result.requires_grad:
-        if id(result) not in finder.inside:  # the tensor itself, without an operation
+        if id(result) not in finder.inside:  # the tensor itself, without an operator
             finder.found[id(result)] = result
         with torch.enable_grad():
             again = Captured({key: x.detach() for key, x in finder.found.items()}, None).run(mod, score, *indices)
@@ -347,14 +330,9 @@ def captured_tensors(mod: Mod, score: Tensor, *indices: Tensor) -> tuple[Tensor,
 
 
 def with_float_sums(mod: Mod, score: Tensor, *indices: Tensor) -> Mod:
-    """Return a `score_mod` whose captured half-precision tensors get gradients that are summed in float32; it computes the same.
+    """Return an equivalent `score_mod` whose captured half-precision tensors get float32 gradient sums.
 
-    In bfloat16 a sum of many looked-up entries stops to grow at 256 times an entry.
-
-    Args:
-        mod: takes whole tiles.
-        score: a tile of scores without gradient.
-        indices: of the tile.
+    In bfloat16 a sum of looked-up entries saturates at 256 times an entry.
 
     Example:
         >>> indices, mod = [torch.zeros(1, 1, 1, 1, dtype=torch.int32)] * 4, lambda score, b, h, q, kv: score - q
@@ -366,21 +344,21 @@ def with_float_sums(mod: Mod, score: Tensor, *indices: Tensor) -> Mod:
     half = [x for x in finder.found.values() if x.dtype in (torch.float16, torch.bfloat16)]
     wide = Captured({id(x): x.float() for x in half}, None)
 
-    def call(*tensors: Tensor, held: Sequence[Tensor] = half) -> Tensor:  # held, so that no id is used again
+    def call(*tensors: Tensor, held: Sequence[Tensor] = half) -> Tensor:  # kept alive, so that no id is reused
         return wide.run(mod, *tensors)
 
     return call if half else mod
 
 
 class Captured(TorchFunctionMode):
-    """Runs a `score_mod` with stand-ins for captured tensors, and looks up tables along diagonals once per diagonal.
+    """Runs a `score_mod` with substitutes for captured tensors, and indexes tables once per diagonal.
 
-    Where an index is constant along the diagonals of a tile, as `table[kv_idx - q_idx]` is, a tile has rows + columns - 1 different
-    entries instead of rows * columns. Looking up these, and summing the gradient along diagonals, is ten times as fast.
+    An index that is constant along diagonals, as in `table[kv_idx - q_idx]`, has rows + columns - 1 distinct entries per tile instead of
+    rows * columns. Looking up these and summing gradients along diagonals is ten times faster.
 
     Args:
-        stand_ins: by the id of each tensor that is replaced; one of a wider type gets its gradient in that type.
-        sums: by the id of each stand-in, where its gradient is summed; None: gradients are those of autograd.
+        stand_ins: substitutes by the id of the replaced tensor; one of a wider dtype gets its gradient in that dtype.
+        sums: gradient sums by the id of each substitute; None: autograd's gradients.
 
     Example:
         >>> table, places = torch.tensor([1.0, 2.0, 3.0]), torch.arange(2)
@@ -393,7 +371,7 @@ class Captured(TorchFunctionMode):
         self.stand_ins, self.sums = stand_ins, sums
 
     def run(self, mod: Mod, *tensors: Tensor) -> Tensor:
-        """Call a function so."""
+        """Call a function with the substitutes."""
         with self:
             return self._in_place_of(mod(*tensors))
 
@@ -406,7 +384,7 @@ class Captured(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.__getitem__ and len(args) == 2:
-            # In the stand-in's own type: there the gradients of all that is looked up are summed.
+            # In the substitute's dtype, in which the gradients of all look-ups are summed.
             given: Tensor = args[0]
             table = self.stand_ins.get(id(given), given)
             return self._look_up(table, tree_map(self._in_place_of, args[1])).to(given.dtype)
@@ -426,7 +404,7 @@ class Captured(TorchFunctionMode):
         if not whole or peek_interpreter_stack() is not None:
             return table[index]
         wide = [n for n, x in enumerate(parts) if x.dim() > 1 and (x.shape[-1] > 1 or x.shape[-2] > 1)]
-        twice = torch.is_grad_enabled() and self.sums is None  # the way along diagonals can be differentiated once
+        twice = torch.is_grad_enabled() and self.sums is None  # the diagonal path is differentiable once
         line = None if twice or len(wide) != 1 else _diagonals(parts[wide[0]])
         if line is None:
             return self._take(table, parts)
@@ -450,13 +428,13 @@ def _diagonals(index: Tensor) -> Tensor | None:
 
 
 def _spread(line: Tensor, rows: int, columns: int) -> Tensor:
-    """Write a line of diagonals (..., rows + columns - 1) out as (..., rows, columns)."""
-    # Not flip, whose result has rows and columns the other way round in memory.
+    """Expand diagonals (..., rows + columns - 1) to (..., rows, columns)."""
+    # Not flip, whose result is transposed in memory.
     return line.unfold(-1, columns, 1).index_select(-2, torch.arange(rows - 1, -1, -1))
 
 
 class _Spread(torch.autograd.Function):
-    """Writes out diagonals; the gradient is summed along them."""
+    """Expands diagonals; sums the gradient along them."""
 
     @staticmethod
     def forward(ctx: Any, line: Tensor, rows: int, columns: int) -> Tensor:
@@ -465,14 +443,14 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # Rows that are one longer than the diagonals, read as if they were not, are moved by one place each.
+        # Rows one longer than the diagonals, viewed without the extra entry, shift by one position each.
         upright = F.pad(grads[0].index_select(-2, torch.arange(ctx.rows - 1, -1, -1)), (0, ctx.rows))
         moved = upright.flatten(-2)[..., : ctx.rows * ctx.size].unflatten(-1, (ctx.rows, ctx.size))
         return moved.sum(-2), None, None
 
 
 class _Take(torch.autograd.Function):
-    """Looks up a table; the gradient is added to a sum in place: autograd would make one of the table's size for each tile."""
+    """Indexes a table and adds the gradient in place: autograd would allocate a table-sized gradient per tile."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, total: Tensor, *index: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a `score_mod` or `mask_mod` holds and calls: which functions compute alike on whole tiles."""
+"""Describe what a `score_mod` or `mask_mod` captures and calls, to recognise functions that work alike on tiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMMUTABLE = (int, float, str, bool, complex, type(None), torch.dtype, torch.dev
 
 
 def names_in(code: CodeType) -> set[str]:
-    """List the names that code, that of functions defined in it included, takes from its module or as attributes.
+    """List the global and attribute names that code uses, including nested functions.
 
     Example:
         >>> names_in((lambda x: torch.sin(x)).__code__) == {"torch", "sin"}
@@ -27,9 +27,9 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def structure_of(mod: object) -> object:
-    """Describe what decides how a function computes; equal descriptions compute alike on tiles. None where that is not known.
+    """Describe a function; functions of equal description work alike on tiles. None if unknown.
 
-    Its code, plain values that it holds, sizes and types of tensors, and the same of the functions that it calls.
+    Covers code, captured plain values, sizes and dtypes of tensors, and the functions it calls.
 
     Example:
         >>> one, other = (structure_of(lambda score, slope=slope: score * slope) for slope in (0.5, 0.25))
@@ -40,7 +40,7 @@ def structure_of(mod: object) -> object:
 
 
 def _structure(thing: Any, seen: list[Any]) -> object:
-    if any(thing is one for one in seen):  # a function that calls itself
+    if any(thing is one for one in seen):  # a recursive function
         return "again", next(n for n, one in enumerate(seen) if one is thing)
     if isinstance(thing, FunctionType):
         return _structures(thing.__code__, _held(thing), [*seen, thing])
@@ -48,7 +48,7 @@ def _structure(thing: Any, seen: list[Any]) -> object:
         return _structures(type(thing), thing, [*seen, thing])
     if isinstance(thing, Tensor):
         return Tensor, plain_sizes(thing.shape), thing.dtype
-    if isinstance(thing, BuiltinFunctionType):  # a method of an object computes with what that holds
+    if isinstance(thing, BuiltinFunctionType):  # a method depends on its object's state
         return thing if isinstance(thing.__self__, ModuleType | type | None) else None
     if isinstance(thing, ModuleType | type):
         return thing if _is_lasting(thing) else None
@@ -56,7 +56,7 @@ def _structure(thing: Any, seen: list[Any]) -> object:
 
 
 def plain_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return sizes as numbers: `torch.jit.trace` has them as tensors, and warns of whoever reads one.
+    """Return sizes as ints: `torch.jit.trace` has them as tensors and warns on every read.
 
     Example:
         >>> plain_sizes(torch.ones(2, 3).shape)
@@ -75,25 +75,25 @@ def _structures(kind: CodeType | type, parts: Sequence[Any], seen: list[Any]) ->
 
 
 def _held(function: FunctionType) -> list[Any]:
-    """List what a function uses and is not given: defaults, variables around it and, of the user's own, those of its module."""
+    """List what a function uses besides arguments: defaults, closure variables and, for user code, module globals."""
     names = set() if _is_lasting(function) else names_in(function.__code__)
     found = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     found += [value for name, value in function.__globals__.items() if name in names]
     for cell in function.__closure__ or ():
-        with suppress(ValueError):  # a variable that has no value yet
+        with suppress(ValueError):  # an unassigned variable
             found.append(cell.cell_contents)
     return found
 
 
 def _is_lasting(thing: Any) -> bool:
-    """Say whether a module, or that of a function or class, stays as it is while a program runs."""
+    """Return whether a module, or that of a function or class, is constant while a program runs."""
     found = thing.__globals__.get("__name__") if isinstance(thing, FunctionType) else thing.__module__ if isinstance(thing, type) else None
     name = thing.__name__ if isinstance(thing, ModuleType) else found
     return str(name).split(".")[0] in ("builtins", "math", "torch", "regard")
 
 
 def other_values(thing: object) -> dict[int, Tensor]:
-    """Make tensors in place of the floating ones that a function captures: in a table of zeros, mistakes would not show.
+    """Replace captured floating tensors for a trial: a table of zeros would hide mistakes.
 
     Example:
         >>> table = torch.zeros(2, 2)
@@ -113,7 +113,7 @@ def other_values(thing: object) -> dict[int, Tensor]:
         elif isinstance(part, tuple | list):
             parts += part
         elif isinstance(part, Tensor) and part.is_floating_point() and part.numel():
-            # Entry (i, j, ...) is number i + j + ... of a line: different along every axis, and no second table in memory.
+            # Entry (i, j, ...) is element i + j + ... of a vector: different along every axis, without a second table in memory.
             line = torch.linspace(0.25, 2.0, sum(part.shape) - part.dim() + 1, device=part.device).square().to(part.dtype)
             found[id(part)] = line.as_strided(part.shape, (1,) * part.dim())
     return found

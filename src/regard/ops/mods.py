@@ -1,4 +1,4 @@
-"""Ready functions for `regard.ops.attention`, and for FlexAttention: biases and caps of scores, masks, and how to combine them.
+"""Ready functions for `regard.ops.attention` and FlexAttention: score biases and caps, masks, and combinations.
 
 Each returns a function of indices. `and_masks` and `or_masks` combine masks, `in_order` scores.
 """
@@ -13,12 +13,12 @@ from regard.ops.mod_calls import Mod, Wanted, with_sizes
 
 
 def alibi(slopes: Tensor) -> Mod:
-    """Subtract from a score what grows with the distance to the key: score - slope_h |q - kv|.
+    """Add a linear distance penalty (ALiBi): score - slope_h |q - kv|.
 
     Press et al. 2022 (arXiv:2108.12409), section 3. With a causal mask the distance is q - kv, as published.
 
     Args:
-        slopes: (H,), such as `alibi_slopes` makes; they may be learned.
+        slopes: (H,), such as from `alibi_slopes`; may be learned.
 
     Example:
         >>> alibi(torch.tensor([0.5]))(torch.zeros(()), 0, 0, torch.tensor(3), torch.tensor([1, 3])).tolist()
@@ -33,7 +33,7 @@ def alibi(slopes: Tensor) -> Mod:
 
 
 def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) -> Tensor:
-    """Make the slopes of ALiBi: 2^(-8/H), 2^(-16/H), ... for a power of two of heads.
+    """Make the slopes of ALiBi: 2^(-8/H), 2^(-16/H), ... if H is a power of two.
 
     For other numbers, those of the next lower power P, then every other one of 2 P.
 
@@ -41,7 +41,7 @@ def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) ->
 
     Args:
         num_heads: H.
-        device: where they shall lie.
+        device: device of the result.
 
     Returns:
         (H,) float32.
@@ -58,11 +58,11 @@ def alibi_slopes(num_heads: int, *, device: torch.device | str | None = None) ->
 
 
 def relative_bias(table: Tensor) -> Mod:
-    """Add a learned bias for each head and distance, the outermost ones for all distances beyond.
+    """Add a learned bias per head and clipped distance.
 
         score + table[h, clamp(kv - q, -R, R) + R]
 
-    Shaw et al. 2018 (arXiv:1803.02155) clip distances so; Raffel et al. 2020 (arXiv:1910.10683), section 2.1, add scalars.
+    Clipped as in Shaw et al. 2018 (arXiv:1803.02155), scalars as in Raffel et al. 2020 (arXiv:1910.10683), section 2.1.
 
     Args:
         table: (H, 2 R + 1).
@@ -105,7 +105,7 @@ def soft_cap(cap: float) -> Mod:
 
 
 def in_order(*score_mods: Mod) -> Mod:
-    """Apply several changes of a score one after the other.
+    """Apply several score changes in order.
 
     Example:
         >>> in_order(soft_cap(2.0), alibi(torch.tensor([0.5])))(torch.zeros(()), 0, 0, torch.tensor(3), torch.tensor([1])).tolist()
@@ -121,7 +121,7 @@ def in_order(*score_mods: Mod) -> Mod:
 
 
 def causal(offset: int = 0) -> Mod:
-    """Allow the query's own position and what stands before it: kv <= q + offset.
+    """Allow the query's own and earlier positions: kv <= q + offset.
 
     Args:
         offset: S - T aligns the last query with the last key, as `regard.ops.causal_mask` does.
@@ -138,7 +138,7 @@ def causal(offset: int = 0) -> Mod:
 
 
 def sliding_window(left: int, right: int = 0) -> Mod:
-    """Allow `left` keys before the query's position, its own, and `right` after it: -left <= kv - q <= right.
+    """Allow a window around the query: -left <= kv - q <= right.
 
     Beltagy et al. 2020 (arXiv:2004.05150), section 3.1.
 
@@ -164,8 +164,8 @@ def document(targets: Tensor, sources: Tensor | None = None) -> Mod:
     """Allow keys of the query's own document: several documents packed into one row.
 
     Args:
-        targets: (B, T) whole numbers, the document of each query.
-        sources: (B, S), that of each key; None: the same.
+        targets: (B, T) integers, the document of each query.
+        sources: (B, S), the document of each key; None: `targets`.
 
     Example:
         >>> document(torch.tensor([[0, 0, 1]]))(torch.tensor(0), 0, torch.tensor(1), torch.arange(3)).tolist()
@@ -183,12 +183,12 @@ def document(targets: Tensor, sources: Tensor | None = None) -> Mod:
 
 
 def prefix_lm(lengths: Tensor) -> Mod:
-    """Allow the prefix of each row to every query, and beyond it what `causal` allows.
+    """Allow the prefix of each row to every query, and causal attention beyond it.
 
     Raffel et al. 2020 (arXiv:1910.10683), section 3.2.1.
 
     Args:
-        lengths: (B,) whole numbers, the length of each row's prefix.
+        lengths: (B,) integers, prefix length of each row.
 
     Example:
         >>> prefix_lm(torch.tensor([2]))(torch.tensor(0), 0, torch.tensor(0), torch.arange(3)).tolist()
@@ -206,7 +206,7 @@ def padding(lengths: Tensor) -> Mod:
     """Allow the keys before each row's length.
 
     Args:
-        lengths: (B,) whole numbers.
+        lengths: (B,) integers.
 
     Example:
         >>> padding(torch.tensor([2]))(torch.tensor(0), 0, torch.tensor(0), torch.arange(3)).tolist()
@@ -221,7 +221,7 @@ def padding(lengths: Tensor) -> Mod:
 
 
 def and_masks(*mask_mods: Mod) -> Mod:
-    """Allow what every mask allows.
+    """Allow pairs that every mask allows.
 
     Example:
         >>> and_masks(causal(), sliding_window(1, 1))(0, 0, torch.tensor(1), torch.arange(4)).tolist()
@@ -239,7 +239,7 @@ def and_masks(*mask_mods: Mod) -> Mod:
 
 
 def or_masks(*mask_mods: Mod) -> Mod:
-    """Allow what at least one mask allows.
+    """Allow pairs that at least one mask allows.
 
     Example:
         >>> or_masks(causal(), sliding_window(0, 1))(0, 0, torch.tensor(1), torch.arange(4)).tolist()

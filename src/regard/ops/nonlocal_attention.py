@@ -1,4 +1,4 @@
-"""The non-local operation: a weighted sum over all places, with pairwise functions other than the softmax too."""
+"""The non-local operation: a weighted sum over all positions, with pairwise functions besides the softmax."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NonLocalForm = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 
 
 class NonLocalResult(NamedTuple):
-    """What `nonlocal_attention` returns.
+    """Result of `nonlocal_attention`.
 
     Attributes:
         context: (..., T, Dv), y_i.
-        weights: (..., T, S), f(x_i, x_j) / C(x), or None if they were not asked for.
+        weights: (..., T, S), f(x_i, x_j) / C(x), or None if not requested.
     """
 
     context: Tensor
@@ -38,18 +38,17 @@ def nonlocal_attention(
     mask: Tensor | None = None,
     need_weights: bool = False,
 ) -> NonLocalResult:
-    """Sum the values over all places, weighed by a pairwise function.
+    """Sum the values over all positions, weighted by a pairwise function.
 
         y_i = 1 / C(x) sum_j f(x_i, x_j) g(x_j)
         gaussian, embedded_gaussian:  f = exp(q_i . k_j),                C = sum_j f   (a softmax)
         dot:                          f = q_i . k_j,                     C = N
         concat:                       f = relu(w . [q_i; k_j]),          C = N
 
-    Wang et al. 2018 (arXiv:1711.07971), Eq. 1 to 6; N counts the allowed places of a row. Here q = theta(x), k = phi(x) and v = g(x) come
-    projected; the Gaussian form proper has q = k = x, and the embedded one differs only in that. Queries of one input with keys and
-    values of another are the co-attention of Li et al. 2019, Eq. 3 and 4.
-    No pair of features is ever put together for concat: w splits into a part for the query and one for the key. Without weights asked for
-    and with a mask that is the same for all queries, dot is taken as q (k^T v) / N: no T x S matrix.
+    Wang et al. 2018 (arXiv:1711.07971), Eq. 1 to 6; N counts the allowed positions of a row. The inputs q = theta(x), k = phi(x) and v =
+    g(x) are already projected; the Gaussian form has q = k = x, its only difference from the embedded one. Queries of one input with keys
+    and values of another are the co-attention of Li et al. 2019, Eq. 3 and 4. concat never concatenates pairs: w splits into a part for the
+    query and one for the key. Without weights and with one mask for all queries, dot is computed as q (k^T v) / N, without a T x S matrix.
 
     Args:
         query: (..., T, D).
@@ -57,15 +56,15 @@ def nonlocal_attention(
         value: (..., S, Dv).
         vector: (2 D,), the paper's w_f, for concat only.
         form: the pairwise function.
-        mask: bool, (S,) or (..., T, S) with every axis of the scores, any of them 1 for all; True = may be attended. None: everything.
+        mask: bool, (S,) or (..., T, S) with every axis of the scores, any of them 1 for all; True = may attend. None: everything.
         need_weights: return f / C. For dot they may be negative; for dot and concat they do not sum to 1.
 
     Returns:
-        `NonLocalResult`; a row with nothing allowed is all zeros. Masked keys and values change nothing, whatever they hold.
+        `NonLocalResult`; a row with nothing allowed is all zeros. Masked keys and values have no influence.
 
     Raises:
         ShapeError: an unknown form; axes that do not agree; a vector missing, not (2 D,), or given to another form; a mask that is not
-            boolean or does not broadcast. The message holds what was found.
+            boolean or does not broadcast.
 
     Example:
         >>> place = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -80,7 +79,7 @@ def nonlocal_attention(
         mask = mask.expand(*mask.shape[:-1], key.shape[-2])  # so that its rows can be counted
     key, value, tainted = mask_nonfinite(key, value, mask)
     if form == "dot" and not need_weights and (mask is None or mask.shape[-2] == 1):
-        # The shield has zeroed what the mask hides. N divides the keys, not the sum over all places, which might not fit float16.
+        # Masked rows are zero already. N divides the keys, not the sum over all positions, which may overflow float16.
         context, weights = query @ ((key / _count(mask, key)).transpose(-1, -2) @ value), None
     else:
         weights = _weights(query, key, vector, form, mask)
@@ -104,7 +103,7 @@ def _weights(query: Tensor, key: Tensor, vector: Tensor | None, form: NonLocalFo
 
 
 def _count(mask: Tensor | None, key: Tensor) -> Tensor | int:
-    # N, at least 1, for each query: (..., T, 1), or one number without a mask.
+    # N >= 1 per query: (..., T, 1), or one number without a mask.
     return max(1, key.shape[-2]) if mask is None else mask.sum(-1, keepdim=True).clamp(min=1).to(key.dtype)
 
 

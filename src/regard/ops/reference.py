@@ -1,4 +1,4 @@
-"""Slow and obvious versions of what has a fast path: the oracle of every kernel, in any dtype, differentiable."""
+"""Slow, simple reference implementations: the oracle of every kernel, in any dtype, differentiable."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from regard.ops.scores import dot_scores, scaled_dot_scores
 
 
 class AreaResult(NamedTuple):
-    """What attending to areas gives.
+    """Result of area attention.
 
     Attributes:
         context: (B, H, T, Dv).
         item_weights: (B, H, T, S), see `regard.ops.item_weights`; before dropout.
-        area_weights: (B, H, T, N), each row adds up to 1 (to 0 where nothing may be attended); before dropout.
+        area_weights: (B, H, T, N), rows sum to 1 (to 0 with nothing to attend to); before dropout.
     """
 
     context: Tensor
@@ -48,12 +48,12 @@ def area_attention(
     key_weights: AreaWeights | None = None,
     training: bool = False,
 ) -> AreaResult:
-    """Attend to areas of the memory by making the key and the value of every one of them.
+    """Attend to areas of the memory with materialized keys and values.
 
         context = sum over areas r of softmax(query . k_r / sqrt(D))_r v_r
 
-    Li et al. 2018 (arXiv:1810.10126), Eq. 1 to 4, and 9 with `key_mode="features"`. An area may be attended iff every item in it may. With
-    areas of one item this is ordinary attention, bitwise.
+    Li et al. 2018 (arXiv:1810.10126), Eq. 1 to 4, and 9 with `key_mode="features"`. An area may be attended iff every item in it may. Areas
+    of one item give standard attention, bitwise.
 
     Differs from the paper: no summed area table, see `regard.ops.area_windows`.
 
@@ -61,26 +61,26 @@ def area_attention(
         query: (B, H, T, D).
         key: (B, H, S, D).
         value: (B, H, S, Dv).
-        max_area: the largest length of an area, or with a grid the largest (height, width); clipped to the memory.
+        max_area: maximum area length, or with a grid the maximum (height, width); clipped to the memory.
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
-        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may be attended.
-        causal: also hide what stands after the query, aligned bottom-right; for a grid, in raster order.
+        mask: bool, (S,) or (B, H, T, S), any axis 1 for all; True = may attend.
+        causal: also hide later positions, aligned bottom-right; for a grid, in raster order.
         key_mode: see `regard.ops.area_keys`.
         value_mode: see `regard.ops.area_values`.
-        top_k: attend to the best areas of each query only, see `regard.ops.area_softmax`.
-        temperature: the scores are divided by it.
-        scale: what products of query and key are multiplied with; None: 1 / sqrt(D).
-        dropout: probability of dropping an area, applied whenever it is not 0.
+        top_k: attend to the k best areas of each query only, see `regard.ops.area_softmax`.
+        temperature: divides the scores.
+        scale: multiplies the dot products; None: 1 / sqrt(D).
+        dropout: probability of dropping an area, applied whenever > 0.
         key_weights: the weights of the learned key modes.
         training: whether the sampling key modes add noise.
 
     Returns:
-        `AreaResult`; an empty memory, or a query without anything to attend to, gives zeros. A query that may attend an item that is not
-        finite gets NaN where there is a mask.
+        `AreaResult`; an empty memory, or a query with nothing to attend to, gives zeros. With a mask, a query that may attend a non-finite
+        item gives NaN.
 
     Raises:
-        ConfigError: an unknown mode, areas that mean nothing, or missing weights.
-        ShapeError: shapes that do not fit together; the message holds both.
+        ConfigError: an unknown mode, invalid area sizes, or missing weights.
+        ShapeError: incompatible shapes.
 
     Example:
         >>> memory = torch.tensor([[[[1.0], [2.0], [4.0]]]])
@@ -92,7 +92,7 @@ def area_attention(
     keys = area_keys(key, max_area, grid, mode=key_mode, weights=key_weights, training=training)
     values = area_values(value, max_area, grid, mode=value_mode)
     areas = None if allowed is None else area_mask(allowed, max_area, grid)
-    # Once more: finite items may add up to an infinite area, which must not reach the queries that it is hidden from.
+    # Again: finite items may sum to an infinite area, which must not reach queries it is hidden from.
     keys, values, overflown = mask_nonfinite(keys, values, areas)
     scores = scaled_dot_scores(query, keys) if scale is None else dot_scores(query * scale, keys)
     weights = area_softmax(scores, areas, top_k=top_k, temperature=temperature)

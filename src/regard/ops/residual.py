@@ -1,4 +1,4 @@
-"""What stands around a part of a Transformer's layer: a residual connection, dropout, and a layer norm."""
+"""Residual connection, dropout and layer norm of a Transformer sub-layer."""
 
 from __future__ import annotations
 
@@ -22,27 +22,26 @@ _ARGUMENTS = Signature(
 def residual(
     x: Tensor, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, dropout: float = 0.0, eps: float = 1e-5
 ) -> Tensor:
-    """Add what a part of a layer found to what it was given, and normalise the sum.
+    """Add a sub-layer's output to its input, and normalise the sum.
 
         y = norm(x + dropout(change)),  norm(s) = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias
 
-    Vaswani et al. 2017, sections 3.1 and 5.4; Ba et al. 2016 for the norm. What is dropped comes from torch's own generator. In float32 on
-    a CPU it is one pass over memory forward and one backward, differentiable once.
+    Vaswani et al. 2017, sections 3.1 and 5.4; Ba et al. 2016 for the norm. Dropout uses torch's global generator. In float32 on a CPU: one
+    pass over memory forward and one backward, differentiable once.
 
     Args:
         x: (..., E).
         change: (..., E).
         weight: (E,), or None: no norm.
-        bias: (E,) in the weight's dtype, or None: zeros; without a weight there is nothing it is added to.
-        dropout: p, 0 <= p < 1: an element of the change becomes 0 with this probability, the others are divided by 1 - p.
+        bias: (E,) in the weight's dtype, or None: zeros; requires a weight.
+        dropout: p, 0 <= p < 1: an element of the change becomes 0 with probability p, the others are divided by 1 - p.
         eps: added to the variance.
 
     Returns:
         (..., E).
 
     Raises:
-        ShapeError: x and change differ in shape, weight or bias do not fit, or there is a bias without a weight; the message holds the
-            shapes, or the dtypes.
+        ShapeError: x and change differ in shape, weight or bias do not fit, or there is a bias without a weight.
         ConfigError: a dropout outside of 0 <= p < 1.
 
     Example:
@@ -61,7 +60,7 @@ def residual(
 
 
 def dropout(x: Tensor, probability: float) -> Tensor:
-    """Drop elements at random, always: `torch.nn.functional.dropout` in training, faster on a CPU.
+    """Drop elements at random: `torch.nn.functional.dropout` in training mode, faster on a CPU.
 
     Args:
         x: any shape of one axis or more.

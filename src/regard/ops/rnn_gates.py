@@ -1,4 +1,4 @@
-"""The element-wise part of recurrent cells, with hand-written gradients: a quarter of the passes over memory that autograd would take."""
+"""Element-wise part of recurrent cells with hand-written gradients: a quarter of autograd's memory passes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gru_gates(projected: Tensor, recurrent: Tensor, bias: Tensor, hidden: Tensor
         (..., H).
 
     Raises:
-        ShapeError: shapes that do not fit together; the message holds them.
+        ShapeError: incompatible shapes.
 
     Example:
         >>> gru_gates(torch.zeros(1, 3), torch.zeros(1, 3), torch.zeros(1), torch.ones(1, 1)).item()
@@ -98,7 +98,7 @@ def lstm_gates(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
         hidden and cell, each (..., H), in the cell's dtype.
 
     Raises:
-        ShapeError: shapes that do not fit together; the message holds them.
+        ShapeError: incompatible shapes.
 
     Example:
         >>> lstm_gates(torch.zeros(1, 4), torch.ones(1, 1))[1].item()

@@ -1,4 +1,4 @@
-"""Score functions: how much a query and a key have to say to each other, before the softmax.
+"""Score functions of queries and keys, before the softmax.
 
 All take queries (..., T, D) and keys (..., S, D) and return scores (..., T, S) in nats. Leading axes broadcast. Projections with learned
 weights happen outside, so that keys are projected once and used for every step.
@@ -43,7 +43,7 @@ def dot_scores(query: Tensor, key: Tensor) -> Tensor:
         (..., T, S).
 
     Raises:
-        ShapeError: the last axes differ; the message holds both shapes.
+        ShapeError: the last axes differ.
 
     Example:
         >>> dot_scores(torch.ones(2, 3), torch.ones(5, 3)).shape
@@ -68,7 +68,7 @@ def scaled_dot_scores(query: Tensor, key: Tensor) -> Tensor:
         (..., T, S).
 
     Raises:
-        ShapeError: the last axes differ; the message holds both shapes.
+        ShapeError: the last axes differ.
 
     Example:
         >>> scaled_dot_scores(torch.ones(1, 4), torch.ones(1, 4)).item()
@@ -95,7 +95,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
         (..., T, S).
 
     Raises:
-        ShapeError: the last axes differ, or the vector is not (A,); the message holds the shapes.
+        ShapeError: the last axes differ, or the vector is not (A,).
 
     Example:
         >>> additive_scores(torch.zeros(2, 4), torch.zeros(3, 4), torch.ones(4)).shape
@@ -123,7 +123,7 @@ def cosine_scores(query: Tensor, key: Tensor, sharpness: Tensor | float = 1.0) -
         (..., T, S), between -sharpness and sharpness.
 
     Raises:
-        ShapeError: the last axes differ; the message holds both shapes.
+        ShapeError: the last axes differ.
 
     Example:
         >>> cosine_scores(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]])).tolist()

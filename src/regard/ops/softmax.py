@@ -1,4 +1,4 @@
-"""From scores to weights: the softmax that knows masks and empty rows, and Luong's Gaussian window."""
+"""From scores to weights: the masked softmax, and Luong's Gaussian window."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from regard.ops.tensor_checks import refuse_others
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Normalise the scores over the source, where the mask allows.
+    """Normalise the scores over the allowed source positions.
 
         weights[t, s] = exp(scores[t, s]) / sum over allowed j of exp(scores[t, j])
 
-    A masked position gets weight exactly 0 and gradient exactly 0, whatever its score holds (NaN included). A row with nothing
-    allowed is all zeros, with zero gradients.
+    A masked position gets weight and gradient exactly 0, even if its score is NaN. A fully masked row is all zeros, with zero gradients.
 
     Args:
         scores: (..., T, S), in nats; -inf counts as masked.
-        mask: bool, (S,) or with every axis of the scores, each of its true size or 1; True = may be attended. None allows everything.
+        mask: bool, (S,) or with every axis of the scores, each of its true size or 1; True = may attend. None allows everything.
 
     Returns:
         (..., T, S), same dtype; each row sums to 1, or to 0 when empty.
 
     Raises:
-        ShapeError: the mask is not boolean, does not broadcast, or lacks axes; the message holds both shapes.
+        ShapeError: the mask is not boolean, does not broadcast, or lacks axes.
 
     Example:
         >>> masked_softmax(torch.zeros(1, 3), torch.tensor([True, True, False])).tolist()
@@ -38,14 +37,14 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is not None:
         check_mask(mask, scores.shape, "masked_softmax")
         blocked = blocked | ~mask
-    # A row without any allowed position is all zeros, not all -inf: it stays finite and is zeroed below.
+    # A fully masked row is all zeros, not -inf: it stays finite and is zeroed below.
     empty = blocked.all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(blocked, -torch.inf).masked_fill(empty, 0.0), dim=-1)
     return weights.masked_fill(blocked, 0.0)
 
 
 def gaussian_window(center: Tensor, size: int, radius: int) -> Tensor:
-    """Weigh source positions by their distance from a predicted centre.
+    """Weight source positions by their distance from a predicted centre.
 
         factor[t, s] = exp(-(s - center[t])^2 / (2 sigma^2)),  sigma = radius / 2
 

@@ -1,7 +1,7 @@
 """Algorithms 1 and 2 of "Area Attention" (Li et al. 2018, arXiv:1810.10126): sums and features of areas by summed area tables.
 
-They take a constant number of operations an area, however large it is. Attention itself uses `regard.ops.area_windows`, and the head of
-that file says why: a table spreads what one item holds over all that follow it.
+The cost per area is constant in its size. Attention uses `regard.ops.area_windows` instead: a table spreads the value of one item over all
+later areas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from regard.ops.area_windows import AreaSize, accumulation_dtype, area_extent, a
 
 
 class AreaFeatures(NamedTuple):
-    """What Algorithm 2 returns, for every area.
+    """Result of Algorithm 2, per area.
 
     Attributes:
         mean: (..., N, D), Eq. 3.
@@ -46,7 +46,7 @@ def summed_area_table(x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         (..., rows + 1, columns + 1, D), for half precision in float32.
 
     Raises:
-        ShapeError: the grid does not hold S items; the message holds both.
+        ShapeError: the grid does not hold S items.
 
     Example:
         >>> summed_area_table(torch.tensor([[1.0], [2.0], [4.0]])).squeeze(-1).tolist()
@@ -60,11 +60,11 @@ def summed_area_table(x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
 def area_sums(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None) -> Tensor:
     """Sum the items of every area by differences of a summed area table: Algorithm 1, Eq. 11.
 
-    The heights and widths that Algorithm 1 also returns are those of `area_spans` and `area_features`.
+    `area_spans` and `area_features` return the heights and widths of Algorithm 1.
 
     Args:
         x: (..., S, D); half precision is accumulated in float32 and cast back.
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
 
     Returns:
@@ -85,15 +85,15 @@ def area_features(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = 
 
         std = sqrt(max(0, E[x^2] - mean^2) + epsilon)
 
-    Differs from the paper: the mean of all items is subtracted before the squares are summed, which changes no deviation but keeps the
-    difference of Eq. 12 from cancelling; what rounding still leaves below zero is set to zero; and epsilon.
+    Differs from the paper: subtracts the mean of all items before summing squares, which keeps Eq. 12 from cancelling; clamps negative
+    rounding errors to 0; and adds epsilon.
 
     Args:
         x: (..., S, D); half precision is accumulated in float32 and cast back.
-        max_area: the largest length, or the largest (height, width).
+        max_area: maximum length, or maximum (height, width).
         grid: (rows, columns), or None for a sequence.
-        epsilon: added to the variance, as in the authors' code; it keeps the root's gradient small where an area is constant (all areas of
-            one item are). With 0 the root is the paper's, its gradient 0 where the variance is 0.
+        epsilon: added to the variance, as in the authors' code; it bounds the root's gradient for constant areas, such as those of one
+            item. 0 gives the paper's formula, with gradient 0 where the variance is 0.
 
     Returns:
         `AreaFeatures`; empty for an empty memory.
@@ -121,7 +121,7 @@ def area_features(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = 
 
 
 def _table_sums(x: Tensor, max_area: AreaSize, grid: tuple[int, int] | None) -> Tensor:
-    """Sum the items of every area, (..., N, D), in the precision of the table."""
+    """Sum the items of every area, (..., N, D), in the table's precision."""
     table = summed_area_table(x, grid)
     (rows, columns), (tallest, widest) = area_extent(x.shape[-2], max_area, grid)
     pieces = []

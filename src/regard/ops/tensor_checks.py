@@ -1,6 +1,6 @@
-"""What an operation is given: shapes, dtypes, devices and ranges, checked in one place before a way to compute is chosen.
+"""Argument checks of operations: shapes, dtypes, devices and ranges, before dispatch.
 
-So that a wrong call gets the same message from PyTorch, from the native library and from Triton, and no kernel reads what is not there.
+A wrong call gets the same message for PyTorch, the native library and Triton, and no kernel reads out of bounds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-# torch has no public names for what these ask.
+# torch has no public names for these.
 from torch._C import _dispatch_keys, _is_tracing, _len_torch_dispatch_stack  # pyright: ignore[reportPrivateUsage]
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
@@ -28,7 +28,7 @@ DTYPES = {
     "uint8": torch.uint8,
 }
 _TYPES = (Tensor, torch.nn.Parameter)
-# Of each kind of device the dispatch keys of its ordinary tensors: with a gradient, and made in inference mode.
+# Per device type the dispatch keys of ordinary tensors: with a gradient, and made in inference mode.
 _ORDINARY: dict[str, tuple[int, int]] = {}
 
 
@@ -36,16 +36,16 @@ _MAX_SEEN = 1024
 
 
 class Argument(NamedTuple):
-    """A tensor that an operation takes.
+    """A tensor argument of an operation.
 
     Attributes:
-        name: as in its signature.
-        axes: a name or number for each axis, equal names being equal sizes; `...` for leading axes that all arguments with it share,
-            `...rows` where their product has the name `rows`, `*` for any leading axes.
-        dtype: "float" for any floating type, one of `DTYPES`, or the name of an argument whose type it has.
+        name: its name in the signature.
+        axes: a name or number per axis, equal names having equal sizes; `...` for leading axes shared by all arguments with it, `...rows`
+            where their product is named `rows`, `*` for any leading axes.
+        dtype: "float" for any floating dtype, one of `DTYPES`, or the name of an argument of the same dtype.
         optional: whether None is allowed.
-        below: of whole numbers: the size that each is below, 0 to that size - 1.
-        most: of whole numbers: the size that each is at most, 0 to that size.
+        below: for integers: the size that each is below, 0 to that size - 1.
+        most: for integers: the size that each is at most, 0 to that size.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Argument(NamedTuple):
 
 
 class Signature:
-    """The tensors that an operation takes.
+    """The tensor arguments of an operation.
 
     Args:
-        operation: what messages begin with.
+        operation: name that begins messages.
         arguments: in order.
 
     Example:
@@ -72,7 +72,7 @@ class Signature:
     def __init__(self, operation: str, *arguments: Argument) -> None:
         self.operation, self.arguments = operation, arguments
         places = {argument.name: number for number, argument in enumerate(arguments)}
-        # Axes that are numbers; of each argument: the leading axes, the others, its dtype or the place of the argument whose dtype it has.
+        # Axes that are numbers; per argument: leading axes, other axes, its dtype or the position of the argument with the same dtype.
         self._constants = {axis: int(axis) for argument in arguments for axis in argument.axes.split() if axis.isdigit()}
         self._seen: dict[tuple[object, ...], dict[str, int]] = {}
         self._wanted = []
@@ -83,18 +83,17 @@ class Signature:
             self._wanted.append((name, leading, tuple(named), DTYPES.get(dtype), places.get(dtype, -1), optional))
 
     def check(self, *tensors: Tensor | None) -> dict[str, int]:
-        """Refuse tensors that do not fit.
+        """Check the tensors.
 
         Returns:
             The size of every named axis.
 
         Raises:
-            ShapeError: one is missing, no tensor, or has other axes, another dtype or device; the message names it, what was found and
-                expected.
+            ShapeError: an argument is missing, no tensor, or has other axes, another dtype or device.
         """
         if torch.compiler.is_compiling():
             return self._check(tensors)
-        # What was right once is right again: most calls are like one before, and are only looked up.
+        # Most calls repeat an earlier one and are only looked up.
         try:
             seen = tuple([None if x is None else (x.shape, x.dtype, x.device) for x in tensors])
         except AttributeError:
@@ -102,7 +101,7 @@ class Signature:
             raise
         try:
             sizes = self._seen.get(seen)
-        except TypeError:  # sizes that are symbols
+        except TypeError:  # symbolic sizes
             return self._check(tensors)
         if sizes is None:
             sizes = self._check(tensors)
@@ -157,7 +156,7 @@ class Signature:
         raise ShapeError(f"{self.operation}: {self.expected()}; found {found}")
 
     def expected(self) -> str:
-        """Say what shapes are expected.
+        """Describe the expected shapes.
 
         Example:
             >>> Signature("scale", Argument("x", "... E"), Argument("bias", "E", optional=True)).expected()
@@ -187,14 +186,10 @@ def _wrong_dtype(arguments: tuple[Argument, ...], tensors: tuple[Tensor | None, 
 
 
 def refuse_others(operation: str, **arguments: object) -> None:
-    """Refuse an argument that is no tensor, where the attributes of one have just been missed; None is none of those.
-
-    Args:
-        operation: what the message begins with.
-        **arguments: by name.
+    """Refuse an argument that is not a tensor, after an attribute error; None passes.
 
     Raises:
-        ShapeError: names the first that is no tensor, and its type.
+        ShapeError: an argument is not a tensor.
 
     Example:
         >>> refuse_others("dot_scores", query=torch.ones(2, 3), key=None)
@@ -205,20 +200,13 @@ def refuse_others(operation: str, **arguments: object) -> None:
 
 
 def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int) -> None:
-    """Refuse whole numbers that name nothing: each is `low` to `high`.
+    """Check that integers are in `low` to `high`.
 
-    Only ordinary tensors on a CPU are looked at: elsewhere the numbers are not known yet, or waiting for them would cost more than the
-    operation, and PyTorch's own indexing checks them.
-
-    Args:
-        operation: what the message begins with.
-        name: of the argument.
-        numbers: of any shape.
-        low: the lowest that is allowed.
-        high: the highest.
+    Only ordinary CPU tensors are checked: elsewhere the values are unknown, or waiting for them would cost more than the operation, and
+    PyTorch's indexing checks them.
 
     Raises:
-        RangeError: the message holds the first number outside, where it stands, and the range.
+        RangeError: a number is outside; the message states its position.
 
     Example:
         >>> check_range("pick", "places", torch.tensor([0, 2]), 0, 2)
@@ -236,18 +224,18 @@ def check_range(operation: str, name: str, numbers: Tensor, low: int, high: int)
 
 
 def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> tuple[Tensor, float]:
-    """Multiply queries by a scale that is a tensor, which then gets its gradient as they do; a number is left to the kernels.
+    """Multiply queries by a tensor scale, so that it gets a gradient; leave a number to the kernels.
 
     Args:
-        operation: what the message begins with.
+        operation: name that begins the message.
         query: (..., D).
-        scale: a number, or a floating tensor that broadcasts to (..., 1), such as one number for each head.
+        scale: a number, or a floating tensor that broadcasts to (..., 1), such as one number per head.
 
     Returns:
-        The queries, and what is left to multiply the scores with.
+        The queries, and the remaining scale of the scores.
 
     Raises:
-        ShapeError: the tensor does not broadcast; the message holds both shapes.
+        ShapeError: the tensor does not broadcast.
 
     Example:
         >>> with_learned_scale("attention", torch.ones(2), torch.tensor(3.0))
@@ -267,10 +255,10 @@ def with_learned_scale(operation: str, query: Tensor, scale: float | Tensor) -> 
 
 
 def check_share(operation: str, name: str, number: float) -> None:
-    """Refuse a probability that is not in [0, 1).
+    """Check that a probability is in [0, 1).
 
     Raises:
-        ConfigError: the message holds the number.
+        ConfigError: the number is outside.
 
     Example:
         >>> check_share("dropout", "probability", 0.5)
@@ -280,7 +268,7 @@ def check_share(operation: str, name: str, number: float) -> None:
 
 
 def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Cast as `F.scaled_dot_product_attention` does under autocast: all to autocast's type, but where one is float64.
+    """Cast as `F.scaled_dot_product_attention` does under autocast: all to autocast's dtype, unless one is float64.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16):
@@ -294,7 +282,7 @@ def autocast_together(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def autocasts(kind: str) -> bool:
-    """Tell whether autocast is on for a type of device; never for one that has none, such as "meta".
+    """Return whether autocast is on for a device type; False for types without autocast, such as "meta".
 
     Example:
         >>> autocasts("meta")
@@ -304,7 +292,7 @@ def autocasts(kind: str) -> bool:
 
 
 def no_autocast(tensor: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which autocast leaves operations on the tensor's device alone.
+    """Return a context without autocast on the tensor's device.
 
     Example:
         >>> with torch.autocast("cpu", torch.bfloat16), no_autocast(torch.ones(1)):
@@ -316,17 +304,17 @@ def no_autocast(tensor: Tensor) -> AbstractContextManager[object]:
 
 
 def is_plain(*tensors: Tensor | None) -> bool:
-    """Tell whether tensors are numbers in memory and nothing else happens: then a kernel may be given their addresses.
+    """Return whether tensors are plain memory and nothing is traced, so that a kernel may use their addresses.
 
-    False for everything that only stands for numbers or has them in another form: fake and functional tensors, subclasses, those that
-    `torch.vmap` and other transforms wrap, with tangents of forward mode, negative and conjugate views, sparse, nested or quantized ones;
-    and while a graph is traced (`torch.compile`, `torch.export`, `make_fx`, `torch.jit.trace`) or a dispatch mode is on.
+    False for fake and functional tensors, subclasses, tensors wrapped by `torch.vmap` and other transforms, forward-mode tangents, negative
+    and conjugate views, and sparse, nested or quantized tensors; also while a graph is traced (`torch.compile`, `torch.export`, `make_fx`,
+    `torch.jit.trace`) or a dispatch mode is on.
 
     Example:
         >>> is_plain(torch.ones(2), None), is_plain(torch._neg_view(torch.ones(2)))
         (True, False)
     """
-    # What is allowed is listed, not what is forbidden: a kind of tensor that nobody has thought of yet is not plain.
+    # An allow list, so that unknown kinds of tensors are not plain.
     if torch.compiler.is_compiling() or _len_torch_dispatch_stack() or _is_tracing() or peek_interpreter_stack() is not None:
         return False
     if forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
@@ -338,7 +326,7 @@ def is_plain(*tensors: Tensor | None) -> bool:
 
 
 def is_ordinary(tensor: Tensor) -> bool:
-    """Tell whether a tensor is nothing but its numbers, see `is_plain`; whatever else is going on.
+    """Return whether a tensor itself is plain, see `is_plain`; ignores tracing and modes.
 
     Example:
         >>> is_ordinary(torch.ones(2)), is_ordinary(torch.ones(2).to_sparse())
@@ -346,7 +334,7 @@ def is_ordinary(tensor: Tensor) -> bool:
     """
     if type(tensor) not in _TYPES:
         return False
-    kind = "cpu" if tensor.is_cpu else tensor.device.type  # the name of a device is made anew for each who asks
+    kind = "cpu" if tensor.is_cpu else tensor.device.type  # reading a device's name creates a new string
     return _dispatch_keys(tensor).raw_repr() in (_ORDINARY.get(kind) or _ordinary(kind))
 
 
@@ -361,7 +349,7 @@ def _ordinary(kind: str) -> tuple[int, int]:
 
 
 def is_tracing(*tensors: Tensor | None) -> bool:
-    """Tell whether a graph is traced, or only shapes are computed: then operators registered with PyTorch stand for kernels.
+    """Return whether a graph is traced or only shapes are computed: registered operators then replace kernels.
 
     Example:
         >>> from torch._subclasses.fake_tensor import FakeTensorMode
@@ -369,7 +357,7 @@ def is_tracing(*tensors: Tensor | None) -> bool:
         ...     is_tracing()
         True
     """
-    if torch.compiler.is_compiling():  # first: the compiler knows this and none of the others
+    if torch.compiler.is_compiling():  # first: the compiler supports this one only
         return True
     if peek_interpreter_stack() is not None:
         return False

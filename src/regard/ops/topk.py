@@ -1,4 +1,4 @@
-"""The best entries of long rows: of log-probabilities, or of logits without ever writing the log-probabilities down."""
+"""Top-k of long rows of log-probabilities, or of logits without materializing the log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.ops.tensor_checks import Argument, Signature, is_plain
 _LOGITS = Signature("top_log_probs", Argument("logits", "* V"))
 _LOG_PROBS = Signature("top_tokens", Argument("log_probs", "* V", "float32"))
 
-# Width of the blocks whose maxima are looked at first: the reduction of 64 neighbours is the fastest that torch has here.
+# Width of the blocks whose maxima are compared first: torch reduces 64 neighbours fastest.
 BLOCK = 64
 
 
@@ -23,10 +23,10 @@ class TopLogProbs(NamedTuple):
 
     Attributes:
         log_probs: (..., C) float32, best first.
-        tokens: (..., C) long, where they stand.
+        tokens: (..., C) long, their indices.
 
-    Any other log-probability is its logit minus the best one's, plus the best log-probability. The log of the sum of all
-    exponentials is not given: as one number it is rounded as finely as the logits are, not as the log-probabilities.
+    Any other log-probability is its logit minus the best logit, plus the best log-probability. The log-sum-exp is not returned: it would be
+    rounded at the precision of the logits, not of the log-probabilities.
     """
 
     log_probs: Tensor
@@ -34,7 +34,7 @@ class TopLogProbs(NamedTuple):
 
 
 def top_log_probs(logits: Tensor, count: int) -> TopLogProbs:
-    """Return the `count` most probable entries, best first, a tie going to the lower one.
+    """Return the `count` most probable entries, best first; ties go to the lower index.
 
         log_probs[i] = logits[tokens[i]] - log(sum over j of exp(logits[j]))
 
@@ -45,7 +45,7 @@ def top_log_probs(logits: Tensor, count: int) -> TopLogProbs:
         count: C, at least 1; more than V gives V.
 
     Raises:
-        ShapeError: logits that are no floating-point numbers, or V = 0.
+        ShapeError: logits are not floating point, or V = 0.
         ConfigError: a count below 1.
 
     Example:
@@ -64,10 +64,10 @@ def top_log_probs(logits: Tensor, count: int) -> TopLogProbs:
 
 
 def top_tokens(log_probs: Tensor, count: int) -> Tensor:
-    """Return the `count` best tokens of each hypothesis, best first, a tie going to the lower token.
+    """Return the `count` best tokens of each hypothesis, best first; ties go to the lower token.
 
-    The best tokens lie in the blocks with the greatest maxima, so one pass reads all values and the rest is small. Ties
-    are settled by index because `torch.topk` leaves them open, and a result could then depend on the shape of the batch.
+    The best tokens lie in the blocks with the greatest maxima, so only one pass reads all values. Ties are broken by index: `torch.topk`
+    does not define them, so results could depend on the batch shape.
 
     Args:
         log_probs: (B, K, V) float32, at most 0; -inf is allowed.
@@ -77,7 +77,7 @@ def top_tokens(log_probs: Tensor, count: int) -> Tensor:
         (B, K, min(count, V)) long.
 
     Raises:
-        ShapeError: log-probabilities that are not float32, or V = 0.
+        ShapeError: log-probabilities are not float32, or V = 0.
         ConfigError: a count below 1.
 
     Example:
@@ -87,7 +87,7 @@ def top_tokens(log_probs: Tensor, count: int) -> Tensor:
     size = _LOG_PROBS.check(log_probs)["V"]
     _check_count("top_tokens", count, size)
     count = min(count, size)
-    if not is_plain(log_probs):  # the bits of a number are no operation that everything which traces or transforms knows
+    if not is_plain(log_probs):  # not every tracer or transform supports bit views
         return log_probs.sort(dim=-1, descending=True, stable=True).indices[..., :count]
     if size <= 2 * BLOCK * count:
         return _top_places(log_probs, count)
@@ -95,12 +95,12 @@ def top_tokens(log_probs: Tensor, count: int) -> Tensor:
     heads = log_probs[..., :whole].unflatten(-1, (-1, BLOCK)).amax(-1)
     if whole < size:
         heads = torch.cat([heads, log_probs[..., whole:].amax(-1, keepdim=True)], -1)
-    # Blocks in the order of the vocabulary, so that the lower place among the gathered values is the lower token.
+    # Blocks in vocabulary order, so that the lower gathered index is the lower token.
     blocks = _top_places(heads, count).sort(-1).values
     tokens = (blocks[..., None] * BLOCK + torch.arange(BLOCK, device=blocks.device)).flatten(-2)
     if whole == size:
         return tokens.gather(-1, _top_places(log_probs.gather(-1, tokens), count))
-    # Places beyond the vocabulary, in its last block, lose to all others: the gathered blocks hold enough of those.
+    # Padding in the last block loses to all others: the gathered blocks have enough of those.
     inside = tokens.clamp(max=size - 1)
     values = log_probs.gather(-1, inside).masked_fill_(tokens >= size, -torch.inf)
     return inside.gather(-1, _top_places(values, count))
@@ -114,7 +114,7 @@ def _check_count(operation: str, count: int, size: int) -> None:
 
 
 def _top_places(values: Tensor, count: int) -> Tensor:
-    """Return what `topk` would for values <= 0, but of equal ones the first: (.., N) -> (.., count)."""
-    # The bits of a negative float, magnitude reversed, order as integers do; the place below them makes every key unique.
+    """Return `topk` of values <= 0 with ties to the first: (.., N) -> (.., count)."""
+    # Bits of a negative float, magnitude reversed, sort as integers; the index below them makes every key unique.
     keys = (values.view(torch.int32) ^ 0x7FFFFFFF).long() << 32
     return (keys - torch.arange(values.size(-1), device=values.device)).topk(count, -1).indices
