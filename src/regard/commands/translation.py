@@ -25,15 +25,17 @@ from regard.commands.options import (
     SecondSource,
 )
 from regard.commands.streaming import InputItem, answer_lines, complete_reader, input_chunks, paired_chunks, text_reader
-from regard.commands.terminal import write_message
-from regard.errors import ConfigError
+from regard.commands.terminal import write_message, write_text
+from regard.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
     from regard.decoding import SamplingOptions
+    from regard.tasks.forced_text import Glossary
     from regard.tasks.translation_prediction import Translation, Translator
 
 commands = typer.Typer()
+DOCUMENT_ALONE = "--document: not with FILE, --second-source, --prefix, --links, --json, --json-input, --sample or --n-best"
 
 
 @commands.command()
@@ -64,6 +66,8 @@ def translate(
     keep_tags: Annotated[bool, typer.Option("--keep-tags", help="carry tags, placeholders and addresses over, by word links")] = False,
     prefix: Annotated[Path | None, typer.Option(help="file of beginnings: line by line what each translation begins with")] = None,
     terms: Annotated[Path | None, typer.Option(help="file of terms: source, tab and wanted translation per line")] = None,
+    document: Annotated[Path | None, typer.Option(help="translate a whole document: .txt, .md, .html")] = None,
+    language: Annotated[str, typer.Option(help="of --document; decides where its sentences end")] = "en",
     timing: Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")] = False,
 ) -> None:
     """Translate files or standard input.
@@ -83,6 +87,8 @@ def translate(
         (links and keep_tags, "--links: not with --keep-tags, which takes the tags out of the lines that links count the words of"),
         (prefix and json_input, "--prefix: not with --json-input, where a line may have no answer"),
         (terms and sample, "--terms: not with --sample; what is drawn may not come to hold them"),
+        (document and (files or second_source or prefix or links or json_lines or json_input or sample or n_best > 1), DOCUMENT_ALONE),
+        (language != "en" and not document, "--language: only with --document"),
     )
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
@@ -98,6 +104,9 @@ def translate(
         replace_unknown=replace_unknown,
         precision=precision,
     )
+    if document is not None:
+        _translate_document(translator, document, language, decoding, glossary)
+        return
     sampling = _sampling(seed, temperature=temperature, top_k=top_k, top_p=top_p, num_samples=n_best) if sample else None
     started, tokens = time.perf_counter(), 0
     unknown = UnknownTokenWarning(translator.run.vocabularies.source.kind)
@@ -118,18 +127,24 @@ def translate(
 
     questions = _questions(translator, files, second_source, json_input)
     with nullcontext() if links is None else LinksFile(links, translator.run) as linked:
-        lines, bad = answer_lines(
-            *questions,
-            work,
-            show,
-            json_lines=json_lines or json_input or n_best > 1,
-        )
+        lines, bad = answer_lines(*questions, work, show, json_lines=json_lines or json_input or n_best > 1)
     unknown.tell()
     beginnings.finish()
     if timing:
         _write_rates(lines, tokens, time.perf_counter() - started)
     if bad:
         raise typer.Exit(1)
+
+
+def _translate_document(translator: Translator, path: Path, language: str, decoding: DecodingConfig, terms: Glossary | None) -> None:
+    from regard.data.lines import read_lines
+    from regard.tasks.document_translation import translate_document
+
+    found = translate_document(translator, "\n".join(read_lines(path)), path, language=language, decoding=decoding, terms=terms)
+    for sentence, parts in found.divided:
+        limit = translator.run.config.data.max_length
+        write_message(f"{path}: {shown(sentence)}: longer than {limit} tokens (data.max_length), translated in {parts} parts")
+    write_text(found.text)
 
 
 def _questions(

@@ -3,6 +3,7 @@
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_training import train_captioning
 from regard.tasks.classification import Classifier, Entailer, train_classification, train_entailment
+from regard.tasks.document_translation import DocumentTranslation, translate_document
 from regard.tasks.language_prediction import LanguageModel
 from regard.tasks.language_training import train_language
 from regard.tasks.synthetic_data import generate
@@ -15,6 +16,7 @@ from regard.tasks.translation_training import train_translation
 __all__ = [
     "Captioner",
     "Classifier",
+    "DocumentTranslation",
     "Entailer",
     "Evaluation",
     "LanguageModel",
@@ -30,6 +32,7 @@ __all__ = [
     "train_entailment",
     "train_language",
     "train_translation",
+    "translate_document",
 ]
 
 

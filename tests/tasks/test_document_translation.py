@@ -1,0 +1,105 @@
+"""Documents are translated sentence by sentence, keep their markup, and lose nothing of a long sentence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data import Vocabulary
+from regard.errors import ConfigError, MissingExtraError
+from regard.tasks import Translation, Translator
+from regard.tasks.document_translation import split_sentences, translate_document
+from tests.tasks.tiny import trained, translator
+
+pytest.importorskip("sentencex", reason="the extra documents splits sentences")
+
+
+@pytest.fixture
+def shouting(monkeypatch: pytest.MonkeyPatch) -> tuple[Translator, list[str]]:
+    """Return a translator that writes capitals, and what it is asked."""
+    asked: list[str] = []
+    found = translator()
+
+    def translate(lines: list[str], **_: Any) -> list[Translation]:
+        asked.extend(lines)
+        source = Vocabulary.train(["a"], kind="character", size=9).encode("a")
+        return [Translation(line.upper(), [line.upper()], [], source, 0) for line in lines]
+
+    monkeypatch.setattr(found, "translate", translate)
+    monkeypatch.setattr(found, "translate_tagged", translate)
+    return found, asked
+
+
+def test_sentences_are_translated_one_by_one_and_paragraphs_kept(shouting: tuple[Translator, list[str]]) -> None:
+    model, asked = shouting
+    found = translate_document(model, "# Dogs\n\nDr. Ha sleeps. So do I.\n\n- one\n", "a.md")
+    assert asked == ["Dogs", "Dr. Ha sleeps.", "So do I.", "one"]
+    assert found.text == "# DOGS\n\nDR. HA SLEEPS. SO DO I.\n\n- ONE\n"
+    assert (found.sentences, found.divided) == (4, [])
+
+
+def test_tags_stay_with_their_sentence() -> None:
+    assert split_sentences("<b>One two.</b> <i>Three four.</i>") == ["<b>One two.</b> ", "<i>Three four.</i>"]
+    assert "".join(split_sentences("<br/>")) == "<br/>"
+
+
+def test_a_long_sentence_is_divided_at_its_commas_and_joined(shouting: tuple[Translator, list[str]]) -> None:
+    model, asked = shouting
+    text = "a red ball falls, and the dog sleeps, as it does"  # by characters; 23 can be read
+    found = translate_document(model, text, "a.txt")
+    assert " ".join(asked) == text
+    assert asked[0] == "a red ball falls,"
+    assert all(len(part) <= 23 for part in asked)
+    assert found.text == text.upper()
+    assert found.divided == [(text, len(asked))]
+
+
+def test_a_word_longer_than_the_model_reads_is_divided_too(shouting: tuple[Translator, list[str]]) -> None:
+    model, asked = shouting
+    translate_document(model, "x" * 97, "a.txt")
+    assert "".join(asked) == "x" * 97
+    assert all(len(part) <= 23 for part in asked)
+
+
+def test_the_command_writes_the_document_and_tells_of_long_sentences(call: Any, tmp_path: Path) -> None:
+    run = trained(tmp_path, kind="word", data={"max_length": 5})
+    page = tmp_path / "page.html"
+    long = " ".join(["ein Haus"] * 4)
+    page.write_text(f'<p>der <b>Hund</b> bellt</p>\n<pre>der Hund</pre>\n<p class="x">{long}</p>', encoding="utf-8")
+    answer = call("translate", run, "--document", page, "--language", "de")
+    assert answer.code == 0, answer.err
+    text = answer.out.decode()
+    assert text.startswith("<p>")
+    assert '</p>\n<pre>der Hund</pre>\n<p class="x">' in text
+    assert (text.count("<b>"), text.count("</b>")) == (1, 1)
+    assert f"{long}': longer than 5 tokens (data.max_length), translated in 2 parts" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--document", "a.txt", "--json"], "--document: not with FILE"),
+        (["--language", "de"], "--language: only with --document"),
+    ],
+)
+def test_options_that_do_not_go_with_a_document_are_refused(call: Any, tmp_path: Path, words: list[str], message: str) -> None:
+    answer = call("translate", tmp_path, *words)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    with pytest.raises(MissingExtraError, match=r"\.\[documents\]"):
+        split_sentences("a b")
+
+
+def test_a_model_without_attention_cannot_place_markup() -> None:
+    model = translator(model={"attention": None})
+    assert json.dumps(translate_document(model, "ein Hund", "a.txt").text)
+    with pytest.raises(ConfigError, match="no attention"):
+        translate_document(model, "ein *Hund*", "a.md")
