@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -41,7 +42,10 @@ def python_blocks() -> list[str]:
 
 
 def test_everything_that_code_examples_and_documents_import_is_declared():
-    texts = [path.read_text(encoding="utf-8") for folder in ("src", "examples") for path in (ROOT / folder).rglob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    notebooks = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "examples").glob("*.ipynb")]
+    cells = [cell["source"] for notebook in notebooks for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    texts += ["".join(line for line in cell if not line.startswith("!")) for cell in cells]
     found = {DISTRIBUTIONS.get(name, name).lower() for text in (*texts, *python_blocks()) for name in imported(text)} - {
         x.lower() for x in OPTIONAL
     }
