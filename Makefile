@@ -10,7 +10,7 @@ RUN = $(VENV)/bin/python -m
 KERNELS = $(wildcard src/regard/ops/kernels/csrc/*)
 INSTALL = $(RUN) pip install --disable-pip-version-check
 
-.PHONY: help demo test check format data slow trust gpu coverage tables draw clean
+.PHONY: help demo test check format data slow trust gpu coverage tables draw docs clean
 
 help:
 	@echo "make demo    install, train a small attention model on generated dates, show what it attended to"
@@ -23,6 +23,7 @@ help:
 	@echo "make gpu     on a machine with a CUDA device: its tests and benchmarks, in MINUTES (8), with the Python on the path"
 	@echo "make coverage  which lines of src the default tests run, by package; writes the table of CONTRIBUTING.md, up to half an hour"
 	@echo "make draw    the pictures of docs/: the weights of every mechanism, the plots of docs/results"
+	@echo "make docs    the documentation as a site in build/site: pages, API, search; without a network once its packages are there"
 	@echo "make tables  write the tables of README.md and docs/ from docs/results/*.json"
 	@echo "make clean   remove the environment and all caches; trained runs stay"
 
@@ -70,6 +71,10 @@ draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/mechanism_pictures.py
 	$(VENV)/bin/python benchmarks/plots.py
 
+docs: $(VENV)/.installed-docs
+	$(RUN) mkdocs build --strict
+	@echo "build/site/index.html; to read it with the search: $(RUN) http.server --directory build/site"
+
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -84,6 +89,11 @@ $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 $(VENV)/.installed-dev: pyproject.toml setup.py $(KERNELS)
 	$(new_environment)
 	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml setup.py $(KERNELS)
+	$(new_environment)
+	$(INSTALL) -e '.[docs]'
 	@touch $@ $(VENV)/.installed
 
 define new_environment

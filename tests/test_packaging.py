@@ -57,7 +57,7 @@ def python_versions() -> set[str]:
 
 
 def test_workflows_ask_for_no_secret_and_no_right_but_to_read() -> None:
-    assert {path.name for path in WORKFLOWS} >= {"ci.yml", "wheels.yml"}
+    assert {path.name for path in WORKFLOWS} >= {"ci.yml", "docs.yml", "wheels.yml"}
     for path in WORKFLOWS:
         assert parsed(path)["permissions"] == {"contents": "read"}, path.name
         assert "secrets." not in path.read_text(encoding="utf-8"), path.name
@@ -80,7 +80,7 @@ def test_only_linux_on_x86_64_is_required() -> None:
 def test_workflows_call_targets_and_files_that_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
     called = {target for command in commands() for target in re.findall(r"\bmake ([a-z]+)", command)}
-    assert called == {"check", "test"}
+    assert called == {"check", "docs", "test"}
     assert called <= targets
     named = {name for command in commands() for name in re.findall(r"(?<![\w.-])(?:tests|src|benchmarks)/[\w/.-]+", command)}
     assert named
@@ -139,7 +139,17 @@ def test_the_source_distribution_holds_tests_configurations_and_c_sources_and_no
         held = {name.partition("/")[2] for name in archive.getnames()}
     folders = (".github", "benchmarks", "configs", "docs", "examples", "src/regard", "studies", "tests")
     wanted = {path.relative_to(copied).as_posix() for folder in folders for path in (copied / folder).rglob("*") if path.is_file()}
-    wanted |= {"Makefile", "conftest.py", "pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff"}
+    wanted |= {
+        "Makefile",
+        "conftest.py",
+        "mkdocs.yml",
+        "pyproject.toml",
+        "setup.py",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CITATION.cff",
+    }
     assert {"tests/test_packaging.py", "src/regard/ops/kernels/csrc/area.h", "src/regard/viewer/page/page.html"} <= wanted
     assert sorted(wanted - held - set(PLANTED)) == []
     assert sorted(held & set(PLANTED)) == []

@@ -17,7 +17,10 @@ from regard.errors import ConfigError, DataError, MissingExtraError, shown
 from regard.progress import stage
 from regard.strict_json import parse_json
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD = 0
+UNK = 1
+BOS = 2
+EOS = 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 KINDS = ("bpe", "unigram", "word", "character")
 IMPORTED = "sentencepiece"  # comes with a model of another toolkit; see `regard.data.sentencepiece_vocabulary`

@@ -60,6 +60,8 @@ class SentenceClassifier(nn.Module):
         pooling: states to a few vectors; `StructuredAttention` or `StatePooling`.
         fusion: joins two texts; None for one.
         head: the rest.
+
+    Attributes:
         embed_dropout: on embedded words.
         word_dropout: probability that a word is read as `unknown`, in training.
         unknown: id of the unknown word.

@@ -1,0 +1,173 @@
+"""The site of `make docs`: it has every page, mechanism and public name, and neither it nor its building asks for anything outside."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from regard.mechanisms import MECHANISMS
+from tests.test_house import public_objects
+from tests.viewer.conftest import driver  # noqa: F401
+
+ROOT = Path(__file__).parents[1]
+LIVE = "<!doctype html><title>A model</title><p>Type here"
+# Put before the build: a connection or the address of a host is an error.
+NO_NETWORK = """
+import socket
+
+def refuse(*where, **_):
+    raise AssertionError(f"the build asks for {where}")
+
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = socket.socket.connect_ex = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def site_pages() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        yield importlib.import_module("site_pages")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site from a copy, a warning being an error, with a live model and without a network."""
+    for package in ("mkdocs", "material", "mkdocstrings_handlers"):
+        pytest.importorskip(package, reason="the extra docs builds the site")
+    folder = tmp_path_factory.mktemp("site")
+    for name in ("docs", "src", "examples"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
+    for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml"):
+        shutil.copy(path, folder)
+    (folder / "runs" / "demo").mkdir(parents=True)
+    (folder / "runs" / "demo" / "model.html").write_text(LIVE, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(NO_NETWORK, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not re.search(r"^(WARNING|ERROR)", done.stderr, re.MULTILINE), done.stderr
+    return folder / "build" / "site"
+
+
+def test_every_document_is_a_page_and_in_the_menu(site_pages: ModuleType) -> None:
+    texts = site_pages.pages()
+    documents = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")]
+    documents += (ROOT / "docs").rglob("*.md")
+    assert [path for path in documents if site_pages.documents()[path] not in texts] == []
+
+    def leaves(menu: list[Any]) -> list[str]:
+        values = [part if isinstance(part, str) else next(iter(part.values())) for part in menu]
+        return [leaf for value in values for leaf in ([value] if isinstance(value, str) else leaves(value))]
+
+    shown = leaves(site_pages.navigation(texts))
+    assert len(shown) == len(set(shown))
+    assert sorted(page for page in texts if not page.startswith("results/")) == sorted(shown)
+
+
+def test_every_public_name_is_in_the_api_once(site_pages: ModuleType) -> None:
+    found = re.findall(
+        r"^::: (\S+)$", "\n".join(text for page, text in site_pages.pages().items() if page.startswith("api/")), re.MULTILINE
+    )
+    assert len(found) == len(set(found))
+    # Names of `regard` that are those of regard.attention stand there.
+    wanted = {name for name, thing in public_objects() if not isinstance(thing, ModuleType) and name.count(".") > 1}
+    wanted |= {f"regard.{name}" for name in ("check", "open", "view", "watch")}
+    assert wanted - set(found) == set()
+    assert {name for name in set(found) - wanted if not name.startswith("regard.integrations.")} == set()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.slug)
+def test_a_mechanism_has_a_page_with_equation_picture_code_and_api(site_pages: ModuleType, mechanism: Any) -> None:
+    text = site_pages.pages()[f"mechanisms/{mechanism.slug}.md"]
+    assert re.search(r"^```text\n.+?^```$", text, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^```python\n.+?^```$", text, re.MULTILINE | re.DOTALL)
+    assert f"](../pictures/{mechanism.slug}.svg)" in text
+    named = re.findall(r"\[`[^`]+`\]\[([\w.]+)\]", text)
+    assert named
+    for name in named:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute)
+
+
+def test_a_link_to_what_the_site_has_not_is_its_text(site_pages: ModuleType) -> None:
+    text = "[a](../README.md) [b](mechanisms.md#area-attention) [c](results/studies) [d](#here) [e](https://x.y)\n```text\n[f](g)\n```\n"
+    expected = "[a](index.md) [b](mechanisms/area-attention.md) c [d](#here) [e](https://x.y)\n```text\n[f](g)\n```\n"
+    assert site_pages.for_site(text, ROOT / "docs" / "models.md", "models.md").replace("models.md#here", "#here") == expected
+
+
+def test_the_site_asks_for_nothing_outside(built: Path) -> None:
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=[\"']?((?:https?:)?//[^\"' >]+)|<link\b[^>]*?\bhref=[\"']?((?:https?:)?//[^\"' >]+)"
+    )
+    pages = sorted(built.rglob("*.html"))
+    assert len(pages) > 80
+    assert [(page.name, found) for page in pages for found in loaded.findall(page.read_text(encoding="utf-8"))] == []
+
+
+def test_the_site_can_be_searched_and_is_dark_where_that_is_liked(built: Path) -> None:
+    index = json.loads((built / "search" / "search_index.json").read_text(encoding="utf-8"))
+    places = {entry["location"] for entry in index["docs"]}
+    assert {"concepts.html", "mechanisms/area-attention.html", "api/regard.attention.html#regard.attention.MultiHeadAttention"} <= places
+    text = (built / "index.html").read_text(encoding="utf-8")
+    assert 'data-md-color-scheme="slate"' in text
+    assert 'data-md-color-media="(prefers-color-scheme: dark)"' in text
+
+
+@pytest.fixture
+def address(built: Path) -> Iterator[str]:
+    """Serve the site to this machine."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(built))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_the_front_page_opens_fast_and_holds_the_live_model(built: Path, address: str, driver: Any) -> None:  # noqa: F811
+    assert (built / "model.html").read_text(encoding="utf-8") == LIVE
+    driver.get("about:blank")
+    driver.get(f"{address}/index.html")
+    milliseconds = driver.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert 0 < milliseconds < 2000
+    asked = driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name)")
+    assert [name for name in asked if not name.startswith((address, "data:", "blob:"))] == []
+    assert f"{address}/model.html" not in asked  # it may be large: not before it is opened
+    driver.execute_script("document.querySelector('details').open = true; document.querySelector('iframe').scrollIntoView()")
+    driver.switch_to.frame(0)
+    try:
+        WebDriverWait(driver, 20, 0.05).until(lambda page: page.execute_script("return document.title") == "A model")
+    finally:
+        driver.switch_to.default_content()
+
+
+def test_typing_finds_a_page_and_a_name_of_the_api(address: str, driver: Any) -> None:  # noqa: F811
+    driver.get(f"{address}/index.html")
+    for typed, place in (("vocabulary", "/translation.html"), ("MultiHeadAttention", "/api/regard.attention.html")):
+        box = driver.find_element(By.CSS_SELECTOR, "input[data-md-component=search-query]")
+        driver.execute_script("document.getElementById('__search').checked = true; arguments[0].value = ''; arguments[0].focus()", box)
+        box.send_keys(typed)
+        links = "return [...document.querySelectorAll('a.md-search-result__link')].some((link) => link.href.includes(arguments[0]))"
+        WebDriverWait(driver, 30, 0.1).until(lambda page, place=place, links=links: page.execute_script(links, place))
