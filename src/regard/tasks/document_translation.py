@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regard.config import DecodingConfig
 from regard.data.documents import Block, read_document
@@ -47,7 +48,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         ['Dr. Smith <b>sleeps. </b>', 'The dog, too.']
     """
     try:
-        import sentencex
+        sentencex: Any = importlib.import_module("sentencex")
     except ImportError as error:
         raise missing_extra("splitting a document into sentences needs sentencex", "documents") from error
     plain = TAGS.sub("", text)
