@@ -36,7 +36,7 @@ SIZES: dict[str, Any] = {"embed_dim": 128, "ff_dim": 512, "num_heads": 4, "encod
 VOCABULARY, LENGTH = 8000, 23
 LEAST = {"seconds": 1e-4, "mb": 1.0}  # smaller figures are noise
 COLUMNS = [
-    *"work",
+    "work",
     *("from", "to"),
     *("time, s", "time: exponent", "time: expected"),
     *("memory, MB", "memory: exponent", "memory: expected"),
@@ -216,7 +216,7 @@ def main() -> None:
             results[name] = [{"count": lines, "seconds": round(took, 2), "mb": round(most)} for lines, took, most in found]
             print(json.dumps(results[name]), flush=True)
         results["training: pairs"] = corpus()
-        others = {"translate: lines": ("lines", ("up to 1", "0")), "training: pairs": ("pairs, to the first update", ("up to 1", "0"))}
+        others = {"translate: lines": ("lines", ("up to 1", "0")), "training: pairs": ("pairs to the first update", ("up to 1", "0"))}
         known = {name: (curve.unit, (curve.time, curve.memory)) for name, curve in CURVES.items()} | others
         rows = [row(each, results[each], *known[each]) for each in known if each in results]
         write(arguments.out, COLUMNS, rows, note, results=results)

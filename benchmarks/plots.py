@@ -78,17 +78,20 @@ def length() -> Figure:
 
 
 def growth() -> Figure:
-    """Draw a panel for each kind of work, logarithmic both ways: seconds and megabytes."""
+    """Draw a panel for each kind of work, logarithmic both ways: time and memory over those of the least work."""
     results: dict[str, list[dict[str, float]]] = read(RESULTS / "growth.json")["results"]
     figure, panels = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
     for axes, (name, points) in zip(panels.flat, results.items(), strict=True):
         counts = [point["count"] for point in points]
-        for what, label, (marker, color) in zip(("seconds", "mb"), ("time, s", "memory, MB"), STYLES, strict=False):
-            drawn = axes if what == "seconds" else axes.twinx()
-            drawn.plot(counts, [max(point[what], 0.1) if what == "mb" else point[what] for point in points], marker=marker, color=color)
-            drawn.set(xscale="log", yscale="log")
-            drawn.set_ylabel(label, color=color, fontsize=8)
-        axes.set_title(name, fontsize=9)
+        axes.plot(counts, [count / counts[0] for count in counts], ":", color="black", linewidth=0.8, label="proportional")
+        for what, label, (marker, color) in zip(("seconds", "mb"), ("time", "memory"), STYLES, strict=False):
+            axes.plot(counts, [point[what] / points[0][what] for point in points], label=label, marker=marker, color=color, markersize=4)
+        axes.set(xscale="log", yscale="log", title=name)
+        axes.set_ylim(bottom=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0, 0].legend(frameon=False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("over the least work")
     return figure
 
 
