@@ -160,10 +160,21 @@ def vision(*, fused: bool) -> Family:
     return Family(model, (torch.randn(2, 3, 6, 10),), {}, [(f"blocks.{n}.attn", "self", 3, 16, 16) for n in range(2)])
 
 
+_operators: list[torch.library.Library] = []
+
+
 def timm_works() -> bool:
-    """Whether timm can be imported: it needs a torchvision that was made for this torch."""
-    if importlib.util.find_spec("timm") is None:
+    """Whether timm can be imported.
+
+    It imports torchvision, whose usual wheel is built for CUDA: on a CPU build of torch its C extension does not load, and its import fails
+    at the two operators that it describes to the compiler. Their declarations are enough; a ViT calls neither.
+    """
+    if importlib.util.find_spec("timm") is None or importlib.util.find_spec("torchvision") is None:
         return False
+    if not _operators and torch.version.cuda is None and not hasattr(torch.ops.torchvision, "nms"):
+        _operators.append(torch.library.Library("torchvision", "FRAGMENT"))
+        for name in ("nms", "qnms"):
+            _operators[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     try:
         importlib.import_module("timm")
     except (ImportError, RuntimeError):

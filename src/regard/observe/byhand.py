@@ -1,43 +1,66 @@
-"""Attention written by hand: a softmax is followed until its result multiplies the values.
+"""Attention written by hand: a softmax is followed until its result multiplies the values and is summed over the keys.
 
-Nothing is computed again here: what multiplies the values are the weights. Exponents are followed likewise, and are weights once their rows
-sum to one.
+Nothing is computed again here: what multiplies the values are the weights. Labels travel along with them and tell where the axis of the
+keys ends up. Exponents are followed likewise, and are weights once their rows sum to one. A factor that no softmax made, and whose rows sum
+to one over the axis that is summed, is made of weights, too. What uses weights in another way is named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.observe.scopes import Scope, batch_and_heads
+from regard.observe.labels import JOINED, MOVED, PARTS, RESHAPED, TURNED, Entries, labels_behind, same_along, tells_keys
+from regard.observe.products import PRODUCT, Factor, factors, has_numbers, is_learned
+from regard.observe.scopes import Scope, batch_and_heads, kind_of
 
-SOFTMAX = {"softmax", "special_softmax", "_softmax", "softmin"}
+SOFTMAX = {"softmax", "special_softmax", "_softmax", "softmin", "gumbel_softmax"}
 EXP = {"exp", "exp_"}
-DIVIDE = {"div", "div_", "__truediv__", "divide", "true_divide"}
-PRODUCT = {"matmul", "linalg_matmul", "bmm", "mm", "einsum", "__matmul__", "baddbmm"}
-TURNED = {"mT", "mH", "T", "H"}
+DIVIDE = {"div", "div_", "__truediv__", "__itruediv__", "divide", "true_divide"}
+MULTIPLY = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"}
+ADD = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 DROPOUT = {"dropout", "dropout_"}
-SHAPED = {"unsqueeze", "squeeze", "view", "reshape", "flatten", "unflatten", "contiguous", "transpose", "swapaxes", "permute", "movedim"}
-PARTS = {"chunk", "split", "tensor_split"}
-JOINED = {"cat", "concat", "stack"}
+SHAPED = {"unsqueeze", "squeeze", "transpose", "swapaxes", "permute", "movedim", "contiguous", *RESHAPED}
 UNTOLD = "examples and heads share an axis of its weights, in an order that does not show; a batch of one can be seen"
-# What leaves weights weights: another shape, another type, or a factor for each of them.
-FOLLOWED = {
-    *("unsqueeze", "squeeze", "view", "reshape", "flatten", "unflatten", "expand", "expand_as", "contiguous", "clone", "detach"),
-    *("to", "type", "type_as", "float", "half", "bfloat16", "double", "__getitem__", "transpose", "swapaxes", "permute"),
-    *("masked_fill", "masked_fill_", "mul", "mul_", "multiply", "__mul__", "__rmul__", "where", "nan_to_num", "normalize"),
+# What leaves weights weights: another type, or a factor for each of them.
+CAST = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
+EACH = {
+    *CAST,
+    *("masked_fill", "masked_fill_", "where", "nan_to_num", "normalize"),
     *DIVIDE,
-    *PARTS,
-    *JOINED,
+    *MULTIPLY,
     *DROPOUT,
-    *PRODUCT,
-    *TURNED,
 }
+SUM = {"sum", "nansum"}
+CHOOSE = {"argmax", "argmin", "max", "topk", "sort", "argsort", "multinomial"}
+PICK = {"__getitem__", "gather", "index_select", "take", "take_along_dim", "embedding"}
+# What may sum weighted values, or weights times values, in a way that is not followed.
+OTHER_SUMS = {
+    *(
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "bilinear",
+        "embedding_bag",
+        "linalg_multi_dot",
+        "chain_matmul",
+        "addcmul",
+        "addcmul_",
+        "addr",
+        "outer",
+    ),
+    *("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "segment_reduce", "cumsum", "mean"),
+}
+EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Mixture|Rout(?:er|ing)|Gat(?:e|ing)(?![a-z])|Loss")
+"""What a class is called whose softmax chooses among experts, or measures an error: no attention."""
+FOLLOWED = {*PRODUCT, *MULTIPLY, *DROPOUT}
+"""Functions that may use weights that no softmax made."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,26 +70,30 @@ class _Held:
     Attributes:
         tensor: itself; held, so that its identity stays its own.
         weights: what it would be without dropout.
+        keys: for each entry the number of its key; None: not known.
         scope: where the softmax was computed.
         depth: how many modules were at work there.
         chain: the same number for all that was made of one softmax.
         lead: (B, H), which a tensor (B * H, T, S) folds into its first axis; None: not known.
         guessed: whether only the order of a tensor with more axes, or what is made of the product, tells what `lead` stands for.
-        lost: why it is no longer known which of its axes is that of the keys; empty: it is the last.
+        lost: by what it was changed to numbers that are weights only if they sum to one; empty: nothing.
         raw: whether it is made of exponents whose rows do not sum to one yet.
         summed: whether it is such exponents times values; `weights` are the exponents.
+        whole: what the softmax returned; None: it was changed since.
     """
 
     tensor: Tensor
     weights: Tensor
+    keys: Tensor | None
     scope: Scope
     depth: int
     chain: int
     lead: tuple[int, int] | None
     guessed: bool
-    lost: str
+    lost: str = ""
     raw: bool = False
     summed: bool = False
+    whole: _Held | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,79 +111,273 @@ class _Context:
     held: _Held
 
 
+@dataclass(slots=True, eq=False)
+class _Weighted:
+    """Weights times values, not summed over the keys yet.
+
+    Attributes:
+        tensor: itself.
+        entries: where its entries came from; None: other numbers were added.
+        held: the weights.
+        values: where the numbers of the values lie in memory.
+        lone: whether there is one number for each key: no features.
+        lost: what changed it to other numbers.
+    """
+
+    tensor: Tensor
+    entries: Entries | None
+    held: _Held
+    values: int
+    lone: bool
+    lost: str = ""
+
+    def sums(self, axis: int | None) -> bool:
+        """Say whether a sum over an axis, from the end, is one over the keys."""
+        if self.entries is None or axis is None:
+            return False
+        return self.entries.arranged(self.held.weights, self.held.keys, [axis % self.tensor.dim()]) is not None
+
+
 class Follower:
-    """Follows softmaxes to the products that use them.
+    """Follows softmaxes to the sums that use them.
 
     Args:
         record: called with the module in which the softmax was computed and the weights, when they multiply values.
         lose: called with the module where they do and are not recorded, when it may have been left.
+        foreign: whether the code that calls at present is to be followed.
     """
 
-    def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None]) -> None:
-        self._record, self._lose = record, lose
+    def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None], foreign: Callable[[], bool]) -> None:
+        self._record, self._lose, self._foreign = record, lose, foreign
         self._held: dict[int, _Held] = {}
         self._contexts: dict[int, _Context] = {}
+        self._weighted: dict[int, _Weighted] = {}
+        self._chosen: dict[int, tuple[Tensor, _Held]] = {}
+        self._done: dict[int, weakref.ref[Tensor]] = {}  # made of weights that were recorded
+        self._before: Tensor | None = None
         self._chains = 0
 
     def __bool__(self) -> bool:
-        return bool(self._held or self._contexts)
+        return bool(self._held or self._contexts or self._weighted or self._chosen or self._done)
 
-    def begin(
-        self, out: Tensor, scopes: Sequence[Scope], args: tuple[Any, ...], kwargs: dict[str, Any], *, exponents: bool = False
-    ) -> None:
-        """Hold the result of a softmax over its last axis, or exponents, in a module that is watched: the last of those at work."""
+    def begin(self, out: Any, scopes: Sequence[Scope], axis: int, *, exponents: bool = False) -> _Held | None:
+        """Hold the result of a softmax over an axis, or exponents, in a module that is watched: the last of those at work."""
         scope = scopes[-1]
-        if not isinstance(out, Tensor) or out.dim() < 2:
-            return
-        lost = ""
-        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-        if not exponents and (not isinstance(dim, int) or dim % out.dim() != out.dim() - 1):
-            scope.lost = lost = "its softmax runs over another axis than the last"
+        if not isinstance(out, Tensor) or out.dim() < 1 or (not scope.attends and EXPERTS.search(type(scope.module).__name__)):
+            return None
         self._chains += 1
-        lead = (out.shape[0], out.shape[1]) if out.dim() == 4 else batch_and_heads(scopes, out.shape)
+        scope.kind = kind_of(scopes)
+        shape = list(out.shape)
+        shape.append(shape.pop(axis))
+        keys = torch.arange(out.shape[axis], device=out.device).view([-1 if at == axis % out.dim() else 1 for at in range(out.dim())])
+        lead = (out.shape[0], out.shape[1]) if out.dim() == 4 else batch_and_heads(scopes, shape)
         raw, guessed = exponents and not _sum_to_one(out), out.dim() == 3 and scope.num_heads is None
-        self._held[id(out)] = _Held(out, out, scope, len(scopes), self._chains, lead, guessed, lost, raw)
+        held = _Held(out, out, keys.expand(out.shape), scope, len(scopes), self._chains, lead, guessed, "", raw)
+        held.whole = held
+        self._held[id(out)] = held
+        return held
 
-    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Prepare for a call of a function of torch: one that drops in place would drop from the weights that are held."""
-        held = self._held_among(args, kwargs) if name in DROPOUT and _in_place(name, args, kwargs) else None
-        if held is not None and held.weights is held.tensor:
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], scopes: Sequence[Scope] | None) -> None:
+        """Prepare for a call of a function of torch: one that drops would take from weights, which sum to one before."""
+        self._before = None
+        if name in ("mul_", "__imul__") and isinstance(args[0], Tensor) and next(self._held_among(args[1:], kwargs), None) is not None:
+            self._before = args[0].detach().clone()  # values that are about to be weighted
+        if name not in DROPOUT:
+            return
+        held = next(self._held_among(args, kwargs), None)
+        given = args[0] if args else kwargs.get("input")
+        if held is None and scopes and isinstance(given, Tensor) and self._are_weights(given, -1):
+            held = self.begin(given, scopes, -1)
+        if held is not None and held.weights is held.tensor and _in_place(name, args, kwargs):
             held.weights = held.weights.clone()
 
-    def after(self, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Follow what is held through a function of torch that was called."""
+    def after(
+        self, func: Callable[..., Any], name: str, out: Any, call: tuple[tuple[Any, ...], dict[str, Any]], scopes: Sequence[Scope] | None
+    ) -> None:
+        """Follow what is held through a function of torch that was called; `scopes` are the modules at work if the last is watched."""
+        args, kwargs = call
         if name in PRODUCT:
-            self._product(name, out, args, kwargs)
+            self._product(name, out, factors(name, args, kwargs), scopes)
             return
-        several = args[0] if name in JOINED and args else args
+        several = _flat((*args, *kwargs.values()))
+        if self._done and any(self._is_done(arg) for arg in several):
+            self._note_done(out)
+        if self._chosen:
+            self._choose(name, out, several, scopes)
+        if any(id(arg) in self._weighted for arg in several) and self._go_on(func, name, out, args, kwargs):
+            return
+        if name in MULTIPLY and self._multiply(out, [arg for arg in several if isinstance(arg, Tensor)], scopes):
+            return
         context = next((self._contexts[id(arg)] for arg in several if id(arg) in self._contexts), None)
         if context is not None:
             self._unfold(context, func, name, out, args, kwargs)
             return
-        held = self._held_among(args, kwargs)
-        if held is None or not isinstance(out, Tensor) or not out.is_floating_point() or out.dim() < 2:
+        held = next((self._held[id(arg)] for arg in several if id(arg) in self._held), None)
+        if held is None:
             return
-        if held.summed:
+        if name in CHOOSE and not held.raw:
+            for each in out if isinstance(out, tuple) else (out,):
+                if isinstance(each, Tensor) and not each.is_floating_point():
+                    self._chosen[id(each)] = (each, held)
+        elif held.summed:
             self._behind_product(held, name, out, args)
+        else:
+            self._follow(held, func, name, out, args, kwargs)
+
+    def _follow(self, held: _Held, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hold what a function that sums nothing made of weights."""
+        outs = list(out) if name in PARTS else [out]
+        if not all(isinstance(each, Tensor) and each.is_floating_point() for each in outs):
             return
-        lost, turns = held.lost, name in ("transpose", "swapaxes", "permute")
-        if name in TURNED or (turns and not _keeps_last(name, held.tensor.dim(), args[1:], kwargs)):
-            held.scope.lost = lost = lost or f"its weights go through {name}, which puts their keys elsewhere"
-        weights = out
+        lost, given = held.lost, [arg for arg in _flat(args) if isinstance(arg, Tensor)]
+        if name not in EACH and name not in MOVED and name not in JOINED:
+            lost = lost or f"its weights go through {name}"
+            values = any(arg.is_floating_point() and id(arg) not in self._held for arg in given)
+            if held.raw or any(is_learned(arg) for arg in given):
+                return  # a layer
+            if name in OTHER_SUMS and values:
+                self._miss(held.scope, lost)
+            if name in OTHER_SUMS or out.numel() < held.tensor.numel():
+                return  # a measure of the weights
+        keys, weights = held.keys, out
+        if name in JOINED:
+            keys = None
+            if all(id(arg) in self._held for arg in args[0]) and all(self._held[id(arg)].keys is not None for arg in args[0]):
+                keys = func([self._held[id(arg)].keys for arg in args[0]], *args[1:], **kwargs)
+        elif keys is not None:
+            keys = labels_behind(func, name, keys, held.tensor, (out, args, kwargs))
         if name in DROPOUT:
             weights = held.weights
         elif held.weights is not held.tensor:  # behind a dropout: the same once more, without it, and in no tensor of the model's
-            changes = name.endswith("_") and not name.endswith("__")
-            with torch.no_grad():
-                own = held.weights.clone() if changes else held.weights
-                more = {key: own if arg is held.tensor else arg for key, arg in kwargs.items() if key != "out"}
-                weights = func(*(own if arg is held.tensor else arg for arg in args), **more)
-        lead = None if turns else _lead_behind(held.lead, out)
-        raw = held.raw and not _sum_to_one(weights)
-        self._held[id(out)] = _Held(out, weights, held.scope, held.depth, held.chain, lead, held.guessed and out.dim() != 4, lost, raw)
+            weights = self._without_dropout(held, func, name, args, kwargs)
+        for number, each in enumerate(outs):
+            own, labels = (weights[number], keys and keys[number]) if name in PARTS else (weights, keys)
+            lead = None if name in TURNED else _lead_behind(held.lead, each, labels)
+            raw = held.raw and not _sum_to_one(own)
+            guessed = held.guessed and each.dim() != 4
+            whole = held.whole if name in MOVED or name in CAST or name in DROPOUT else None
+            made = replace(held, tensor=each, weights=own, keys=labels, lead=lead, guessed=guessed, lost=lost, raw=raw, whole=whole)
+            self._held[id(each)] = made
+
+    def _without_dropout(self, held: _Held, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def own(arg: Any) -> Any:
+            found = self._held.get(id(arg))
+            return arg if found is None else found.weights.clone() if _changes(name) and arg is held.tensor else found.weights
+
+        with torch.no_grad():
+            if name in JOINED:
+                return func([own(arg) for arg in args[0]], *args[1:], **kwargs)
+            return func(*map(own, args), **{key: own(arg) for key, arg in kwargs.items() if key != "out"})
+
+    def _product(self, name: str, out: Any, given: Iterator[Factor], scopes: Sequence[Scope] | None) -> None:
+        """Record weights that are a factor of a product; name those that are, and are not summed over the keys."""
+        for factor in given:
+            held, axis = self._held.get(id(factor.tensor)), factor.axis
+            values = any(not is_learned(other) for other in factor.others)
+            weighted = self._weighted.get(id(factor.tensor)) if held is None else None
+            if weighted is not None and values and weighted.sums(axis):
+                self._miss(weighted.held.scope, f"its weighted values go through {name}")
+            if held is None and weighted is None and axis is not None and values and scopes and self._are_weights(factor.tensor, axis):
+                held = self.begin(factor.tensor, scopes, axis)
+            if held is None or held.summed or (name == "linear" and not values):
+                continue
+            whole = axis is not None and _over_keys(held, axis)
+            if held.raw:  # as in many a layer without attention
+                if isinstance(out, Tensor) and whole:
+                    self._held[id(out)] = replace(held, tensor=out, weights=factor.arranged(held.weights), summed=True)
+            elif whole:
+                plain = factor.query == -2 and axis == -1
+                self._give(held if plain else replace(held, lead=None), factor.arranged(held.weights), out)
+            elif not values and isinstance(out, Tensor) and out.shape == factor.tensor.shape:  # heads are mixed
+                self._held[id(out)] = replace(held, tensor=out, weights=out)
+            elif values:
+                self._miss(held.scope, held.lost or f"{name} sums its weights over another axis than their softmax runs over")
+
+    def _multiply(self, out: Any, pair: list[Tensor], scopes: Sequence[Scope] | None) -> bool:
+        """Note weights that are multiplied with values, entry by entry; say whether these cannot be a factor of the weights."""
+        if len(pair) != 2 or not isinstance(out, Tensor):
+            return False
+        for given, values in (pair, pair[::-1]):
+            if not values.is_floating_point() or not values.dim() or is_learned(values) or id(given) in self._weighted:
+                continue
+            held = self._held.get(id(given))
+            if held is None and scopes and given.numel() < out.numel() and given.dim() == out.dim():
+                axes = [axis for axis in range(given.dim()) if given.shape[axis] > 1 and self._are_weights(given, axis)]
+                held = self.begin(given, scopes, axes[-1]) if axes else None
+            other = self._held.get(id(values))
+            if held is None or held.summed or (other is not None and other.chain == held.chain):
+                continue
+            entries = Entries.of(held.weights, values if self._before is None or values is not out else self._before, out.shape)
+            wide = entries.lack(0)
+            if not (wide or entries.lack(1)) or _is_mask(values):
+                continue
+            self._weighted[id(out)] = _Weighted(out, entries, held, values.untyped_storage().data_ptr(), not wide)
+            return wide
+        return False
+
+    def _go_on(self, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Follow weights times values to the sum over the keys; say whether that is all there is to follow."""
+        several = args[0] if name in JOINED else args
+        found = [self._weighted[id(arg)] for arg in several if id(arg) in self._weighted]
+        if not found:
+            return False
+        one = found[0]
+        apart = any(each is not one and each.held.chain == one.held.chain and each.values == one.values for each in found[1:])
+        if apart and (name in ADD or name in JOINED):
+            self._miss(one.held.scope, "its weights multiply values one key at a time")
+        elif name in ADD and isinstance(out, Tensor):
+            self._weighted[id(out)] = replace(one, tensor=out, entries=None)
+        elif one.entries is not None and name in SUM:
+            self._sum(one, out, args, kwargs)
+        elif one.entries is not None and name in OTHER_SUMS:
+            if not one.lone:
+                self._miss(one.held.scope, f"its weighted values go through {name}")
+        elif one.entries is not None and not one.lone and not any(isinstance(arg, Tensor) and is_learned(arg) for arg in args):
+            pairs = one.entries.behind(func, name, one.tensor, (out, args, kwargs))
+            kept = name in EACH or name in MOVED
+            for each, entries in zip(out if name in PARTS else (out,), pairs or (), strict=False):
+                if isinstance(each, Tensor) and each.is_floating_point():
+                    lost = one.lost if kept else one.lost or f"its weighted values go through {name}"
+                    self._weighted[id(each)] = replace(one, tensor=each, entries=entries, lost=lost)
+        return id(one.tensor) not in self._held
+
+    def _sum(self, weighted: _Weighted, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record weights whose products with values are summed over the keys."""
+        entries, held = weighted.entries, weighted.held
+        dims = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
+        keep = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
+        if entries is None or not isinstance(out, Tensor) or (weighted.lone and keep):
+            return
+        count = weighted.tensor.dim()
+        axes = list(range(count)) if dims is None else [axis % count for axis in ([dims] if isinstance(dims, int) else dims)]
+        weights = entries.arranged(held.weights, held.keys, axes)
+        if weights is None:
+            return
+        if held.raw:
+            self._held[id(out)] = replace(held, tensor=out, weights=weights, summed=True)
+        elif weighted.lost or (held.lost and not _sum_to_one(weights)):
+            self._miss(held.scope, weighted.lost or held.lost)
+        else:
+            self._give(held if weights.dim() == 3 and held.tensor.dim() > 2 else replace(held, lead=None), weights, out)
+
+    def _choose(self, name: str, out: Any, given: Sequence[Any], scopes: Sequence[Scope] | None) -> None:
+        """Follow which keys were chosen by their weights; name a function that picks values by them."""
+        found = next((self._chosen[id(arg)][1] for arg in given if id(arg) in self._chosen), None)
+        if found is None:
+            return
+        source = next((arg for arg in given if isinstance(arg, Tensor) and arg.is_floating_point()), None)
+        if name in PICK and source is not None:
+            if not is_learned(source) and id(source) not in self._held and not self._is_done(source):
+                self._miss(found.scope, "it picks values by the largest of its weights")
+        elif isinstance(out, Tensor) and not out.is_floating_point():
+            self._chosen[id(out)] = (out, found)
+        elif isinstance(out, Tensor) and scopes and source is None and out.dim() and _sum_to_one(out):
+            self.begin(out, scopes, -1)  # a one for what was chosen
 
     def _behind_product(self, held: _Held, name: str, out: Tensor, args: tuple[Any, ...]) -> None:
         """Record exponents whose product with values is divided by their sum."""
+        if not isinstance(out, Tensor) or not out.is_floating_point():
+            return
         if name not in DIVIDE or args[0] is not held.tensor:
             self._held[id(out)] = replace(held, tensor=out)
             return
@@ -165,34 +386,68 @@ class Follower:
         if _sum_to_one(weights):
             self._give(held, weights, out)
         elif isinstance(total, Tensor) and total.dim():
-            held.scope.lost, held.scope.missed = "its exponents are divided by a sum behind the product", True
+            self._miss(held.scope, "its exponents are divided by a sum behind the product")
 
     def leave(self, depth: int) -> None:
         """Let go of what was begun more than one module below: nobody is left who could use it."""
-        if self._held:
-            self._held = {key: held for key, held in self._held.items() if held.depth <= depth}
         if self._contexts:
             for held in {id(each.held): each.held for each in self._contexts.values() if each.held.depth > depth}.values():
-                self._give_up(held)
+                self._miss(held.scope, UNTOLD)
             self._contexts = {key: each for key, each in self._contexts.items() if each.held.depth <= depth}
+        if self._held:
+            self._held = {key: held for key, held in self._held.items() if held.depth <= depth}
+        self._weighted = {key: each for key, each in self._weighted.items() if each.held.depth <= depth}
+        self._done = {key: each for key, each in self._done.items() if each() is not None}
+        self._chosen = {key: each for key, each in self._chosen.items() if each[1].depth <= depth}
 
     def clear(self) -> None:
         """Let go of everything."""
         self.leave(0)
+        self._done.clear()
 
-    def _held_among(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Held | None:
-        return next((self._held[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._held), None)
+    def _held_among(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Held]:
+        return (self._held[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._held)
+
+    def _is_done(self, tensor: Any) -> bool:
+        found = self._done.get(id(tensor))
+        return found is not None and found() is tensor
+
+    def _note_done(self, made: Any) -> None:
+        for each in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(each, Tensor) and each.is_floating_point():
+                self._done[id(each)] = weakref.ref(each)
+
+    def _are_weights(self, tensor: Tensor, axis: int) -> bool:
+        """Say whether numbers that no softmax is known to have made are weights: neither learned nor chosen, and their rows sum to one."""
+        plain = tensor.is_floating_point() and tensor.dim() > 0 and tensor.shape[axis] > 1 and not is_learned(tensor)
+        if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis):
+            return False
+        return bool((tensor >= 0).all()) and not _is_mask(tensor) and self._foreign()
+
+    def _miss(self, scope: Scope, reason: str) -> None:
+        scope.lost, scope.missed = scope.lost or reason, True
+        self._lose(scope)
 
     def _give(self, held: _Held, weights: Tensor, out: Any) -> None:
+        whole = held.whole
+        if whole is not None and 1 < weights.numel() < whole.weights.numel() and weights.shape[-1] == _count(whole):
+            axis = next(axis for axis in range(whole.weights.dim()) if tells_keys(whole.keys, axis))
+            held, weights, out = (
+                replace(whole, guessed=False),
+                whole.weights.movedim(axis, -1),
+                None,
+            )  # one of several slices, such as a head
+        self._note_done([other.tensor for other in self._held.values() if other.chain == held.chain and not other.summed])
         self._held = {key: other for key, other in self._held.items() if other.chain != held.chain}
-        folded = held.lead if weights.dim() == 3 else None
+        self._weighted = {key: other for key, other in self._weighted.items() if other.held.chain != held.chain}
+        folded = held.lead if weights.dim() == 3 and held.lead and held.lead[0] * held.lead[1] == len(weights) else None
         if folded is None or not held.guessed or min(folded) == 1:
             self._record(held.scope, weights if folded is None else weights.unflatten(0, folded))
         elif isinstance(out, Tensor) and out.dim() == 3 and len(out) == len(weights):
             labels = torch.arange(len(out), device=out.device).view(-1, 1, 1).repeat(1, *out.shape[1:])
             self._contexts[id(out)] = _Context(out, labels, replace(held, weights=weights))
         else:
-            self._give_up(held)
+            self._miss(held.scope, UNTOLD)
 
     def _unfold(self, context: _Context, func: Callable[..., Any], name: str, out: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """Record weights once it shows whether their first axis counts heads of each example, or examples of each head."""
@@ -217,29 +472,9 @@ class Follower:
         for each, part in zip(outs, parts, strict=True):
             self._contexts[id(each)] = _Context(each, part, held)
 
-    def _give_up(self, held: _Held) -> None:
-        held.scope.lost, held.scope.missed = UNTOLD, True
-        self._lose(held.scope)
 
-    def _product(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        equation, operands = "", (*args, *(kwargs[key] for key in ("input", "batch1", "mat2", "other", "batch2") if key in kwargs))
-        if name == "baddbmm" and "input" not in kwargs:
-            operands = operands[1:]
-        if name == "einsum":
-            equation = args[0] if args and isinstance(args[0], str) else ""
-            operands = tuple(args[1]) if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
-        for place, each in [(place, self._held.get(id(operand))) for place, operand in enumerate(operands)]:
-            if each is None or each.summed:
-                continue
-            weights = _with_queries_behind(equation, place, each.weights) if name == "einsum" else each.weights if place == 0 else None
-            if each.raw:  # as in many a layer without attention
-                if isinstance(out, Tensor) and weights is not None and not each.lost:
-                    self._held[id(out)] = replace(each, tensor=out, weights=weights, summed=True)
-                continue
-            if each.lost or weights is None:
-                each.scope.lost, each.scope.missed = each.lost or f"its weights are the second factor of {name}", True
-                continue
-            self._give(each if weights is each.weights else replace(each, lead=None), weights, out)
+def _flat(args: Sequence[Any]) -> list[Any]:
+    return [part for arg in args for part in (arg if isinstance(arg, tuple | list) else (arg,))]
 
 
 def _are_examples(parts: Sequence[Tensor]) -> bool:
@@ -255,48 +490,41 @@ def _changes_along(numbers: Tensor, axis: int) -> bool:
     return bool((rows == rows[:, :1]).all())
 
 
-def _sum_to_one(weights: Tensor) -> bool:
+def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
     """Say whether rows are weights: each sums to one, or has nothing to attend to."""
-    sums = weights.detach().float().sum(-1)
+    sums = weights.detach().sum(axis, dtype=torch.float32)
     return bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all() and sums.any())
 
 
-def _lead_behind(lead: tuple[int, int] | None, out: Tensor) -> tuple[int, int] | None:
+def _count(held: _Held) -> int:
+    """Return how many keys a softmax had."""
+    return 0 if held.keys is None else int(held.keys.max()) + 1
+
+
+def _over_keys(held: _Held, axis: int) -> bool:
+    """Say whether an axis is that of the keys; or one on which nothing of it lies, and over which rows were made to sum to one again."""
+    if held.keys is None:
+        return False
+    keys = tells_keys(held.keys, axis)
+    if keys and not held.lost:
+        return True
+    return not held.raw and (keys or same_along(held.keys, axis)) and _sum_to_one(held.weights, axis)
+
+
+def _is_mask(numbers: Tensor) -> bool:
+    return bool(((numbers == 0) | (numbers == 1)).all())
+
+
+def _lead_behind(lead: tuple[int, int] | None, out: Tensor, keys: Tensor | None) -> tuple[int, int] | None:
     """Return (B, H) of what was made of weights with `lead`, where their order stayed."""
     if out.dim() == 4:
-        return out.shape[0], out.shape[1]
+        return (out.shape[0], out.shape[1]) if keys is None or tells_keys(keys, -1) else lead
     return lead if lead is not None and out.dim() == 3 and out.shape[0] == lead[0] * lead[1] else None
+
+
+def _changes(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _in_place(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return name.endswith("_") or bool(kwargs.get("inplace", args[3] if len(args) > 3 else False))
-
-
-def _keeps_last(name: str, dims: int, places: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    if kwargs:
-        return False
-    if name == "permute":
-        order = places[0] if len(places) == 1 else places
-        return order[-1] % dims == dims - 1
-    return all(place % dims != dims - 1 for place in places)
-
-
-def _with_queries_behind(equation: str, place: int, weights: Tensor) -> Tensor | None:
-    """Return weights with their queries in the axis before the keys; None where an einsum does not sum over the last axis, the keys.
-
-    Queries are the axis that values lack: (B, T, H, S) of "bthk,bkhd->bthd" become (B, H, T, S). Where they lack none, there is one query.
-    """
-    match = re.fullmatch(r"([a-zA-Z.,]+)->([a-zA-Z.]*)", equation.replace(" ", ""))
-    operands = match[1].split(",") if match else []
-    if match is None or len(operands) != 2:
-        return None
-    own, other, kept = operands[place].removeprefix("..."), operands[1 - place], match[2]
-    whole = own.isalpha() and (len(own) == weights.dim() or own != operands[place])
-    if not whole or own[-1] in kept or own[-1] not in other or any(axis not in kept + other for axis in own):
-        return None
-    queries = [axis for axis in own[:-1] if axis not in other]
-    if own[-2:-1] in queries:
-        return weights
-    if len(queries) > 1:
-        return None
-    return weights.movedim(own.index(queries[0]) - len(own), -2) if queries else weights.unsqueeze(-2)

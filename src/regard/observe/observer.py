@@ -22,7 +22,7 @@ from regard.observe.call import AttentionCall
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
 from regard.observe.hooks import Hooks, methods_told
 from regard.observe.huggingface import layouts_told
-from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, kind_of
+from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, in_windows, kind_of
 from regard.observe.weights import attention_weights, check_heads
 from regard.ops import attention as flex_attention
 
@@ -54,7 +54,7 @@ class _Work(threading.local):
 
     def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None]) -> None:
         self.scopes: list[Scope] = []
-        self.follower = Follower(record, lose)
+        self.follower = Follower(record, lose, lambda: not _called_by_regard())
 
 
 class Observer:
@@ -91,7 +91,7 @@ class Observer:
     @property
     def missed(self) -> list[Scope]:
         """The calls of modules that say of themselves that they attend, or lost a softmax that multiplies, where nothing was recorded."""
-        return [scope for scope in self._left if not scope.seen]
+        return [scope for scope in self._left if scope.missed or not scope.seen]
 
     def start(self) -> None:
         """Listen to the model.
@@ -161,7 +161,7 @@ class Observer:
             scope.lost = f"it computes its attention in {len(scope.calls)} parts, which make no map"
             scope.seen, scope.missed = False, True
         scope.args, scope.kwargs = (), {}
-        if (scope.missed or (scope.attends and not scope.method)) and not scope.seen:
+        if scope.missed or (not scope.seen and (scope.windows or (scope.attends and not scope.method))):
             self._left.append(scope)
         work.follower.leave(len(work.scopes) + 1)
         if not work.scopes:
@@ -179,26 +179,26 @@ class Observer:
             return self._flex(args, kwargs)
         if name == "__get__":  # a property of a tensor
             name = getattr(func.__self__, "__name__", name)
-        follow = bool(work.follower) and name in FOLLOWED
+        wanted = work.scopes[-1].name in self._wanted
+        follow = (bool(work.follower) or (wanted and name in FOLLOWED)) and name not in SEEN
         if not follow and name not in SEEN:
             return func(*args, **kwargs)
+        scopes = work.scopes if wanted else None
         if follow:
             with torch._C.DisableTorchFunction():  # other modes see what the model does, and nothing of this
-                work.follower.before(name, args, kwargs)
-        if name in SEEN and work.scopes[-1].name in self._wanted:
+                work.follower.before(name, args, kwargs, scopes)
+        if name in SEEN and wanted:
             with torch._C.DisableTorchFunction():
                 _check_numbers([*args, *kwargs.values()], work.scopes[-1].name)
         out = func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             if follow:
-                work.follower.after(func, name, out, args, kwargs)
+                work.follower.after(func, name, out, (args, kwargs), scopes)
             elif name in FUSED:
                 self._fused(FUSED[name](*args, **kwargs))
-            elif work.scopes[-1].name in self._wanted and not _called_by_regard():
+            elif wanted and not _called_by_regard():
                 if name in SOFTMAX or name in EXP:
-                    scope = work.scopes[-1]
-                    scope.kind = kind_of(work.scopes)
-                    work.follower.begin(out, work.scopes, args, kwargs, exponents=name in EXP)
+                    work.follower.begin(out, work.scopes, _softmax_axis(name, args, kwargs), exponents=name in EXP)
                 else:
                     self._dot_product(*args, **kwargs)
         return out
@@ -266,8 +266,12 @@ class Observer:
             weights = weights.unsqueeze(1) if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
         while weights.dim() < 4:
             weights = weights.unsqueeze(0)
+        weights = weights.flatten(0, -4)
+        if in_windows(self._work.scopes, weights.shape):
+            scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
+            return
         scope.seen = True  # also where the product comes after the module
-        self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights.flatten(0, -4))))
+        self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))
 
     def _wants(self, attention: nn.Module) -> bool:
         return id(attention) in self._names and not in_backward()
@@ -295,6 +299,15 @@ class Observer:
         for scope in self._work.scopes[-1:]:
             if scope.name == layer:
                 scope.calls.append(call)
+
+
+def _softmax_axis(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    place = 4 if name == "gumbel_softmax" else 1
+    axis = None if name in EXP else kwargs.get("dim", args[place] if len(args) > place else None)
+    if isinstance(axis, int) or name in EXP or name == "gumbel_softmax":
+        return axis if isinstance(axis, int) else -1
+    count = (args[0] if args else kwargs["input"]).dim()
+    return 0 if count in (0, 1, 3) else 1  # as F.softmax does without a word on it
 
 
 def _check_numbers(given: Sequence[Any], layer: str) -> None:

@@ -36,6 +36,7 @@ class Scope:
         layout: (H, T) that weights have, where a kernel was called with heads and queries folded into each other.
         lost: why a softmax that it computed could not be followed to its values.
         missed: whether that softmax is a factor of a product all the same.
+        windows: whether each query had keys of its own, as a convolution whose kernel is computed: no map, and maybe no attention.
         seen: whether a call was recorded inside.
         method: whether it is another method than `forward` that runs.
         calls: what was recorded of it.
@@ -50,6 +51,7 @@ class Scope:
     layout: tuple[int, int] | None = None
     lost: str = ""
     missed: bool = False
+    windows: bool = False
     seen: bool = False
     method: bool = False
     calls: list[Any] = field(default_factory=list)
@@ -102,6 +104,15 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
         if batches:
             return max(batches), shape[0] // max(batches)
     return None
+
+
+def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
+    """Say whether weights (B', H, 1, S) are those of single queries that each have keys of their own: B' counts positions, too."""
+    if shape[1:3] != (1, 1):
+        return False
+    with torch._C.DisableTorchFunction():
+        states = next((tensor.shape for scope in scopes[-1:] for tensor in _sequences(scope) if tensor.dim() == 3), None)
+    return states is not None and states[1] > 1 and shape[0] >= states[0] * states[1] and shape[0] % (states[0] * states[1]) == 0
 
 
 def in_fragments(scope: Scope) -> bool:
