@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.observe.labels import JOINED, MOVED, PARTS, RESHAPED, TURNED, Entries, labels_behind, same_along, tells_keys
+from regard.observe.folded import Context
+from regard.observe.labels import JOINED, MOVED, PARTS, TURNED, Entries, labels_behind, same_along, tells_keys
 from regard.observe.products import PRODUCT, Factor, factors, has_numbers, is_learned
 from regard.observe.scopes import Scope, batch_and_heads, kind_of
 
@@ -26,7 +27,6 @@ DIVIDE = {"div", "div_", "__truediv__", "__itruediv__", "divide", "true_divide"}
 MULTIPLY = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"}
 ADD = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 DROPOUT = {"dropout", "dropout_"}
-SHAPED = {"unsqueeze", "squeeze", "transpose", "swapaxes", "permute", "movedim", "contiguous", *RESHAPED}
 UNTOLD = "examples and heads share an axis of its weights, in an order that does not show; a batch of one can be seen"
 # What leaves weights weights: another type, or a factor for each of them.
 CAST = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
@@ -97,21 +97,6 @@ class _Held:
 
 
 @dataclass(slots=True, eq=False)
-class _Context:
-    """What is made of a product whose weights (B * H, T, S) have examples and heads in one axis, the order of which is not known.
-
-    Attributes:
-        tensor: itself.
-        labels: like it, the number in that axis that each of its entries comes from.
-        held: the weights.
-    """
-
-    tensor: Tensor
-    labels: Tensor
-    held: _Held
-
-
-@dataclass(slots=True, eq=False)
 class _Weighted:
     """Weights times values, not summed over the keys yet.
 
@@ -150,7 +135,7 @@ class Follower:
     def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None], foreign: Callable[[], bool]) -> None:
         self._record, self._lose, self._foreign = record, lose, foreign
         self._held: dict[int, _Held] = {}
-        self._contexts: dict[int, _Context] = {}
+        self._contexts: dict[int, Context[_Held]] = {}
         self._weighted: dict[int, _Weighted] = {}
         self._chosen: dict[int, tuple[Tensor, _Held]] = {}
         self._done: dict[int, weakref.ref[Tensor]] = {}  # made of weights that were recorded
@@ -444,50 +429,20 @@ class Follower:
         if folded is None or not held.guessed or min(folded) == 1:
             self._record(held.scope, weights if folded is None else weights.unflatten(0, folded))
         elif isinstance(out, Tensor) and out.dim() == 3 and len(out) == len(weights):
-            labels = torch.arange(len(out), device=out.device).view(-1, 1, 1).repeat(1, *out.shape[1:])
-            self._contexts[id(out)] = _Context(out, labels, replace(held, weights=weights))
+            self._contexts[id(out)] = Context.of(out, replace(held, weights=weights))
         else:
             self._miss(held.scope, UNTOLD)
 
-    def _unfold(self, context: _Context, func: Callable[..., Any], name: str, out: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Record weights once it shows whether their first axis counts heads of each example, or examples of each head."""
-        labels: Any = context.labels
-        if name in JOINED:
-            found = [self._contexts.get(id(arg)) for arg in args[0]]
-            if any(each is None or each.held is not context.held for each in found):
-                return
-            labels = func([each.labels for each in found if each is not None], *args[1:], **kwargs)
-        elif name in SHAPED or name in PARTS:
-            labels = func(*(labels if arg is context.tensor else arg for arg in args), **kwargs)
-        elif not isinstance(out, Tensor) or out.shape != labels.shape:
-            return
-        held, parts, outs = context.held, [labels] if isinstance(labels, Tensor) else list(labels), out if isinstance(out, tuple) else [out]
-        batch, heads = held.lead or (1, 1)
-        orders = [_are_examples([part // heads for part in parts]), _are_examples([part % batch for part in parts])]
-        if orders[0] != orders[1]:
-            folded = held.weights.unflatten(0, (batch, heads)) if orders[0] else held.weights.unflatten(0, (heads, batch)).transpose(0, 1)
-            self._record(held.scope, folded)
-            self._contexts = {key: other for key, other in self._contexts.items() if other.held is not held}
-            return
-        for each, part in zip(outs, parts, strict=True):
-            self._contexts[id(each)] = _Context(each, part, held)
+    def _unfold(self, context: Context[_Held], func: Callable[..., Any], name: str, out: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        weights, more = context.behind(self._contexts, func, name, (out, args, kwargs))
+        if weights is not None:
+            self._record(context.held.scope, weights)
+            self._contexts = {key: other for key, other in self._contexts.items() if other.held is not context.held}
+        self._contexts |= {id(each.tensor): each for each in more}
 
 
 def _flat(args: Sequence[Any]) -> list[Any]:
     return [part for arg in args for part in (arg if isinstance(arg, tuple | list) else (arg,))]
-
-
-def _are_examples(parts: Sequence[Tensor]) -> bool:
-    """Say whether numbers can be those of examples: they change along one axis only, not that of the features; alike in all parts."""
-    apart = all(bool((part == part.flatten()[0]).all()) for part in parts)
-    if len(parts) > 1 and not apart and any(not torch.equal(part, parts[0]) for part in parts):
-        return False
-    return all(any(_changes_along(part, axis) for axis in range(part.dim() - 1)) for part in parts)
-
-
-def _changes_along(numbers: Tensor, axis: int) -> bool:
-    rows = numbers.movedim(axis, 0).flatten(1)
-    return bool((rows == rows[:, :1]).all())
 
 
 def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
