@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 from harness import machine, options, read, write
 
-RUNS, SHARDS, LINES = 8, 40, 20_000
+RUNS, SHARDS, LINES = 8, 40, 10_000
 MODEL = {"embed_dim": 32, "encoder_dim": 32, "decoder_dim": 64, "readout_dim": 32}
 STUDY, BATCH = f"study of {RUNS} runs", f"batch of {SHARDS} shards"
 PORT = 6399

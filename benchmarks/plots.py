@@ -88,6 +88,7 @@ def growth() -> Figure:
             axes.plot(counts, [point[what] / points[0][what] for point in points], label=label, marker=marker, color=color, markersize=4)
         axes.set(xscale="log", yscale="log", title=name)
         axes.set_ylim(bottom=0.5)
+        axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
     panels[0, 0].legend(frameon=False)
     for axes in panels[:, 0]:
