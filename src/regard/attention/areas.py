@@ -1,4 +1,4 @@
-"""Areas of a memory as a module: their settings, and the learned weights of their keys."""
+"""Area settings and learned area features as a module."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from regard.ops.reference import AreaResult, area_attention
 
 
 class Areas(nn.Module):
-    """Let an attention attend to runs of neighbouring items, or to rectangles of a grid, instead of single items.
+    """Settings of area attention: attend to runs of adjacent items, or rectangles of a grid, instead of single items.
 
-    Li et al. 2018, "Area Attention" (arXiv:1810.10126). It turns keys, values and masks of items into those of areas; which score meets
-    them is the attention's choice. One `Areas` serves all heads of a multi-head attention.
+    Li et al. 2018, "Area Attention" (arXiv:1810.10126). Converts keys, values and masks of items to areas, for any score. All heads of a
+    multi-head attention share one `Areas`.
 
     Differs from the paper: see `regard.ops.area_windows`. With `key_mode="features"` (Eq. 9) and a sequence, the height is always 1, and
     e^h is one learned vector that every area shares.
@@ -27,16 +27,16 @@ class Areas(nn.Module):
     "sample_sum". All but "features" also have hidden.bias (D,) and output.bias (D,).
 
     Args:
-        max_area: the largest length of an area; with a grid, the largest (height, width). Clipped to the memory that comes.
+        max_area: maximum area length; with a grid, maximum (height, width). Clipped to the memory.
         grid: (rows, columns) of a memory in raster order; None for a sequence.
         key_mode: see `regard.ops.area_keys`.
         value_mode: "sum", "mean" or "max".
-        dim: D, size of a key (of one head's key in multi-head attention); needed for the learned key modes, otherwise unused.
-        top_k: attend to the best areas of each query only; None: to all.
-        temperature: the scores are divided by it.
+        dim: D, key size (per head in multi-head attention); for learned key modes only.
+        top_k: attend to the k best areas of each query only; None: to all.
+        temperature: divides the scores.
 
     Raises:
-        ConfigError: a setting that means nothing.
+        ConfigError: an invalid setting.
 
     Example:
         >>> areas = Areas(3, key_mode="features", dim=5)
@@ -78,28 +78,28 @@ class Areas(nn.Module):
 
     @property
     def fused(self) -> bool:
-        """Whether `regard.ops.area_attention` can do it all: mean keys, sum or mean values, every area."""
+        """Whether `regard.ops.area_attention` supports these settings: mean keys, sum or mean values, all areas."""
         return self.key_mode == "mean" and self.value_mode in ("sum", "mean") and self.top_k is None
 
     @property
     def direct(self) -> bool:
-        """Whether `regard.ops.area_attention` works on items, without keys of areas: mean keys or those of Eq. 9, sum or mean values."""
+        """Whether `regard.ops.area_attention` needs no area keys: mean keys or those of Eq. 9, sum or mean values."""
         return self.key_mode in ("mean", "features") and self.value_mode in ("sum", "mean")
 
     @property
     def key_weights(self) -> AreaWeights | None:
-        """The learned weights in the form that `regard.ops.area_keys` takes; None where there are none."""
+        """The learned weights for `regard.ops.area_keys`, or None."""
         if not self.learned:
             return None
         return AreaWeights(self.height, self.width, self.hidden.weight, self.output.weight, self.hidden.bias, self.output.bias)
 
     def keys(self, key: Tensor, *, starts: int | None = None) -> Tensor:
-        """Make the keys of the areas, (..., N, D), from those of the items, (..., S, D); `starts` as in `regard.ops.area_keys`."""
+        """Compute area keys (..., N, D) from item keys (..., S, D); `starts` as in `regard.ops.area_keys`."""
         weights, training = self.key_weights, self.training
         return ops.area_keys(key, self.max_area, self.grid, mode=self.key_mode, weights=weights, training=training, starts=starts)
 
     def values(self, value: Tensor, *, starts: int | None = None) -> Tensor:
-        """Make the values of the areas, (..., N, Dv), from those of the items, (..., S, Dv); `starts` as in `regard.ops.area_values`."""
+        """Compute area values (..., N, Dv) from item values (..., S, Dv); `starts` as in `regard.ops.area_values`."""
         return ops.area_values(value, self.max_area, self.grid, mode=self.value_mode, starts=starts)
 
     def mask(self, mask: Tensor) -> Tensor:
@@ -107,11 +107,11 @@ class Areas(nn.Module):
         return ops.area_mask(mask, self.max_area, self.grid)
 
     def weights(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise the scores (..., T, N) under the mask of the areas, with this module's top_k and temperature."""
+        """Normalise area scores (..., T, N) under the area mask, with this module's top_k and temperature."""
         return ops.area_softmax(scores, mask, top_k=self.top_k, temperature=self.temperature)
 
     def project(self, area_weights: Tensor) -> Tensor:
-        """Give the weights of the areas, (..., T, N), to the items: (..., T, S); see `regard.ops.item_weights`."""
+        """Distribute area weights (..., T, N) to items (..., T, S); see `regard.ops.item_weights`."""
         return ops.item_weights(area_weights, self.max_area, self.grid, value_mode=self.value_mode)
 
     def count(self, size: int) -> int:
@@ -119,10 +119,10 @@ class Areas(nn.Module):
         return ops.area_count(size if self.grid is None else self.grid, self.max_area)
 
     def center(self, size: int, device: torch.device | str | None = None) -> Tensor:
-        """Return the positions (N,) of the areas' centres, counted from 0 in items, half ones included.
+        """Return the centres (N,) of the areas in item positions from 0, halves included.
 
         Raises:
-            ConfigError: the memory is a grid, whose areas have no one position.
+            ConfigError: the memory is a grid.
         """
         if self.grid is not None:
             raise ConfigError(f"center: the areas of a grid {self.grid} have no position on a line; windows need a sequence")
@@ -140,7 +140,7 @@ class Areas(nn.Module):
         scale: float | None = None,
         dropout: float = 0.0,
     ) -> AreaResult:
-        """Attend by scaled dot product, whatever the modes are: `regard.ops.reference.area_attention` with these settings."""
+        """Attend by scaled dot product with these settings: `regard.ops.reference.area_attention`."""
         return area_attention(
             query,
             key,
@@ -166,9 +166,9 @@ class Areas(nn.Module):
 
 
 def scored_area_length(areas: Areas | None) -> int | None:
-    """Return how many items an area has at most, where their scores and values are all that is needed; None where areas are to be made.
+    """Return the maximum area length if item scores and values suffice; None if areas must be materialized.
 
-    That is so for mean keys, sums of values and every area of a sequence, and without areas, when it is 1.
+    Items suffice for mean keys, value sums and all areas of a sequence, and without areas (length 1).
 
     Example:
         >>> scored_area_length(Areas(5)), scored_area_length(None), scored_area_length(Areas(5, key_mode="max"))

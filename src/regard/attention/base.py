@@ -1,4 +1,4 @@
-"""What every attention gives and takes."""
+"""Inputs and outputs shared by all attentions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ NeedWeights = bool | Literal["areas"]
 
 
 class AttentionOutput(NamedTuple):
-    """What an attention returns.
+    """Output of an attention.
 
     Attributes:
         context: (B, T, Dv) the weighted sums of the values.
-        weights: (B, T, S), with heads (B, H, T, S), the weights before dropout; None unless they were asked for (`need_weights`). For
-            `need_weights="areas"` the last axis counts areas, N.
+        weights: (B, T, S), with heads (B, H, T, S), the weights before dropout; None unless `need_weights`. For `need_weights="areas"` the
+            last axis counts areas, N.
     """
 
     context: Tensor
@@ -24,14 +24,14 @@ class AttentionOutput(NamedTuple):
 
 
 class HardOutput(NamedTuple):
-    """What an attention that chooses one place returns.
+    """Output of hard attention, which selects one position.
 
     Attributes:
         context: (B, T, Dv) the chosen values, or the expected ones where nothing was sampled.
-        weights: (B, T, S) the weights that were used, one-hot where a place was chosen; None unless they were asked for.
-        log_prob: (B, T) log-probability of what was chosen, in nats.
-        entropy: (B, T) entropy of the distribution that was chosen from, in nats.
-        sampled: (B, T) bool, whether the place was sampled, so that a score-function estimator counts it.
+        weights: (B, T, S) the weights used, one-hot where a position was selected; None unless requested.
+        log_prob: (B, T) log-probability of the selected position, in nats.
+        entropy: (B, T) entropy of the distribution, in nats.
+        sampled: (B, T) bool, whether the position was sampled and a score-function estimator counts it.
     """
 
     context: Tensor
@@ -42,14 +42,13 @@ class HardOutput(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """A source made ready to be attended to, once for all steps. Passed around as a value; no module keeps one.
+    """A source prepared once for all steps. Passed as a value; no module stores it.
 
     Attributes:
-        key: (B, S, A) keys after the score's own projection, of zeros where masked; with areas (B, N, A).
-        value: (B, S, Dv) values; zeros where masked, so that nothing a masked place holds (NaN included) reaches a context; with areas
-            (B, N, Dv).
+        key: (B, S, A) projected keys, zeros where masked; with areas (B, N, A).
+        value: (B, S, Dv) values, zeros where masked, so that no masked NaN reaches a context; with areas (B, N, Dv).
         mask: (B, S) bool, True = may attend.
-        lengths: (B,) how far each source reaches: the index of its last allowed position plus one.
+        lengths: (B,) index of each source's last allowed position plus one.
     """
 
     key: Tensor

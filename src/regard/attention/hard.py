@@ -1,4 +1,4 @@
-"""Hard attention: look at one position instead of at all of them, and learn where to look from how well it went."""
+"""Hard attention: attend to one sampled position, trained with REINFORCE."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Scaling = Literal["paper", "code"]
 
 
 class HardChoiceOutput(NamedTuple):
-    """What `HardChoice` returns.
+    """Output of `HardChoice`.
 
     Attributes:
-        weights: (..., T, N) the weights to use: one-hot, or expected; zeros for an empty row.
-        log_prob: (..., T) nats, the log-probability of the chosen position, which carries the gradient; 0 where none was chosen.
-        entropy: (..., T) nats, of the distribution chosen from.
-        sampled: (..., T) bool, True where the position was drawn at random.
+        weights: (..., T, N) one-hot or expected weights; zeros for an empty row.
+        log_prob: (..., T) nats, differentiable log-probability of the selected position; 0 where none was selected.
+        entropy: (..., T) nats, of the distribution.
+        sampled: (..., T) bool, True where the position was sampled.
     """
 
     weights: Tensor
@@ -35,29 +35,28 @@ class HardChoiceOutput(NamedTuple):
 
 
 class HardChoice(nn.Module):
-    """Replace soft weights by one position a row.
+    """Replace soft weights by one position per row.
 
         training:  s ~ Multinoulli(weights), the weights become one-hot at s; with probability `half_soft` the expected weights stay
         test:      "sample" draws, "argmax" takes the largest weight, "expected" keeps the (normalised) weights
 
-    Xu et al. 2015 (arXiv:1502.03044), section 4.1. The half-soft coin: the paper tosses it "for a given image", the authors' code once for
-    a whole minibatch (`half_soft_per`). A decoder that attends step by step tosses it once with `soft_rows` and hands it to every step.
-    With `soft_batches` the first so many tosses in training say True for all: it learns softly where to look before it has to choose. That
-    is in neither the paper nor the code.
-    The authors' generation script uses the expected weights also for the hard model; the paper does not say. Rows are normalised first,
-    so they need not sum to 1 (`PredictiveWindow`'s do not). There is no gradient through the draw: train with `ScoreFunctionEstimator`.
+    Xu et al. 2015 (arXiv:1502.03044), section 4.1. The half-soft coin: the paper tosses it "for a given image", the authors' code once per
+    minibatch (`half_soft_per`). A stepwise decoder tosses it once with `soft_rows` and passes it to every step. The first `soft_batches`
+    training tosses are True for all (a soft warm-up, in neither paper nor code). The authors' generation script uses expected weights also
+    for the hard model; the paper does not say. Rows are normalised first, so they need not sum to 1 (`PredictiveWindow`'s do not). Sampling
+    has no gradient: train with `ScoreFunctionEstimator`.
 
-    Randomness comes from the `generator` of the call, or from torch's global state. No parameters; with `soft_batches` a buffer that is
-    saved, `tossed` (): the tosses there were.
+    Uses the call's `generator`, or torch's global one. No parameters; with `soft_batches` a persistent buffer `tossed` (), the number of
+    tosses.
 
     Args:
-        mode: what happens at test time: "sample", "argmax" or "expected".
+        mode: at test time: "sample", "argmax" or "expected".
         half_soft: probability of keeping the expected weights in training, 0 to 1.
         half_soft_per: "example" (first axis; weights without a batch axis count as one example) or "batch".
-        soft_batches: batches at the start of training that keep their expected weights; 0 or more.
+        soft_batches: batches with expected weights at the start of training; 0 or more.
 
     Raises:
-        ConfigError: an argument outside of its range; the message holds what it may be.
+        ConfigError: an argument outside of its range.
 
     Example:
         >>> choice = HardChoice().eval()
@@ -83,12 +82,12 @@ class HardChoice(nn.Module):
     def soft_rows(self, size: int, *, device: torch.device | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Toss the half-soft coin for `size` examples: (size,) bool, True = use the expected weights.
 
-        For decoders: toss once a batch of sentences, pass the result as `soft` at every step.
+        For decoders: toss once per batch, pass the result as `soft` at every step.
         """
         coins = 1 if self.half_soft_per == "batch" else size
         soft = torch.empty(coins, device=device).uniform_(generator=generator) < self.half_soft
         if self.soft_batches:
-            # A tensor, so that nobody waits for a device to know it.
+            # A tensor, to avoid synchronising with the device.
             soft = soft | (self.tossed < self.soft_batches)
             if self.training:
                 self.tossed += 1
@@ -101,13 +100,13 @@ class HardChoice(nn.Module):
 
         Args:
             weights: (..., T, N); N positions or areas.
-            generator: on the device of the weights; None: the global state, the only one `torch.compile` can use.
-            mode: overrides the module's own for this call, in training too (no coin is tossed then).
-            soft: (B,) bool, the examples that keep their expected weights; None: tossed here in training, none at test time.
+            generator: on the device of the weights; None: the global one, the only one that `torch.compile` supports.
+            mode: overrides the module's mode, also in training (without a coin toss).
+            soft: (B,) bool, examples with expected weights; None: tossed here in training, none at test time.
 
         Returns:
             `HardChoiceOutput`; log_prob and entropy in float32 for half-precision weights. An empty row: zero weights, log_prob and entropy
-            0, not sampled. A row holding NaN stays NaN.
+            0, not sampled. A row with NaN stays NaN.
 
         Raises:
             ShapeError: weights without a row axis, or `soft` that is not (B,).
@@ -140,7 +139,7 @@ class HardChoice(nn.Module):
         chosen = (position.unsqueeze(-1) == torch.arange(weights.shape[-1], device=weights.device)).to(probability.dtype)
         if kept is not None:
             chosen = torch.where(kept.unsqueeze(-1), probability, chosen)
-        # A row with NaN has no position; it must not turn into a quiet zero.
+        # A row with NaN has no position and must not silently become zero.
         broken = probability.isnan().any(-1)
         chosen = chosen.masked_fill(broken.unsqueeze(-1), torch.nan)
         log_prob = ops.position_log_prob(weights, position).masked_fill(broken, torch.nan)
@@ -153,15 +152,15 @@ class HardChoice(nn.Module):
 
 
 class ScoreFunctionEstimator(nn.Module):
-    """Turn what was drawn and how well it went into a loss term: REINFORCE with a moving-average baseline and an entropy bonus.
+    """REINFORCE loss term with a moving-average baseline and an entropy bonus.
 
         dL/dW = 1/N sum over n of [ dlog p(y|s_n, a)/dW + lambda_r (log p(y|s_n, a) - b) dlog p(s_n|a)/dW + lambda_e dH[s_n]/dW ]
         b <- 0.9 b + 0.1 log p(y|s_n, a)
 
-    Xu et al. 2015 (arXiv:1502.03044), section 4.1. L is climbed there; here a loss descends: the first term is the usual cross-entropy,
-    this module gives the other two with the sign turned. The reward is detached; the baseline moves after it was used, in training only.
+    Xu et al. 2015 (arXiv:1502.03044), section 4.1. The paper maximises L. The first term is the usual cross-entropy; this module returns
+    the other two with the sign flipped. The reward is detached; the baseline is updated after use, in training only.
 
-    The scaling has two names, because the paper and its authors' code differ:
+    The paper and its authors' code scale differently:
 
         =========================  ====================================  ===========================================================
         .                          "paper"                               "code"
@@ -177,25 +176,25 @@ class ScoreFunctionEstimator(nn.Module):
     Their baseline follows the cost, so it is -1 times ours. Their batches hold sentences of one length; with padding, means are over
     real words. "paper" goes with a cross-entropy summed over words and averaged over sentences.
 
-    Rewards: "sentence" gives every step the whole sentence's. "step" gives each step its own word's: less noise, but unbiased only if a
-    choice does not touch later words (a recurrent decoder's does). "return" gives each step its own word's and all later ones', which
-    is unbiased for any decoder; it is in neither the paper nor the code. Examples that kept their expected weights (`sampled` False) add
-    their entropy only, but their reward moves the baseline, as in the code. Baselines do not bias the gradient.
+    Rewards: "sentence" uses the whole sentence's reward at every step. "step" uses each word's own: less variance, but unbiased only if a
+    choice does not affect later words (in a recurrent decoder it does). "return" sums a word's and all later rewards, unbiased for any
+    decoder (in neither paper nor code). Examples with expected weights (`sampled` False) add only their entropy, but update the baseline,
+    as in the code. Baselines do not bias the gradient.
 
-    Under distributed training each process keeps the baseline of its own batches, nothing is reduced; DistributedDataParallel with
-    its default `broadcast_buffers` replaces it by that of rank 0 at each forward pass.
+    Distributed training does not reduce the baseline: each process keeps its own, unless DistributedDataParallel's default
+    `broadcast_buffers` replaces it by rank 0's at each forward pass.
 
-    Buffers: baseline (), nats, 0 at first; saved.
+    Buffers: baseline (), nats, initially 0; persistent.
 
     Args:
         reward: "sentence", "step" or "return".
         scaling: "paper" or "code".
         reward_weight: lambda_r >= 0; None: the table's.
         entropy_weight: lambda_e >= 0; None: the table's.
-        decay: how much of the baseline stays, 0 to 1.
+        decay: share of the baseline kept per update, 0 to 1.
 
     Raises:
-        ConfigError: an argument outside of its range, or "return" with the code's scaling; the message holds what it may be.
+        ConfigError: an argument outside of its range, or "return" with the code's scaling.
 
     Example:
         >>> estimator = ScoreFunctionEstimator(entropy_weight=0.0)
@@ -229,14 +228,14 @@ class ScoreFunctionEstimator(nn.Module):
         self.register_buffer("baseline", torch.zeros((), dtype=torch.float32))
 
     def forward(self, nll: Tensor, log_prob: Tensor, entropy: Tensor, sampled: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """Compute the term to add to the loss, and move the baseline (in training).
+        """Compute the term to add to the loss, and update the baseline (in training).
 
         Args:
             nll: (B, T) negative log-likelihood of each target word given the choices, nats; detached.
             log_prob: (B, T) from `HardChoice`.
             entropy: (B, T) from `HardChoice`.
-            sampled: (B, T) bool from `HardChoice`; None: all were drawn.
-            mask: (B, T) bool, True = a real target step; None: all are. What padded steps hold, NaN included, does not count.
+            sampled: (B, T) bool from `HardChoice`; None: all sampled.
+            mask: (B, T) bool, True = a real target step; None: all are. Padded steps are ignored, NaN included.
 
         Returns:
             A 0-dimensional tensor; 0 for B = 0 or T = 0.
@@ -261,7 +260,7 @@ class ScoreFunctionEstimator(nn.Module):
         return term * nll.shape[0] if self.scaling == "code" else term
 
     def _reward(self, nll: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        # (B, 1) or (B, T) rewards, and which of them are those of anything.
+        # (B, 1) or (B, T) rewards, and which of them are valid.
         words = nll.detach().to(torch.promote_types(nll.dtype, torch.float32)).neg().masked_fill(~real, 0.0)
         if self.reward == "step":
             return words, real
@@ -275,7 +274,7 @@ class ScoreFunctionEstimator(nn.Module):
     def _move(self, reward: Tensor, counts: Tensor) -> None:
         mean = reward.masked_fill(~counts, 0.0).sum() / counts.sum().clamp_min(1)
         moved = self.decay * self.baseline + (1 - self.decay) * mean
-        # One broken or empty batch must not spoil the baseline of all later ones.
+        # One non-finite or empty batch must not corrupt the baseline.
         usable = counts.any() & mean.isfinite()
         self.baseline.copy_(torch.where(usable, moved.to(self.baseline.dtype), self.baseline))
 

@@ -1,4 +1,4 @@
-"""A memory whose items stay where they were written, whoever looks at them."""
+"""A key-value cache with index tables, whose slots never move."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from regard.ops.masks import check_key_mask, length_mask
 
 
 class IndexedMemory(NamedTuple):
-    """Keys and values in one store, and for each group of queries a table of those it may attend to.
+    """Keys and values in one cache, and an index table per group of queries.
 
-    What `HeadMemory` is for whole sequences this is for a search: to reorder or to drop hypotheses moves rows of the table, never an item.
+    The counterpart of `HeadMemory` for decoding: reordering or dropping hypotheses moves table rows, never states.
 
     Attributes:
         key: (N, H, D).
         value: (N, H, D).
         places: (G, L) long, 0 to N - 1.
-        lengths: (G,) long, how many of a group's places count; None: all L.
-        of_areas: what is stored are areas, whose keys and values are made already.
+        lengths: (G,) long, valid slots per group; None: all L.
+        of_areas: the cache holds materialized areas.
 
     Example:
         >>> memory = IndexedMemory(torch.ones(5, 1, 2), torch.ones(5, 1, 2), torch.tensor([[0, 1], [3, 4]]))
@@ -36,7 +36,7 @@ class IndexedMemory(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """G, how many groups of queries there are."""
+        """G, the number of query groups."""
         return self.places.shape[0]
 
     def rows(self, index: Tensor) -> IndexedMemory:
@@ -45,13 +45,13 @@ class IndexedMemory(NamedTuple):
         return self._replace(places=self.places.index_select(0, index), lengths=lengths)
 
     def gathered(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Copy what each group may attend to: keys and values (G, H, L, D), and which of them count (G, L), None for all."""
+        """Copy each group's keys and values (G, H, L, D), and the validity mask (G, L), None for all."""
         key, value = (part[self.places].transpose(1, 2) for part in (self.key, self.value))
         return key, value, None if self.lengths is None else length_mask(self.lengths, self.places.shape[1])
 
 
 def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> IndexedMemory:
-    """Make a store of whole sequences, one group of queries for each.
+    """Make a cache of whole sequences, one query group per sequence.
 
     Args:
         key: (B, S, H, D).
@@ -71,7 +71,7 @@ def index_sources(key: Tensor, value: Tensor, key_mask: Tensor | None) -> Indexe
     lengths = None
     if key_mask is not None:
         check_key_mask(key_mask, (batch, size), "index_sources")
-        # Those that may be attended to come first, in their order; for padding at the end that changes nothing.
+        # Allowed positions come first, in order; no change for padding at the end.
         places = places.gather(1, (~key_mask).to(torch.uint8).sort(dim=1, stable=True).indices)
         lengths = key_mask.sum(1)
     return IndexedMemory(key.flatten(0, 1), value.flatten(0, 1), places, lengths)

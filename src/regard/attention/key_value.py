@@ -18,7 +18,7 @@ from regard.ops.masks import check_key_mask
 
 
 class KeyValueMemory(NamedTuple):
-    """The last L positions of a sequence, made ready to be attended to. A value passed from step to step; always L places long.
+    """The last L positions of a sequence, prepared for attention. A value passed from step to step; its length is always L.
 
     Attributes:
         key: (B, L, d) keys times W_Y, oldest first; zeros before the start of the sequence and where masked.
@@ -48,15 +48,15 @@ class KeyValueAttention(nn.Module):
     In the letters of surveys W_Y, W_h, w and r_i are W_1, W_2, v_a and c_i. The window counts positions, masked ones too.
     Memory is O(T L d): no T x T x d tensor exists.
 
-    Differs from the paper: torch's default initialisation of the matrices, and w drawn with variance 1 / d.
+    Differs from the paper: torch's default initialisation of the matrices; w has variance 1 / d.
 
     Parameters: key.weight (d, d), W_Y; query.weight (d, d), W_h; vector (d,), w; read.weight (d, d), W_r; predict.weight (d, d), W_x.
 
     Args:
         input_dim: size of a hidden state; d = input_dim / parts.
-        window: L >= 1, how many positions back can be seen; the present one cannot.
+        window: L >= 1, the number of previous positions to attend to; the current one is excluded.
         parts: 1, 2 or 3.
-        dropout: share of the weights a_i dropped in training, 0 to below 1; the paper drops none.
+        dropout: probability of dropping a weight a_i in training, 0 to below 1; the paper uses none.
 
     Raises:
         ConfigError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1.
@@ -90,7 +90,7 @@ class KeyValueAttention(nn.Module):
         nn.init.normal_(self.vector, std=1 / math.sqrt(dim))
 
     def memory(self, states: Tensor, *, key_mask: Tensor | None = None) -> KeyValueMemory:
-        """Remember the last L of the states (B, T, input_dim) seen so far; T = 0 gives the memory to start from.
+        """Make the memory of the last L states of (B, T, input_dim); T = 0 gives the initial memory.
 
         Args:
             states: (B, T, input_dim).
@@ -104,12 +104,12 @@ class KeyValueAttention(nn.Module):
         return self._tail(self._extend(self._start(states), self.key(key), value, mask))
 
     def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
-        """Attend from every state to the L before it, all at once.
+        """Attend from every state to the L before it, in parallel.
 
         Args:
             states: (B, T, input_dim).
-            key_mask: (B, T) bool, True = may attend; None allows everything. A masked state is read as zeros, in its own row too.
-            need_weights: return the weights, as they are before dropout.
+            key_mask: (B, T) bool, True = may attend; None allows everything. A masked state counts as zeros, also in its own row.
+            need_weights: return the weights before dropout.
 
         Returns:
             `AttentionOutput` with context = h* (B, T, d) and weights (B, T, T), zero outside the window. The first position, and any
@@ -127,17 +127,17 @@ class KeyValueAttention(nn.Module):
     def step(
         self, states: Tensor, memory: KeyValueMemory, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> tuple[AttentionOutput, KeyValueMemory]:
-        """Attend from new states (B, T, input_dim), usually T = 1, that follow what the memory holds.
+        """Attend from new states (B, T, input_dim), usually T = 1, that follow those in the memory.
 
         Args:
             states: (B, T, input_dim).
-            memory: of the positions before, from `memory` or the previous `step`.
+            memory: of the previous positions, from `memory` or the previous `step`.
             key_mask: (B, T) bool, True = may attend later; None allows everything.
             need_weights: return the weights.
 
         Returns:
-            `AttentionOutput` with context (B, T, d) and weights (B, T, L + T), over the memory's L places and then the new ones; and
-            the memory for the next step.
+            `AttentionOutput` with context (B, T, d) and weights (B, T, L + T), over the memory's L positions and the new ones; and the
+            memory for the next step.
 
         Raises:
             ShapeError: as `forward`.
@@ -166,7 +166,7 @@ class KeyValueAttention(nn.Module):
         return KeyValueMemory(places, places, torch.zeros(places.shape[:2], dtype=torch.bool, device=states.device))
 
     def _extend(self, memory: KeyValueMemory, key: Tensor, value: Tensor, mask: Tensor) -> KeyValueMemory:
-        # Under autocast the projected keys have its dtype, whatever the states have.
+        # Under autocast the projected keys have its dtype, not that of the states.
         new = (key, value, mask)
         return KeyValueMemory(*(torch.cat([old.to(part.dtype), part], dim=1) for old, part in zip(memory, new, strict=True)))
 
@@ -174,10 +174,10 @@ class KeyValueAttention(nn.Module):
         return KeyValueMemory(*(part[:, part.shape[1] - self.window :] for part in memory))
 
     def _attend(self, states: Tensor, mask: Tensor, memory: KeyValueMemory) -> tuple[Tensor, Tensor, KeyValueMemory]:
-        # Returns h* (B, T, d), the weights by place in the window (B, T, L), oldest first, and the next memory.
+        # Returns h* (B, T, d), weights by window position (B, T, L), oldest first, and the next memory.
         key, value, predict = self._split(states)
         past = self._extend(memory, self.key(key), value, mask)  # (B, L + T, ...)
-        # The last window is the next step's, hence [:, :T]. Each is a view; what the tanh makes of it is the O(T L d).
+        # The last window belongs to the next step, hence [:, :T]. Each is a view; only the tanh result takes O(T L d).
         size = states.shape[1]
         keys, values, allowed = (part.unfold(1, self.window, 1)[:, :size] for part in past)  # (B, T, d, L) twice, (B, T, L)
         scores = ops.additive_scores(self.query(key).unsqueeze(2), keys.transpose(2, 3), self.vector)  # (B, T, 1, L)
@@ -186,15 +186,15 @@ class KeyValueAttention(nn.Module):
         return torch.tanh(self.read(read) + self.predict(predict)), weights.squeeze(2), self._tail(past)
 
     def _step_weights(self, states: Tensor, memory: KeyValueMemory, key_mask: Tensor | None) -> Tensor:
-        # The weights of a step without the places at the front that nothing was written to yet: at first the last key is the newest.
+        # Drop the leading slots not written yet: the last key is always the most recent.
         weights = self.step(states, memory, key_mask=key_mask, need_weights=True)[0].weights
         assert weights is not None
         filled = memory.mask.any(0).cumsum(0) > 0  # (L,)
         return weights[..., int((~filled).sum()) :]
 
     def _placed(self, weights: Tensor) -> Tensor:
-        # (B, T, L) by place in the window -> (B, T, L + T) by position: row t moves t columns to the right. Rows one column too long,
-        # cut anew at the right length, do exactly that.
+        # (B, T, L) by window position -> (B, T, L + T) by position: row t shifts t columns to the right, by reshaping rows that are one
+        # column too long.
         batch, size, window = weights.shape
         return F.pad(weights, (0, size + 1)).flatten(1)[:, : size * (window + size)].reshape(batch, size, window + size)
 

@@ -1,4 +1,4 @@
-"""Multi-head attention: several projections of the same query, key and value attend side by side."""
+"""Multi-head attention: several projections of the same query, key and value attend in parallel."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from regard.ops.tensor_checks import refuse_others
 
 
 class HeadMemory(NamedTuple):
-    """Keys and values of a source, projected and split into heads. Passed around as a value; no module keeps one.
+    """Keys and values of a source, projected and split into heads. Passed as a value; no module stores it.
 
     Attributes:
         key: (B, H, S, D).
-        value: (B, H, S, Dv); zeros where masked, as the keys.
-        mask: (B, S) bool, True = may attend, or None: everything may.
-        of_areas: the S positions are areas, made by `MultiHeadAttention.areas_of`.
+        value: (B, H, S, Dv); zeros where masked, like the keys.
+        mask: (B, S) bool, True = may attend; None allows everything.
+        of_areas: the S positions are materialized areas, from `MultiHeadAttention.areas_of`.
     """
 
     key: Tensor
@@ -40,7 +40,7 @@ class HeadMemory(NamedTuple):
     of_areas: bool = False
 
     def append(self, other: HeadMemory) -> HeadMemory:
-        """Put the positions of `other` behind these: a decoding step adds its own to the past."""
+        """Append the positions of `other`, such as a decoding step's, to the cache."""
         mask = None
         if self.mask is not None or other.mask is not None:
             mask = torch.cat([_all(memory) if memory.mask is None else memory.mask for memory in (self, other)], 1)
@@ -48,7 +48,7 @@ class HeadMemory(NamedTuple):
 
     @property
     def batch(self) -> int:
-        """B, how many sentences there are."""
+        """B, the number of sentences."""
         return self.key.shape[0]
 
     def rows(self, index: Tensor) -> HeadMemory:
@@ -66,27 +66,26 @@ class MultiHeadAttention(nn.Module):
 
         head_h = attention(W_q,h query, W_k,h key, W_v,h value);  context = W_o [head_1; ...; head_H]
 
-    Vaswani et al. 2017, section 3.2.2. With query, key and value the same it is self-attention. Nothing but the context is computed by
-    `F.scaled_dot_product_attention` unless weights, areas or another score are asked for.
+    Vaswani et al. 2017, section 3.2.2. Equal query, key and value give self-attention. Uses `F.scaled_dot_product_attention` unless
+    weights, areas or another score are requested.
 
     Args:
         embed_dim: E, size of a query and of the output.
         num_heads: H.
-        head_dim: D, size of a head; None: E / H, which must be whole.
+        head_dim: D, size of a head; None: E / H, an integer.
         memory_dim: size of keys and values; None: E.
-        value_dim: size of values, where it is another than that of keys; None: memory_dim.
-        dropout: probability with which a weight is dropped in training, 0 to 1.
-        bias: whether the four projections have one.
-        score: None for the scaled dot product of the paper; one score for all heads, or a list of one for each. A score meets queries and
-            keys of size D.
+        value_dim: size of values; None: memory_dim.
+        dropout: probability of dropping a weight in training, 0 to 1.
+        bias: whether the four projections have biases.
+        score: None for the paper's scaled dot product; one score for all heads, or a list of one per head, for queries and keys of size D.
         areas: attend to runs or rectangles of items (Li et al. 2018), in every head.
 
     Parameters: `query.weight` (H D, E), `key.weight` (H D, memory_dim), `value.weight` (H D, value_dim), `output.weight` (E, H D), each
-    with `.bias`; `score.*` (of head h in a list: `score.h.*`) and `areas.*`, as these name them. Heads lie one after the other in H D.
-    Weights start uniform as in torch.nn.MultiheadAttention, biases at zero.
+    with `.bias`; `score.*` (of head h in a list: `score.h.*`) and `areas.*`. Heads are contiguous in H D. Initialised as
+    torch.nn.MultiheadAttention: uniform weights, zero biases.
 
     Raises:
-        ConfigError: E is not a multiple of H and no `head_dim` is given; not as many scores as heads; a `LocationScore` with areas.
+        ConfigError: E is not a multiple of H without `head_dim`; the number of scores is not H; a `LocationScore` with areas.
 
     Example:
         >>> attention = MultiHeadAttention(6, 2)
@@ -124,14 +123,14 @@ class MultiHeadAttention(nn.Module):
         self.value = ops.Linear(memory_dim if value_dim is None else value_dim, width, bias=bias)
         self.output = ops.Linear(width, embed_dim, bias=bias)
         for part in (self.query, self.key, self.value, self.output):
-            # torch.nn.MultiheadAttention draws the three of a head as one matrix of three times the height.
+            # torch.nn.MultiheadAttention initialises the three as one matrix of three times the height.
             nn.init.xavier_uniform_(part.weight, gain=1.0 if part is self.output else 1 / math.sqrt(2))
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
 
     @classmethod
     def from_torch(cls, theirs: nn.MultiheadAttention, *, areas: Areas | None = None) -> MultiHeadAttention:
-        """Build one with the weights, dropout and sizes of torch's, attending to areas if given. Inputs are (B, length, E), always.
+        """Convert torch's module (weights, dropout, sizes), with areas if given. Inputs are always (B, length, E).
 
         `regard.integrations.torch` converts torch's layers and stacks, state dicts and masks.
 
@@ -149,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         """Build torch's module with these weights.
 
         Raises:
-            ConfigError: areas, a score, or heads that are not E / H wide, which torch's has not.
+            ConfigError: torch has no areas, no scores, and only heads of size E / H.
 
         Example:
             >>> MultiHeadAttention(6, 2).to_torch().embed_dim
@@ -175,20 +174,19 @@ class MultiHeadAttention(nn.Module):
             query: (B, T, E).
             key: (B, S, memory_dim).
             value: (B, S, memory_dim).
-            key_mask: (B, S) bool, True = may attend: what hides padding, such as `ops.length_mask` makes of lengths.
-            mask: bool, True = may attend: (S,), (B, T, S) or one for each head (B, H, T, S), any axis 1 for all; on top of key_mask. Two
-                axes are refused, for (T, S) and (B, S) look alike.
-            causal: hide what stands behind each query, aligned so that the last query sees all; on top of both masks.
-            need_weights: return the weights too, (B, H, T, S), or with "areas" (B, H, T, N).
-            finite: the caller answers for it that what the mask hides is finite, too, and it need not be looked for.
+            key_mask: (B, S) bool, True = may attend: the padding mask, such as from `ops.length_mask`.
+            mask: bool, True = may attend: (S,), (B, T, S) or per head (B, H, T, S), any axis 1 for all; combined with key_mask. Two axes
+                are refused because (T, S) and (B, S) are ambiguous.
+            causal: hide later positions, aligned so that the last query attends to all; combined with both masks.
+            need_weights: also return weights (B, H, T, S), or with "areas" (B, H, T, N).
+            finite: the caller guarantees that masked inputs are finite; skips the check.
 
         Returns:
-            `AttentionOutput` with context (B, T, E); a row with nothing to attend to has zeros for weights and what the
-            output projection makes of zeros, its bias, for context.
+            `AttentionOutput` with context (B, T, E); a row with nothing to attend to has zero weights and the output bias as context.
 
         Raises:
-            ShapeError: key, value or a mask do not fit; the message holds both shapes, or the type of a mask that is not boolean.
-            ConfigError: area weights are asked for, but there are no areas.
+            ShapeError: key, value or a mask do not fit, or a mask is not boolean.
+            ConfigError: area weights without areas.
         """
         if is_recording():
 
@@ -204,8 +202,8 @@ class MultiHeadAttention(nn.Module):
             allowed = padding if allowed is None else allowed & padding
         tainted = None
         if allowed is not None and not finite:
-            # Before the projections: the gradients of their weights must not see what is masked either. In self-attention a query may be
-            # padding too: as zeros it sends no NaN into the gradients of the others.
+            # Before the projections, so that masked values do not reach the gradients of their weights. In self-attention a query may be
+            # padding, too: zeros send no NaN into the gradients of others.
             bad = ~finite_rows(query)
             shielded = ops.mask_nonfinite(key, value, allowed.any(1))
             assert shielded.tainted is not None
@@ -218,7 +216,7 @@ class MultiHeadAttention(nn.Module):
     def memory(self, key: Tensor, value: Tensor, *, key_mask: Tensor | None = None, finite: bool = False) -> HeadMemory:
         """Project keys and values (B, S, memory_dim) once, for all steps; `key_mask` (B, S) bool, True = may attend.
 
-        With `finite` the caller answers for it that there is no NaN or infinity in them, and none is looked for.
+        With `finite` the caller guarantees finite inputs, and the check is skipped.
         """
         self._check(None, key, value)
         if key_mask is not None:
@@ -227,17 +225,17 @@ class MultiHeadAttention(nn.Module):
             key, value = (part.masked_fill(~key_mask.unsqueeze(-1), 0.0) for part in (key, value))
         if finite or not torch.is_grad_enabled():
             return HeadMemory(self._split(self.key(key)), self._split(self.value(value)), key_mask)
-        # A bad row is projected as zeros, so that no weight's gradient sees it, and shows up as NaN behind the projection.
+        # A non-finite row is projected as zeros, so that it does not reach weight gradients, and becomes NaN after the projection.
         bad = [~finite_rows(part).unsqueeze(-1) for part in (key, value)]
         key = self.key(key.masked_fill(bad[0], 0.0)).masked_fill(bad[0], torch.nan)
         value = self.value(value.masked_fill(bad[1], 0.0)).masked_fill(bad[1], torch.nan)
         return HeadMemory(self._split(key), self._split(value), key_mask)
 
     def items(self, states: Tensor, key_mask: Tensor | None = None) -> IndexedMemory:
-        """Project states (B, S, E), keys and values alike, into a store for a search; `key_mask` (B, S) bool, True = may attend.
+        """Project states (B, S, E) to keys and values of a cache for decoding; `key_mask` (B, S) bool, True = may attend.
 
         Raises:
-            ConfigError: with scores of its own an attention has no such memory.
+            ConfigError: the attention has its own scores.
         """
         if self.score is not None:
             raise ConfigError("items: only scaled dot products can be looked up in a store")
@@ -248,13 +246,13 @@ class MultiHeadAttention(nn.Module):
         return index_sources(key, value, key_mask)
 
     def attend_items(self, query: Tensor, memory: IndexedMemory, *, need_weights: bool = False) -> AttentionOutput:
-        """Attend with groups of queries (G, K, E) to a store: context (G, K, E) and, if asked for, weights (G, H, K, L).
+        """Attend with query groups (G, K, E) to a cache: context (G, K, E) and, if requested, weights (G, H, K, L).
 
-        A weight belongs to a place of the group's table, in its order. Where areas need not be made (`scored_area_length`), the store may
-        be one of items: neighbours are those that stand next to each other in the table.
+        Weights are in the order of the group's table. Where areas need not be materialized (`scored_area_length`), the cache may hold
+        items: adjacent table entries are neighbours.
 
         Raises:
-            ConfigError: an attention with areas that are to be made is given a store of items, or one without areas a store of areas.
+            ConfigError: materialized areas with a cache of items, or no areas with a cache of areas.
         """
         areas = self.areas
         longest = 1 if memory.of_areas else scored_area_length(areas)
@@ -277,16 +275,16 @@ class MultiHeadAttention(nn.Module):
         return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
 
     def areas_of(self, memory: HeadMemory) -> HeadMemory:
-        """Make the keys and values of all areas of a memory once, for many steps.
+        """Materialize keys and values of all areas of a memory once, for many steps.
 
-        Without them `attend` makes them anew at each call, except where the areas are `fused` and nothing is ever made. Areas stand in the
-        order of `regard.ops.area_spans`; if others are appended, or some taken, weights can be asked for by "areas" only.
+        Otherwise `attend` recomputes them at each call, except where the areas are `fused` and never materialized. Areas are in the order
+        of `regard.ops.area_spans`; after appending or selecting, only "areas" weights are available.
 
         Returns:
-            A memory whose positions are the N areas. To `attend` to it allows no causal and no other mask than its own.
+            A memory whose positions are the N areas. `attend` then accepts no mask but the memory's own.
 
         Raises:
-            ConfigError: there are no areas, or the memory holds areas already.
+            ConfigError: no areas, or the memory already holds areas.
         """
         if self.areas is None or memory.of_areas:
             raise ConfigError("areas_of: needs an attention with areas, and a memory of items")
@@ -304,7 +302,7 @@ class MultiHeadAttention(nn.Module):
     ) -> AttentionOutput:
         """Attend with queries (B, T, E) to a memory; arguments, results and errors are those of `forward`, the memory has the key_mask.
 
-        A cached step appends its own keys to the memory first: with `causal`, the last query sees all of it.
+        A decoding step first appends its keys to the memory: with `causal`, the last query attends to all of it.
         """
         if is_recording():
             record_call(self, self.areas, lambda need: self.attend(query, memory, mask=mask, causal=causal, need_weights=need).weights)
@@ -342,13 +340,13 @@ class MultiHeadAttention(nn.Module):
             check_mask(mask, shape, "MultiHeadAttention", key_mask=True)
             mask = mask[(None,) * (3 - mask.dim())]
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask  # the same for all heads
-        if not causal or target == 1:  # a single query is the last one and sees everything
+        if not causal or target == 1:  # a single query is the last one and attends to everything
             return mask
         past = ops.causal_mask(target, size, query.device)[None, None]
         return past if mask is None else mask & past
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        # What has the same input may be one product.
+        # Projections of the same input may be one product.
         if query is key and key is value:
             found = ops.joint_linear(query, (self.query, self.key, self.value))
         elif key is value:
@@ -371,7 +369,7 @@ class MultiHeadAttention(nn.Module):
     def _heads(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, only_causal: bool, need_weights: NeedWeights
     ) -> tuple[Tensor, Tensor | None]:
-        # (B, H, T, D) on (B, H, S, D) twice: the context of every head and, if asked for, its weights.
+        # (B, H, T, D) on (B, H, S, D) twice: context and, if requested, weights of every head.
         if need_weights == "areas" and self.areas is None:
             raise ConfigError('MultiHeadAttention: need_weights="areas" needs areas; True gives the weights of the items')
         dropout = self.dropout if self.training else 0.0
@@ -406,7 +404,7 @@ class MultiHeadAttention(nn.Module):
     def _weigh(
         self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, need_weights: NeedWeights
     ) -> tuple[Tensor, Tensor | None]:
-        # As `_heads`, step by step; with areas, keys and values are those of the areas.
+        # As `_heads`, in separate operations; with areas, on area keys and values.
         areas, dropout = self.areas, self.dropout if self.training else 0.0
         scores = self._scores(query, key)
         weights = ops.masked_softmax(scores, allowed) if areas is None else areas.weights(scores, allowed)
@@ -447,7 +445,7 @@ def _fused(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None, on
         return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
     if allowed is None or (only_causal and query.shape[2] < key.shape[2]):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout)
-    # What a row without any allowed key becomes differs between backends: such rows attend to everything, and are zeroed after.
+    # Backends differ on fully masked rows: let these attend to everything, and zero them after.
     empty = ~allowed.any(-1, keepdim=True)
     context = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed | empty, dropout_p=dropout)
     return context.masked_fill(empty, 0.0)

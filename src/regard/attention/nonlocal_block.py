@@ -1,4 +1,4 @@
-"""The non-local block: every place looks at every other, of the same input or of another one."""
+"""The non-local block: every position attends to every position of the same or another input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.ops.nonlocal_attention import NonLocalForm
 
 
 class NonLocal(nn.Module):
-    """Add to every place what it finds at all others: `z_i = W_z y_i + x_i`, with y from `ops.nonlocal_attention`.
+    """Non-local block: `z_i = W_z y_i + x_i`, with y from `ops.nonlocal_attention`.
 
         y_i = 1 / C(x) sum_j f(x_i, x_j) W_g x_j
         gaussian:           f = exp(x_i . x_j)                         C = sum_j f
@@ -26,19 +26,19 @@ class NonLocal(nn.Module):
         concat:             f = relu(w_f . [W_theta x_i; W_phi x_j])   C = N
 
     Wang et al. 2018 (arXiv:1711.07971), Eq. 1 to 6. With a second input it is the generic co-attention of Li et al. 2019, Eq. 3 and 4:
-    f(x2_i, x1_j) g(x1_j); called with one input twice it is self-attention. N counts the allowed places. As in the paper W_z starts at
-    zero, so that the block at first returns its input (only with `residual`; otherwise it would return zeros and W_z starts as torch does).
-    A pooled copy of the input given as `other` is the paper's subsampling.
+    f(x2_i, x1_j) g(x1_j); one input twice gives self-attention. N counts the allowed positions. With `residual`, W_z starts at zero as in
+    the paper, so that the block initially returns its input; otherwise torch's default. A pooled copy of the input as `other` gives the
+    paper's subsampling.
 
     Parameters: value.weight (C, Ds), W_g; output.weight (D, C), W_z; except for gaussian: query.weight (C, D), W_theta, and
     key.weight (C, Ds), W_phi; for concat: vector (2 C,), w_f.
 
     Args:
-        dim: D, size of a place.
+        dim: D, features per position.
         inner_dim: C, size of the projections; None: half of D, as in the paper.
         form: the pairwise function.
         residual: add x_i.
-        other_dim: Ds, size of a place of the second input; None: D.
+        other_dim: Ds, features per position of the second input; None: D.
 
     Raises:
         ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1.
@@ -83,17 +83,17 @@ class NonLocal(nn.Module):
     def forward(
         self, states: Tensor, other: Tensor | None = None, *, key_mask: Tensor | None = None, need_weights: bool = False
     ) -> AttentionOutput:
-        """Let every place of `states` (x2) look at every place of `other` (x1), or of `states` itself.
+        """Attend from `states` (x2) to `other` (x1), or to `states` itself.
 
         Args:
             states: (B, T, D).
             other: (B, S, Ds); None: the states, and S = T.
-            key_mask: (B, S) bool, True = may attend; None: everything. Without `other` a masked place is read as zeros, in its own row too;
-                with it, a place of `states` is never masked.
+            key_mask: (B, S) bool, True = may attend; None: everything. Without `other` a masked position counts as zeros, also in its own
+                row; with `other`, `states` are never masked.
             need_weights: return f / C.
 
         Returns:
-            `AttentionOutput` with context = z (B, T, D) and weights (B, T, S); where nothing may be attended y is 0 and the weights are.
+            `AttentionOutput` with context = z (B, T, D) and weights (B, T, S); with nothing to attend to y and the weights are 0.
 
         Raises:
             ShapeError: sizes that do not fit, or a key_mask that is not (B, S) and boolean.

@@ -1,4 +1,4 @@
-"""Looking on: the weights of every attention of a model, recorded while it runs."""
+"""Record the attention weights of every attention module of a running model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from regard.attention.base import NeedWeights
 
 
 class RecordedWeights(NamedTuple):
-    """What one call of an attention weighed.
+    """Attention weights of one call.
 
     Attributes:
-        attention: the module that was called.
-        weights: (B, H, T, S) of the items, H = 1 for an attention without heads.
-        area_weights: (B, H, T, N) of the areas, or None: there are none, or nobody asked.
+        attention: the called module.
+        weights: (B, H, T, S) item weights; H = 1 without heads.
+        area_weights: (B, H, T, N), or None without areas or if not requested.
     """
 
     attention: nn.Module
@@ -39,18 +39,17 @@ _watches: ContextVar[tuple[_Watch, ...]] = ContextVar("_watches", default=())
 
 @contextmanager
 def record_weights(*, areas: bool = False) -> Generator[list[RecordedWeights], None, None]:
-    """Record what every attention module of this package weighs that is called in this block; `regard.record_weights` does it for any
-    model.
+    """Record the weights of this package's attention modules in a block; `regard.record_weights` covers any model.
 
-    The weights are computed on the side, once more and without a gradient: neither what the attentions return is changed by it, nor the
-    random numbers that they draw. They are those before dropout. Compiled code is not watched, nor is attention to a store of areas that
-    were made (`MultiHeadAttention.attend_items`), as in the steps of a search with learned keys.
+    Weights are computed separately, before dropout and without a gradient; results and random numbers of the model do not change. Not
+    recorded: compiled code, and attention to a cache of materialized areas (`MultiHeadAttention.attend_items`), as in decoding with learned
+    keys.
 
     Args:
-        areas: the weights of areas, too.
+        areas: also record area weights.
 
     Returns:
-        The list that the calls are appended to, in their order; it is empty at first.
+        A list to which calls are appended in order.
 
     Example:
         >>> from regard.attention import MultiHeadAttention
@@ -69,12 +68,12 @@ def record_weights(*, areas: bool = False) -> Generator[list[RecordedWeights], N
 def recording(
     record: Callable[[RecordedWeights], None], *, areas: bool = False, wanted: Callable[[nn.Module], bool] | None = None
 ) -> Generator[None, None, None]:
-    """Pass on what every attention weighs that is called in this block.
+    """Pass the weights of each attention called in this block to `record`.
 
     Args:
         record: called with each `RecordedWeights`.
-        areas: the weights of areas, too.
-        wanted: the attentions whose weights are computed; None: all.
+        areas: also record area weights.
+        wanted: the attentions to record; None: all.
 
     Example:
         >>> with recording(print, wanted=lambda attention: False):
@@ -89,7 +88,7 @@ def recording(
 
 
 def is_recording() -> bool:
-    """Say whether anybody looks on: an attention that is called then has to `record_call` what it weighs.
+    """Return whether recording is on: attentions must then call `record_call`.
 
     Example:
         >>> is_recording()
@@ -102,9 +101,9 @@ def record_call(attention: nn.Module, areas: Areas | None, weigh: Callable[[Need
     """Record a call.
 
     Args:
-        attention: the module that was called.
-        areas: what it attends to instead of single items, if so.
-        weigh: the same call once more: the weights that it returns, (B, T, S) or (B, H, T, S), for a `need_weights`.
+        attention: the called module.
+        areas: its areas, if any.
+        weigh: repeats the call for a `need_weights`; returns weights (B, T, S) or (B, H, T, S).
     """
 
     def both(need_areas: bool) -> tuple[Tensor, Tensor | None]:
@@ -120,13 +119,13 @@ def note_weights(attention: nn.Module, weigh: Callable[[bool], tuple[Tensor, Ten
     """Record a call whose weights of items and of areas come from one function.
 
     Args:
-        attention: the module that was called.
-        weigh: says whether areas are asked for, and returns the weights of items (B, H, T, S) and those of areas (B, H, T, N) or None.
+        attention: the called module.
+        weigh: takes whether areas are wanted; returns item weights (B, H, T, S) and area weights (B, H, T, N) or None.
     """
     watches = [each for each in _watches.get() if each.wanted is None or each.wanted(attention)]
     if not watches:
         return
-    token = _watches.set(())  # the call that is made once more is not recorded
+    token = _watches.set(())  # the repeated call is not recorded
     try:
         with torch.no_grad(), _undrawn(attention):
             items, of_areas = weigh(any(each.areas for each in watches))
@@ -138,7 +137,7 @@ def note_weights(attention: nn.Module, weigh: Callable[[bool], tuple[Tensor, Ten
 
 @contextmanager
 def _undrawn(attention: nn.Module) -> Generator[None, None, None]:
-    """Leave random numbers and buffers as they are: in training a call draws some and counts in others."""
+    """Restore random state and buffers, which a call in training changes."""
     if not attention.training:
         yield
         return

@@ -1,7 +1,7 @@
-"""The score functions with their learned weights, one class each.
+"""Score functions with learned weights, one class each.
 
-A score projects the keys once (`project`), then meets them with queries as often as it likes (`forward`). Leading axes broadcast: queries
-(B, T, D) meet keys (B, S, D), and with heads (B, H, T, D) meet (B, H, S, D). Parameter names are part of the file format and do not change.
+A score projects keys once (`project`), then scores queries against them (`forward`). Leading axes broadcast: queries (B, T, D) with keys
+(B, S, D), with heads (B, H, T, D) with (B, H, S, D). Parameter names are part of the file format.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class AdditiveScore(nn.Module):
     """Score with a one-layer perceptron: `v . tanh(W q + U k + b)`.
 
     Bahdanau et al. 2015, A.1.2: q is the decoder's state s_{i-1}, k the annotation h_j, and b, which the paper leaves out, the bias of U.
-    The general attention over items y_i given a context c reads the same in other letters:
+    The general attention over items y_i given a context c is the same in other letters:
 
         m_i = tanh(W_c c + W_y y_i);  s_i ~ exp <w, m_i>;  z = sum over i of s_i y_i
 
-    with c the query, the y_i both keys and values, W_c = W, W_y = U and w = v: there is one implementation of both. Luong's "concat",
-    `v . tanh(W [q; k])`, is the same function again, with the one matrix [W, U].
+    with c the query, y_i keys and values, W_c = W, W_y = U and w = v. Luong's "concat", `v . tanh(W [q; k])`, is also the same function,
+    with one matrix [W, U].
 
-    Differs from the paper: torch's default initialisation for W and U, and v drawn with variance 1 / A (the paper: 0.001 and zeros).
+    Differs from the paper: torch's default initialisation for W and U; v has variance 1 / A (the paper: 0.001 and zeros).
 
     Parameters: query.weight (A, Dq), key.weight (A, Dk), key.bias (A,), vector (A,): W, U, b, v.
 
@@ -61,7 +61,7 @@ class AdditiveScore(nn.Module):
 class ConcatScore(nn.Module):
     """Score with one matrix over the query and key together: `v . tanh(W [q; k])`.
 
-    Luong et al. 2015, section 3.1 ("concat"). W is kept as one parameter and split where it is used, so keys are still projected only once.
+    Luong et al. 2015, section 3.1 ("concat"). W is one parameter, split in use, so keys are projected only once.
 
     Parameters: weight (A, Dq + Dk), the query's columns first; vector (A,).
 
@@ -144,7 +144,7 @@ class DotScore(nn.Module):
         self.scaled = scaled
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (..., S, D) as they are."""
+        """Return the keys (..., S, D) unchanged."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class CosineScore(nn.Module):
         self.sharpness = nn.Parameter(torch.tensor(math.log(math.e - 1))) if sharpness is None else None
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (..., S, D) as they are."""
+        """Return the keys (..., S, D) unchanged."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -196,15 +196,15 @@ class CosineScore(nn.Module):
 
 
 class LocationScore(nn.Module):
-    """Score positions from the query alone: `W q`, one entry a position.
+    """Score positions from the query alone: `W q`, one entry per position.
 
-    Luong et al. 2015, Eq. 8 ("location"). A source longer than `max_source_length` cannot be attended to past it.
+    Luong et al. 2015, Eq. 8 ("location"). Positions past `max_source_length` get no attention.
 
     Parameters: query.weight (M, Dq), W.
 
     Args:
         query_dim: size of a query.
-        max_source_length: M, how many positions can be reached.
+        max_source_length: M, the number of positions that can be reached.
 
     Example:
         >>> LocationScore(3, 2)(torch.ones(1, 1, 3), torch.ones(1, 4, 5)).isinf().tolist()
@@ -217,7 +217,7 @@ class LocationScore(nn.Module):
         self.query = ops.Linear(query_dim, max_source_length, bias=False)
 
     def project(self, key: Tensor) -> Tensor:
-        """Return the keys (..., S, D) as they are: only their number matters."""
+        """Return the keys (..., S, D) unchanged: only their number matters."""
         return key
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
@@ -225,5 +225,5 @@ class LocationScore(nn.Module):
         return ops.location_scores(self.query(query), key.shape[-2])
 
 
-# What `Attention` takes: a new score has to be named here, too.
+# Scores accepted by `Attention`; add new ones here.
 ScoreModule = AdditiveScore | ConcatScore | CosineScore | DotScore | GeneralScore | LocationScore

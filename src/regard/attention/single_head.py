@@ -20,26 +20,26 @@ from regard.ops.tensor_checks import refuse_others
 
 
 class Attention(nn.Module):
-    """Attend: scores, a softmax over what mask and window allow, perhaps a choice, a weighted sum.
+    """Attention: scores, a softmax under mask and window, an optional hard choice, a weighted sum.
 
         weights = softmax(score(query, key)) * factor;  context = weights . value
 
     Bahdanau et al. 2015, Eq. 5 and 6; Luong et al. 2015, section 3. With no window this is their global attention, with `areas` that of Li
     et al. 2018, with a `choice` the hard attention of Xu et al. 2015.
 
-    Every score goes with every window, areas and choice, but for two: a `LocationScore` has no keys that an area could be made of, and a
-    window over the areas of a grid would measure distances along its rows only.
+    Scores, windows, areas and choices combine freely, with two exceptions: a `LocationScore` has no keys to form areas, and windows do not
+    support areas of a grid (distances would be measured along rows only).
 
     Args:
-        score: how a query meets a key.
-        window: `MonotonicWindow`, `PredictiveWindow`, or None for the whole source. An area may be attended if all its items lie inside;
-            the Gaussian of a predicted window is taken at the area's centre.
+        score: the score function.
+        window: `MonotonicWindow`, `PredictiveWindow`, or None for the whole source. An area is allowed if all its items are inside; the
+            Gaussian of a predicted window uses the area's centre.
         areas: attend to runs or rectangles of items instead of single ones.
-        choice: choose one place instead of the weighted sum; it normalises again what a window's factor left with a sum below 1. The
-            half-soft coin is tossed at every call: step by step, toss it once with `choice.soft_rows` and pass it as `soft`.
+        choice: select one position instead of the weighted sum; renormalises weights after a window's factor. Tosses the half-soft coin at
+            every call; in stepwise decoding toss it once with `choice.soft_rows` and pass it as `soft`.
         dropout: probability with which a weight is dropped in training, 0 to 1.
 
-    Parameters: `score.*`, `window.*` and `areas.*`, as these name them.
+    Parameters: `score.*`, `window.*` and `areas.*`.
 
     Example:
         >>> from regard.attention import AdditiveScore
@@ -77,15 +77,15 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def memory(self, key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None) -> Memory:
-        """Make a source ready: project its keys once, and zero what no query may attend.
+        """Prepare a source: project its keys once, and zero masked positions.
 
         Args:
             key: (B, S, Dk).
             value: (B, S, Dv); None: the keys are the values.
-            key_mask: (B, S) bool, True = may attend, such as `ops.length_mask` makes of lengths; None allows everything.
+            key_mask: (B, S) bool, True = may attend, such as from `ops.length_mask`; None allows everything.
 
         Raises:
-            ShapeError: key or value have not three axes; value or key_mask do not fit the keys.
+            ShapeError: key or value do not have three axes, or value or key_mask do not fit the keys.
         """
         value = key if value is None else value
         _check_axes(key=(key, "S, Dk"), value=(value, "S, Dv"))
@@ -98,8 +98,8 @@ class Attention(nn.Module):
         value = key if same else value.masked_fill(~mask.unsqueeze(-1), 0.0)
         if self.areas is None and not torch.is_grad_enabled():
             return Memory(self.score.project(key), value, mask, _reach(mask))
-        # A bad key is projected as zeros, so that no weight's gradient sees it, and shows up as NaN behind the projection. The same with
-        # areas: an item must not reach areas that it is not in.
+        # A non-finite key is projected as zeros, so that it does not reach weight gradients, and becomes NaN after the projection. With
+        # areas likewise: an item must not reach areas that do not contain it.
         bad = ~finite_rows(key)
         key = key.masked_fill(bad.unsqueeze(-1), 0.0)
         if self.areas is not None:
@@ -120,22 +120,22 @@ class Attention(nn.Module):
         need_weights: NeedWeights = False,
         soft: Tensor | None = None,
     ) -> AttentionOutput | HardOutput:
-        """Attend with queries to a memory. Several hypotheses of one sentence are several queries: the source is never copied.
+        """Attend with queries to a memory. Hypotheses of one sentence are queries of one source, which is never copied.
 
         Args:
             query: (B, T, Dq).
-            memory: what `memory` made.
-            mask: bool, (S,) or (B, T, S), any axis 1 for all; True = may attend. It comes on top of the memory's own.
-            position: target position of the queries, one for all or (T,), counted from 0; only a `MonotonicWindow` looks at it.
-            need_weights: return the weights too: True of items, "areas" of areas.
-            soft: (B,) bool, with a `choice` only: the examples that keep their expected weights.
+            memory: from `memory`.
+            mask: bool, (S,) or (B, T, S), any axis 1 for all; True = may attend. Combined with the memory's own.
+            position: target position of the queries, one for all or (T,), from 0; used by `MonotonicWindow` only.
+            need_weights: also return weights: True per item, "areas" per area.
+            soft: (B,) bool, with a `choice` only: examples with expected weights.
 
         Returns:
             `AttentionOutput`, with a `choice` `HardOutput`; a row with nothing to attend to is all zeros.
 
         Raises:
-            ShapeError: the query has not three axes; memory or mask do not fit it.
-            ConfigError: area weights are asked for, but there are no areas; `soft` is given, but there is no choice.
+            ShapeError: the query does not have three axes, or memory or mask do not fit it.
+            ConfigError: area weights without areas, or `soft` without a choice.
         """
         if is_recording():
 
@@ -189,7 +189,7 @@ class Attention(nn.Module):
         """Attend with queries (B, T, Dq) to keys (B, S, Dk) and values (B, S, Dv): `memory` and `attend` in one.
 
         Both masks are bool, True = may attend: `key_mask` (B, S) hides padding, `mask`, (S,) or (B, T, S) with any axis 1 for all, hides
-        pairs of query and key. The other arguments, what is returned and what is raised are those of `attend`.
+        pairs of query and key. Other arguments, results and errors as in `attend`.
         """
         _check_axes(query=(query, "T, Dq"), key=(key, "S, Dk"), value=(value, "S, Dv"))
         if mask is None and key_mask is None:
@@ -204,10 +204,10 @@ class Attention(nn.Module):
                 some = some & key_mask
             seen = some
         memory = self.memory(key, value, key_mask=seen)
-        # In self-attention a query may be padding too: as zeros it sends no NaN into the gradients of the others.
+        # In self-attention a query may be padding, too: zeros send no NaN into the gradients of others.
         bad = ~finite_rows(query)
         query = query.masked_fill(bad.unsqueeze(-1), 0.0)
-        per_query = None if mask is None or mask.shape[-2] == 1 else mask  # one row for all queries is wholly in the memory
+        per_query = None if mask is None or mask.shape[-2] == 1 else mask  # one row for all queries is entirely in the memory
         return _tainted(self.attend(query, memory, mask=per_query, position=position, need_weights=need_weights, soft=soft), bad)
 
     def _output(self, weights: Tensor, value: Tensor, need_weights: NeedWeights) -> tuple[Tensor, Tensor | None]:
@@ -218,7 +218,7 @@ class Attention(nn.Module):
 
 
 def _check_axes(**tensors: tuple[Tensor, str]) -> None:
-    # Without this a query (B, Dq) would be taken for B queries to each of B examples.
+    # Otherwise a query (B, Dq) would be read as B queries to each of B examples.
     for name, (tensor, axes) in tensors.items():
         refuse_others("Attention", **{name: tensor})
         if tensor.dim() != 3:
@@ -227,7 +227,7 @@ def _check_axes(**tensors: tuple[Tensor, str]) -> None:
 
 
 def _tainted(output: AttentionOutput | HardOutput, tainted: Tensor | None) -> AttentionOutput | HardOutput:
-    # Queries that may see what is not finite get NaN, loudly.
+    # Queries that may attend non-finite values give NaN.
     if tainted is None:
         return output
     rows = tainted.unsqueeze(-1)

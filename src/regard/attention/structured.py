@@ -1,4 +1,4 @@
-"""Structured self-attention: a sentence as a few weighted sums of its own states."""
+"""Structured self-attention: a sentence as several weighted sums of its states."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from regard.ops.masks import check_key_mask
 
 
 class StructuredAttention(nn.Module):
-    """Attend to a sentence with r learned hops: no query but the module's own weights.
+    """Attend to a sentence with r learned hops; the queries are parameters.
 
         A = softmax(W_s2 tanh(W_s1 H^T)) over the S positions;  M = A H
 
     Lin et al. 2017 (arXiv:1703.03130), Eq. 6 and 7: H (S, 2u) are `states`, W_s1 (d_a, 2u) is `first`, W_s2 (r, d_a) is `second`, M (r, 2u)
-    is the context. With r = 1 it is self-attention pooling. `ops.redundancy_penalty` keeps the hops apart.
-    Differs from the paper: torch's default initialisation. The authors' code has biases in both maps (`bias=True`), the paper none.
+    is the context. r = 1 gives self-attention pooling. `ops.redundancy_penalty` keeps hops different. Differs from the paper: torch's
+    default initialisation. The authors' code has biases in both maps (`bias=True`), the paper none.
 
-    Parameters: first.weight (A, D), second.weight (r, A); with `bias` also first.bias (A,), second.bias (r,). A hop's bias shifts all
-    its scores alike, so second.bias changes nothing; it is there to hold weights of the authors' code.
+    Parameters: first.weight (A, D), second.weight (r, A); with `bias` also first.bias (A,), second.bias (r,). second.bias shifts all scores
+    of a hop equally and has no effect; it exists to load weights of the authors' code.
 
     Args:
         input_dim: D, size of a state.
         attention_dim: A, width of the hidden layer, the paper's d_a.
-        hops: r, how many weighted sums.
+        hops: r, the number of weighted sums.
         bias: biases in both maps.
 
     Example:
@@ -48,8 +48,8 @@ class StructuredAttention(nn.Module):
         """Attend to states (B, S, D) where key_mask, (B, S) bool, is True; None allows everything.
 
         Returns:
-            `AttentionOutput` with context (B, r, D) and, if asked for, weights (B, r, S), else None. A sentence without an allowed
-            position, S = 0 included, is all zeros. What masked positions hold, NaN included, changes nothing.
+            `AttentionOutput` with context (B, r, D) and, if requested, weights (B, r, S). A fully masked sentence (also S = 0) gives zeros.
+            Masked positions have no influence, NaN included.
 
         Raises:
             ShapeError: states are not (B, S, D), or the key_mask is not boolean (B, S).
@@ -61,7 +61,7 @@ class StructuredAttention(nn.Module):
         mask = None
         if key_mask is not None:
             check_key_mask(key_mask, states.shape[:2], "StructuredAttention")
-            # Zeros, for 0 * NaN is NaN.
+            # Zeros, because 0 * NaN is NaN.
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
             mask = key_mask.unsqueeze(1)
         scores = self.second(torch.tanh(self.first(states))).transpose(1, 2)  # (B, r, S)

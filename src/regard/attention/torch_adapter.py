@@ -1,4 +1,4 @@
-"""From and to `torch.nn.MultiheadAttention`: its masks and its weights."""
+"""Convert masks and weights from and to `torch.nn.MultiheadAttention`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Masks(NamedTuple):
     Attributes:
         key_mask: (B, S) bool, True = may attend, or None.
         mask: (1, T, S) or (B, H, T, S) bool, likewise.
-        causal: hide what stands behind each query.
+        causal: hide later positions.
 
     Example:
         >>> Masks(causal=True)._asdict()
@@ -39,19 +39,19 @@ class Masks(NamedTuple):
 def masks_from_torch(
     attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None, *, is_causal: bool = False, num_heads: int = 1
 ) -> Masks:
-    """Convert the masks of `torch.nn.MultiheadAttention`, where True hides, to Regard's, where True means: may be attended.
+    """Convert masks of `torch.nn.MultiheadAttention` (True = hidden) to Regard's (True = may attend).
 
     Args:
-        attn_mask: (T, S), or (B * num_heads, T, S). Boolean, or numbers that are added to the scores, if all of them are 0 or -inf.
+        attn_mask: (T, S), or (B * num_heads, T, S). Boolean, or additive with values 0 and -inf only.
         key_padding_mask: (B, S), likewise.
-        is_causal: attn_mask is the causal one; without an attn_mask it asks for one, as `F.scaled_dot_product_attention` does.
+        is_causal: attn_mask is causal; without attn_mask, make a causal mask, as in `F.scaled_dot_product_attention`.
         num_heads: H, for an attn_mask of three axes.
 
     Returns:
         `Masks`, for `MultiHeadAttention.forward(query, key, value, **masks._asdict())`.
 
     Raises:
-        ShapeError: axes that torch does not take; numbers that do more than hide, for these attentions add nothing to their scores.
+        ShapeError: axes that torch does not accept, or additive values other than 0 and -inf.
 
     Example:
         >>> masks_from_torch(key_padding_mask=torch.tensor([[False, False, True]])).key_mask
@@ -77,7 +77,7 @@ def masks_to_torch(mask: Tensor | None = None, key_mask: Tensor | None = None, *
     Args:
         mask: (T, S) as mask[None], (B, T, S) or (B, H, T, S) bool, True = may attend.
         key_mask: (B, S) bool, likewise.
-        num_heads: H, to repeat a mask (B, T, S) with.
+        num_heads: H, to repeat a mask (B, T, S).
 
     Returns:
         `attn_mask` and `key_padding_mask`, True = hidden.
@@ -119,7 +119,7 @@ def heads_from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert the state dict of a `torch.nn.MultiheadAttention` to that of a `MultiHeadAttention`.
 
     Raises:
-        ConfigError: names what has no counterpart: `bias_k` and `bias_v` (of `add_bias_kv=True`), or an unknown name.
+        ConfigError: a weight without counterpart: `bias_k` and `bias_v` (of `add_bias_kv=True`), or an unknown name.
 
     Example:
         >>> sorted(heads_from_torch(nn.MultiheadAttention(4, 2, bias=False).state_dict()))
@@ -144,7 +144,7 @@ def heads_to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert the state dict of a `MultiHeadAttention` to that of a `torch.nn.MultiheadAttention`.
 
     Raises:
-        ConfigError: names what has no counterpart: `areas.*` and `score.*`, heads that are not E / H wide.
+        ConfigError: a weight without counterpart: `areas.*`, `score.*`, or heads that are not E / H wide.
 
     Example:
         >>> from regard.attention import MultiHeadAttention
@@ -172,7 +172,7 @@ def heads_to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttention, areas: Areas | None) -> MultiHeadAttention:
-    """Do what `MultiHeadAttention.from_torch` says."""
+    """Implement `MultiHeadAttention.from_torch`."""
     if not isinstance(theirs, nn.MultiheadAttention):
         raise ConfigError(f"from_torch: expected a torch.nn.MultiheadAttention, found {type(theirs).__name__}")
     if theirs.add_zero_attn:
@@ -187,7 +187,7 @@ def build_from_torch(kind: type[MultiHeadAttention], theirs: nn.MultiheadAttenti
 
 @torch.no_grad()
 def build_to_torch(ours: MultiHeadAttention, *, batch_first: bool) -> nn.MultiheadAttention:
-    """Do what `MultiHeadAttention.to_torch` says."""
+    """Implement `MultiHeadAttention.to_torch`."""
     for name, part in (("areas", ours.areas), ("score", ours.score)):
         if part is not None:
             raise ConfigError(f"MultiHeadAttention: {name} cannot be converted, torch.nn.MultiheadAttention has nothing like it")

@@ -1,8 +1,8 @@
-"""Where the weights may fall: Luong's local windows.
+"""Luong's windows for local attention.
 
-A window is called with queries (B, T, D), source lengths (B,), the padded source length S and the target position, and returns a
-mask (B, T, S) and a factor on the weights (B, T, S) or None. With areas the factor is wanted at the areas' centres: `places` (N,) names
-them, and the factor is (B, T, N); the mask stays one of positions.
+A window takes queries (B, T, D), source lengths (B,), the padded source length S and the target position. It returns a mask (B, T, S) and a
+factor on the weights (B, T, S) or None. With areas, `places` (N,) are the areas' centres, and the factor is (B, T, N); the mask is still
+per position.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from regard.constructor_checks import Count, Size, checked
 
 
 class MonotonicWindow(nn.Module):
-    """Attend within D of the target's own position: local-m, `p_t = t`.
+    """Attend within D of the target position: local-m, `p_t = t`.
 
-    Luong et al. 2015, section 3.2 ("monotonic alignment"). A target position more than D past the source's end attends to nothing.
+    Luong et al. 2015, section 3.2 ("monotonic alignment"). Target positions more than D past the source's end attend to nothing.
 
     Args:
         radius: D, in positions.
@@ -48,8 +48,8 @@ class MonotonicWindow(nn.Module):
 class PredictiveWindow(nn.Module):
     """Attend around a predicted position: local-p, `p_t = S sigmoid(v . tanh(W q))`.
 
-    Luong et al. 2015, Eq. 9 and 10: the softmax runs inside [p_t - D, p_t + D]; the weights are then multiplied by a Gaussian
-    around p_t with sigma = D / 2 and not normalised again. Differentiable through p_t. S is the sentence's own length.
+    Luong et al. 2015, Eq. 9 and 10: softmax inside [p_t - D, p_t + D], then times a Gaussian around p_t with sigma = D / 2, without
+    renormalisation. Differentiable in p_t. S is the unpadded sentence length.
 
     Parameters: hidden.weight (Dq, Dq), W; position.weight (1, Dq), v.
 
@@ -74,14 +74,14 @@ class PredictiveWindow(nn.Module):
         self, query: Tensor, lengths: Tensor, size: int, position: int | Tensor, *, places: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Predict p_t from each query (B, T, D) and open the window around it."""
-        # At least float32, under autocast too: a position in bfloat16 would be off by whole tokens in a long source.
+        # At least float32, also under autocast: in bfloat16 positions in a long source would be off by whole tokens.
         share = self.position(torch.tanh(self.hidden(query))).squeeze(-1)
         share = torch.sigmoid(share.to(torch.promote_types(share.dtype, torch.float32)))
         center = lengths.unsqueeze(-1) * share  # (B, T)
         mask = ops.window_mask(center, size, self.radius)
         if places is None:
             return mask, ops.gaussian_window(center, size, self.radius)
-        # Only the distance counts: p_t seen from each place, at the origin.
+        # Only the distance matters: p_t relative to each centre, at the origin.
         return mask, ops.gaussian_window(center.unsqueeze(-1) - places.to(center.dtype), 1, self.radius).squeeze(-1)
 
     def extra_repr(self) -> str:
