@@ -1,4 +1,4 @@
-"""Greedy search, sampling and beam search over a step function and a state, never over a model."""
+"""Greedy decoding, sampling and beam search over a step function and a state, independent of models."""
 
 from regard.decoding.beam_search import beam_search
 from regard.decoding.options import DecodingOptions

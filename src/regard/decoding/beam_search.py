@@ -1,4 +1,4 @@
-"""Beam search over a step function: the loop, and which candidates of a step end, continue or are dropped."""
+"""Beam search over a step function."""
 
 from __future__ import annotations
 
@@ -32,23 +32,22 @@ from regard.ops.kernels import beam_cpu
 def beam_search(
     step: Step[AnyState], state: AnyState, *, batch_size: int, options: DecodingOptions, device: torch.device | str = "cpu"
 ) -> list[list[Hypothesis]]:
-    """Return the best hypotheses of each sentence that a beam search finds.
+    """Decode with beam search and return the best hypotheses of each sentence.
 
-    At each step the `beam_size` best continuations of a sentence's hypotheses, by the sum of log-probabilities, are looked at:
-    those with EOS end, and the `beam_size` best others go on. A sentence is done, and leaves the batch, when `patience * beam` of
-    its hypotheses have ended, when `max_length` is reached (what still goes on then ends without EOS), or when nothing that
-    goes on can beat its n-th best (see `cannot_improve`). Equal scores go to the lower beam, then to the lower token. The
-    result for a sentence does not depend on the others.
+    Each step ranks a sentence's continuations by the sum of log-probabilities. EOS among the `beam_size` best ends a hypothesis; the
+    `beam_size` best others continue. A sentence leaves the batch when `patience * beam` of its hypotheses have ended, when `max_length` is
+    reached (active hypotheses then end without EOS), or when no active hypothesis can beat its n-th best (see `cannot_improve`). Ties go to
+    the lower beam, then to the lower token. Results do not depend on other sentences of the batch.
 
     Args:
         step: the model's step.
-        state: its state before the first token, one hypothesis a sentence.
+        state: initial state, one hypothesis per sentence.
         batch_size: B; 0 returns an empty list.
-        options: how to search.
-        device: where the model is.
+        options: decoding options.
+        device: device of the model.
 
     Returns:
-        For each sentence 1 to `n_best` different hypotheses, best first; fewer than `n_best` only where no more have ended.
+        Per sentence 1 to `n_best` different hypotheses, best first; fewer than `n_best` only if no more have ended.
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
@@ -74,7 +73,7 @@ def beam_search(
         logits, attention, state = step(live.tokens, state)
         check_step(logits, attention, live, rules)
         coverage = add_coverage(live, attention, rules)
-        # Of one hypothesis at most `beam_size` continuations go on, and one ends.
+        # At most `beam_size` continuations of a hypothesis continue, and one ends.
         candidates = next_candidates(logits, live, rules, options.beam_size + 1, need=options.beam_size)
         ends, rows, going, parents, tally = select_candidates(candidates, live, coverage, tally, rules)
         trail.attend(attention if options.need_attention else None)
@@ -86,33 +85,26 @@ def beam_search(
 
 
 class FinishedScores(NamedTuple):
-    """What has ended so far, for each sentence still searched."""
+    """Scores of the finished hypotheses of each active sentence."""
 
     scores: Tensor  # (B, n_best) the best, -inf where there are fewer
     ended: Tensor  # (B,)
 
 
 class StepSelection(NamedTuple):
-    """What a step leaves of B sentences."""
+    """Selection of one step over B sentences."""
 
     ends: FinishedHypotheses  # the hypotheses that end
-    rows: Tensor  # (B',) which of the B sentences are searched on
+    rows: Tensor  # (B',) the sentences that stay active
     going: ExtendedHypotheses  # (B', beam) their hypotheses; -inf where there are fewer
-    parents: Tensor  # (B', beam) flat places (B * K) of what those extend
+    parents: Tensor  # (B', beam) flat indices (B * K) of their parents
     tally: FinishedScores  # (B')
 
 
 def select_candidates(
     candidates: Candidates, live: ActiveHypotheses, coverage: Tensor | None, tally: FinishedScores, rules: BatchedOptions
 ) -> StepSelection:
-    """Take the best candidates of each sentence, as `beam_search` says.
-
-    Args:
-        candidates: (B, K, C).
-        live: the hypotheses (B, K) that they extend.
-        coverage: (B, K, S) theirs, where a penalty asks for it.
-        tally: what has ended before.
-        rules: the options.
+    """Select the best candidates of each sentence; see `beam_search`.
 
     Raises:
         RegardError: see `check_finite`.
@@ -158,10 +150,10 @@ def _native(searched: beam_cpu.BeamCandidates, live: ActiveHypotheses, rules: Ba
 
 
 def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: BatchedOptions) -> ExtendedHypotheses:
-    """Return the best 2 * `beam_size` of a sentence's candidates, best first; a tie goes to the lower beam, then the better token.
+    """Return the best 2 * `beam_size` candidates per sentence, best first; ties go to the lower beam, then the better token.
 
-    That many are enough: at most `beam_size` of them are EOS, so `beam_size` others are among them. With phrases, those with as
-    many tokens of them still to come are a bank, and the banks take turns (Post and Vilar, 2018).
+    These suffice: at most `beam_size` of them are EOS. With phrases, candidates with the same number of missing phrase tokens form a bank,
+    and banks alternate (Post and Vilar, 2018).
     """
     width = candidates.tokens.size(-1)
     totals = (live.totals[..., None] + candidates.log_probs).flatten(1)
@@ -170,7 +162,7 @@ def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: Batch
     else:
         missing = live.progress.after(candidates.tokens).missing()
         late = missing > (rules.max_length[live.rows] - live.length - 1)[:, None]
-        # Where there is no room for all phrases in any, none is left out.
+        # Keep all if no candidate has room for all phrases.
         totals = totals.masked_fill(late & ~(late | (totals == -torch.inf)).all(1, keepdim=True), -torch.inf)
         places = _take_turns(totals, missing)
         totals = totals.gather(1, places)
@@ -180,9 +172,9 @@ def rank_candidates(candidates: Candidates, live: ActiveHypotheses, rules: Batch
 
 
 def _take_turns(totals: Tensor, missing: Tensor) -> Tensor:
-    """Return the order (B, C) of candidates with these totals and so many tokens still to come; NaN is first, -inf last.
+    """Return the order (B, C) of candidates by total and number of missing tokens; NaN is first, -inf last.
 
-    First comes the best of each bank, the one that misses least before the others, then the second of each.
+    First the best of each bank, in order of missing tokens, then the second of each.
     """
     order = totals.sort(dim=-1, descending=True, stable=True).indices
     sums, bank = totals.gather(1, order), missing.gather(1, order)
@@ -194,10 +186,9 @@ def _take_turns(totals: Tensor, missing: Tensor) -> Tensor:
 
 
 def split_candidates(ranked: ExtendedHypotheses, live: ActiveHypotheses, rules: BatchedOptions) -> tuple[Tensor, ExtendedHypotheses]:
-    """Return which ranked candidates (B, C) end, and those that go on, at most `beam_size` of them.
+    """Return which ranked candidates (B, C) end, and up to `beam_size` that continue.
 
-    EOS ends a hypothesis if it ranks among the first `beam_size`; at `max_length` all that would go on end too. Where fewer than
-    `beam_size` can go on, the places left hold -inf.
+    EOS ends a hypothesis if it ranks among the first `beam_size`; at `max_length` all end. Unused beam slots hold -inf.
     """
     beam_size = rules.options.beam_size
     real = ranked.totals > -torch.inf
@@ -219,24 +210,23 @@ def add_finished(tally: FinishedScores, ended: Tensor, scores: Tensor) -> Finish
 
 
 def stop_count(rules: BatchedOptions) -> float:
-    """Return how many hypotheses of a sentence must have ended for it to be done."""
+    """Return how many finished hypotheses complete a sentence."""
     return max(rules.options.n_best, rules.options.patience * rules.options.beam_size)
 
 
 def is_done(tally: FinishedScores, going: ExtendedHypotheses, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:
-    """Return which sentences (B,) need no further step; `going` is what would go on."""
+    """Return which sentences (B,) need no further step; `going` would continue."""
     at_limit = rules.max_length[live.rows] == live.length + 1
     hopeless = cannot_improve(tally.scores[:, -1], going.totals.amax(1), rules.ceiling[live.rows])
     return at_limit | (tally.ended >= stop_count(rules)) | hopeless
 
 
 def cannot_improve(worst: Tensor, best_total: Tensor, ceiling: Tensor) -> Tensor:
-    """Return for which sentences (B,) no live hypothesis can still beat the worst of the n best ended ones.
+    """Return for which sentences (B,) no active hypothesis can beat the worst of the n best finished ones.
 
-    What extends a hypothesis adds log-probabilities <= 0, so its total is at most its parent's, here at most `best_total`
-    (<= 0). The length penalty grows with the length, alpha being >= 0, and a total <= 0 divided by it is the greatest where
-    it is the greatest: at max_length, `ceiling`. The coverage penalty is at most 0. So every hypothesis yet to end scores at
-    most best_total / ceiling; division rounds monotonically, so this holds in floating point too. A tie goes to what ended
-    first, so `<=` loses nothing. Fewer than n ended ones: `worst` is -inf, and only a sentence without live ones is stopped.
+    Log-probabilities are <= 0, so totals only decrease: at most `best_total` (<= 0). The length penalty is maximal at max_length
+    (`ceiling`), and the coverage penalty is at most 0. So future hypotheses score at most best_total / ceiling; division rounds
+    monotonically, so this also holds in floating point. `<=` is safe because ties go to the hypothesis that ended first. With fewer than n
+    finished ones `worst` is -inf, and only a sentence without active ones stops.
     """
     return best_total / ceiling <= worst

@@ -1,4 +1,4 @@
-"""From logits to the next candidates: banned and forced tokens, minimum length, n-gram blocking."""
+"""From logits to candidates: banned and forced tokens, minimum length, n-gram blocking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.decoding.options import BatchedOptions
 from regard.decoding.penalties import block_repeats_
 from regard.errors import ConfigError, ShapeError
 
-# A forced token of probability zero: below any real log-probability, yet a sum over a long hypothesis stays finite.
+# Log-probability of a forced token of probability 0: below any other, but sums over long hypotheses stay finite.
 IMPOSSIBLE = -1e9
 
 
@@ -25,11 +25,11 @@ class Candidates(NamedTuple):
     log_probs: Tensor
 
 
-Pick = Callable[[Tensor, ActiveHypotheses], Tensor]  # log-probabilities (B, K, V), -inf where forbidden -> tokens considered (B, K, C)
+Pick = Callable[[Tensor, ActiveHypotheses], Tensor]  # log-probabilities (B, K, V), -inf where forbidden -> tokens (B, K, C)
 
 
 def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: ActiveHypotheses, rules: BatchedOptions) -> None:
-    """Check what a step returned against the tokens it was given and the token ids of the options.
+    """Check a step's results against its input tokens and the token ids of the options.
 
     Raises:
         ShapeError: logits are not (B, K, V) or attention not (B, K, S).
@@ -51,11 +51,11 @@ def check_step(logits: Tensor | ops.LazyLogits, attention: Tensor | None, live: 
 def next_candidates(
     logits: Tensor | ops.LazyLogits, live: ActiveHypotheses, rules: BatchedOptions, pick: int | Pick, *, need: int = 0
 ) -> Candidates:
-    """Return the next tokens under the rules, with the model's own log-probabilities.
+    """Return the next tokens under the rules, with the model's log-probabilities.
 
-    `pick` is how many of the best are wanted, or a choice of one's own among all. A forced token, and EOS where nothing at all is
-    allowed, stands first and alone. Logits that are no distribution come out as NaN. `need` > 0: of a sentence's continuations, by the sum
-    of log-probabilities, only that many without EOS matter, and those with EOS that are better; what cannot matter may be left out.
+    `pick` is the number of best tokens, or a function that selects. A forced token, or EOS if nothing is allowed, is the only candidate.
+    Invalid logits give NaN. `need` > 0: only the best `need` continuations of a sentence without EOS, and better ones with EOS, must be
+    returned.
     """
     if isinstance(logits, ops.LazyLogits):
         if isinstance(pick, int) and live.history is None and live.length >= rules.prefix.size(1):
@@ -76,14 +76,14 @@ def next_candidates(
     alone = forced | (chosen == -torch.inf).all(-1, keepdim=True)
     first = torch.arange(tokens.size(-1), device=tokens.device) == 0
     chosen = torch.where(alone, torch.where(first, only_log_probs, -torch.inf), chosen)
-    # A log-probability is at most 0: rounding must not break what the early stop relies on.
+    # Clamp to at most 0 after rounding: early stopping relies on it.
     return Candidates(torch.where(alone & first, only[..., None], tokens), chosen.clamp(max=0.0))
 
 
 def _best(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOptions, *, count: int) -> tuple[Candidates, Tensor]:
-    """Return the `count` best that are allowed, and the log-probability (B, K, 1) of `only` (B, K).
+    """Return the `count` best allowed tokens, and the log-probability (B, K, 1) of `only` (B, K).
 
-    Of `count` more than are forbidden, `count` are left: the forbidden need not be taken out of the logits.
+    Taking `count` plus the number of forbidden tokens leaves `count`, without changing the logits.
     """
     forbidden = rules.forbidden(live.length)
     log_probs, tokens = ops.top_log_probs(logits, count + len(forbidden))
@@ -97,8 +97,8 @@ def _best(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOp
 
 
 def _chosen(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: BatchedOptions, *, pick: int | Pick) -> tuple[Candidates, Tensor]:
-    """Return what `pick` takes of all log-probabilities under the rules, and the log-probability (B, K, 1) of `only` (B, K)."""
-    # One fused pass into memory of our own: free to be masked in place.
+    """Apply `pick` to all log-probabilities under the rules; also return the log-probability (B, K, 1) of `only` (B, K)."""
+    # One fused pass into new memory, which may be masked in place.
     log_probs = logits.log_softmax(-1, dtype=torch.float32)
     only_log_probs = log_probs.gather(-1, only[..., None])
     whole = log_probs if live.progress is None else log_probs.clone()
@@ -113,10 +113,10 @@ def _chosen(logits: Tensor, only: Tensor, live: ActiveHypotheses, rules: Batched
 def _with_phrases(
     best: Candidates, live: ActiveHypotheses, rules: BatchedOptions, *, at: Callable[[Tensor], Tensor], rows: Callable[[Tensor], Tensor]
 ) -> Candidates:
-    """Return the best candidates without EOS where a phrase is missing, and those that go on with one, exempt from the other rules.
+    """Return the best candidates, without EOS where a phrase is missing, plus phrase continuations, exempt from the other rules.
 
-    Where none of the best may follow a phrase that has just come, the best that may is one more: else the phrase would be lost again.
-    `at` gives the log-probabilities of tokens (B, K, E), `rows` the logits (n, V) of those of the hypotheses (B, K) that are True.
+    If none of the best may follow a phrase just completed, add the best that may; otherwise the phrase would be lost. `at` gives
+    log-probabilities of tokens (B, K, E), `rows` the logits (n, V) of selected hypotheses (B, K).
     """
     progress = live.progress
     assert progress is not None
@@ -137,7 +137,7 @@ def _with_phrases(
 
 
 def apply_constraints_(log_probs: Tensor, live: ActiveHypotheses, rules: BatchedOptions) -> Tensor:
-    """Set to -inf, in place, what the options forbid as the next token: log_probs (B, K, V), which is returned."""
+    """Set forbidden next tokens in log_probs (B, K, V) to -inf, in place, and return it."""
     log_probs.index_fill_(-1, rules.forbidden(live.length), -torch.inf)
     if live.history is not None:
         block_repeats_(log_probs, live.history, size=rules.options.no_repeat_ngram_size)
@@ -145,7 +145,7 @@ def apply_constraints_(log_probs: Tensor, live: ActiveHypotheses, rules: Batched
 
 
 def _only(live: ActiveHypotheses, rules: BatchedOptions) -> tuple[Tensor, Tensor]:
-    """Return the token (B, K) that stands alone if one must (the prefix's, else EOS), and where one must (B, 1, 1)."""
+    """Return the only allowed token (B, K) (the prefix's, else EOS), and where it applies (B, 1, 1)."""
     if live.length >= rules.prefix.size(1):
         return torch.full_like(live.tokens, rules.options.eos), torch.zeros_like(live.rows, dtype=torch.bool)[:, None, None]
     token = rules.prefix[live.rows, live.length]

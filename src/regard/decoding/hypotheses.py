@@ -1,4 +1,4 @@
-"""Hypotheses: the active ones of a step, and the back-pointers from which finished ones are read."""
+"""Active hypotheses of a step, and back-pointers to finished ones."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from regard.errors import ConfigError, RegardError
 
 
 class ActiveHypotheses(NamedTuple):
-    """The hypotheses being extended, of the sentences still searched."""
+    """The hypotheses being extended, of active sentences."""
 
     rows: Tensor  # (B,) which sentence of the whole batch
     tokens: Tensor  # (B, K) the last token of each
-    totals: Tensor  # (B, K) sum of log-probabilities; -inf: no hypothesis in this place
+    totals: Tensor  # (B, K) sum of log-probabilities; -inf: empty slot
     length: int  # tokens so far
     history: Tensor | None  # (B, K, length) all tokens so far, kept for n-gram blocking only
     coverage: Tensor | None  # (B, K, S) attention so far, kept for the coverage penalty only
-    progress: PhraseProgress | None = None  # with the phrases that they must hold
+    progress: PhraseProgress | None = None  # progress with forced phrases
 
 
 class ExtendedHypotheses(NamedTuple):
-    """Hypotheses one token longer than the live ones, all (B, C)."""
+    """Hypotheses one token longer than the active ones, all (B, C)."""
 
     totals: Tensor
     tokens: Tensor
     log_probs: Tensor  # of the last token
-    beams: Tensor  # which live hypothesis each extends
+    beams: Tensor  # the active hypothesis each extends
 
     def take(self, rows: Tensor) -> ExtendedHypotheses:
-        """Return those of the sentences at `rows` (B',)."""
+        """Select the sentences at `rows` (B',)."""
         return ExtendedHypotheses(*(column[rows] for column in self))
 
 
 def initial_hypotheses(state: AnyState, rules: BatchedOptions, width: int = 1) -> tuple[ActiveHypotheses, AnyState]:
-    """Return `width` empty hypotheses for each sentence that may have a token at all, and the state that goes with them."""
+    """Return `width` empty hypotheses for each sentence with max_length > 0, and their state."""
     device = rules.max_length.device
     rows = torch.tensor([row for row, limit in enumerate(rules.limits) if limit], dtype=torch.long, device=device)
     tokens = torch.full((len(rows), width), rules.options.bos, dtype=torch.long, device=device)
@@ -52,10 +52,10 @@ def initial_hypotheses(state: AnyState, rules: BatchedOptions, width: int = 1) -
 
 
 def add_coverage(live: ActiveHypotheses, attention: Tensor | None, rules: BatchedOptions) -> Tensor | None:
-    """Return coverage (B, K, S) with this step's attention, or None where no penalty asks for it.
+    """Add this step's attention to the coverage (B, K, S); None without a penalty.
 
     Raises:
-        ConfigError: a coverage penalty is asked of a model without attention.
+        ConfigError: a coverage penalty for a model without attention.
     """
     if not rules.options.coverage_penalty:
         return None
@@ -65,7 +65,7 @@ def add_coverage(live: ActiveHypotheses, attention: Tensor | None, rules: Batche
 
 
 def ranking_score(extended: ExtendedHypotheses, live: ActiveHypotheses, coverage: Tensor | None, rules: BatchedOptions) -> Tensor:
-    """Return the ranking score (B, C) of extended hypotheses; `coverage` (B, K, S) is that of the live ones."""
+    """Return the ranking score (B, C) of extended hypotheses; `coverage` (B, K, S) is that of the active ones."""
     scores = extended.totals / length_penalty(live.length + 1, rules.options.length_penalty)
     if coverage is None or rules.source_lengths is None:
         return scores
@@ -74,7 +74,7 @@ def ranking_score(extended: ExtendedHypotheses, live: ActiveHypotheses, coverage
 
 
 def advance_hypotheses(live: ActiveHypotheses, rows: Tensor, going: ExtendedHypotheses, coverage: Tensor | None) -> ActiveHypotheses:
-    """Return the live hypotheses after a step: `going` (B', K') already are those of the kept sentences, `rows` (B',)."""
+    """Return the active hypotheses after a step: `going` (B', K') of the kept sentences `rows` (B',)."""
     beams = going.beams[..., None]
     history = None
     if live.history is not None:
@@ -85,7 +85,7 @@ def advance_hypotheses(live: ActiveHypotheses, rows: Tensor, going: ExtendedHypo
 
 
 def reorder_state(state: AnyState, rows: Tensor, beams: Tensor, live: ActiveHypotheses) -> AnyState:
-    """Return the state that goes with `rows` (B',) and `beams` (B', K'): as it is if nothing moved, or nothing goes on."""
+    """Return the state of `rows` (B',) and `beams` (B', K'), unchanged if nothing moved or continues."""
     same = len(rows) == len(live.rows) and beams.shape == live.tokens.shape
     if not len(rows) or (same and (beams.size(1) == 1 or beams.equal(torch.arange(beams.size(1), device=beams.device).expand_as(beams)))):
         return state
@@ -93,7 +93,7 @@ def reorder_state(state: AnyState, rows: Tensor, beams: Tensor, live: ActiveHypo
 
 
 def flat_indices(beams: Tensor, live: ActiveHypotheses) -> Tensor:
-    """Return the flat places among all live hypotheses (B, K) of those that `beams` (B, C) names sentence by sentence."""
+    """Return flat indices into the active hypotheses (B, K) for per-sentence `beams` (B, C)."""
     return torch.arange(len(live.rows), device=beams.device)[:, None] * live.tokens.size(1) + beams
 
 
@@ -101,7 +101,7 @@ def check_finite(totals: Tensor, live: ActiveHypotheses) -> None:
     """Raise an error if any of the totals (B, C) of a step is NaN.
 
     Raises:
-        RegardError: logits were no distribution; names the step, counted from 1, and the first bad sentence, from 0.
+        RegardError: invalid logits; names the step, from 1, and the first such sentence, from 0.
     """
     bad = totals.isnan().any(1)
     if bad.any():
@@ -109,18 +109,18 @@ def check_finite(totals: Tensor, live: ActiveHypotheses) -> None:
 
 
 class HypothesisNode(NamedTuple):
-    """The end of a hypothesis: its last token, and which hypothesis of the step before it extends."""
+    """The last token of a hypothesis, and a pointer to its parent."""
 
     score: float
     length: int
-    place: int  # which of its sentence's candidates it was
-    node: int  # flat place among the hypotheses given to the step that generated the last token
+    place: int  # its index among its sentence's candidates
+    node: int  # flat index among the hypotheses of the step that generated the last token
     token: int
     log_prob: float
 
 
 class StepNodes(NamedTuple):
-    """The hypotheses that go into a step, flattened (B * K,): last token, its log-probability, flat place of the parent."""
+    """The hypotheses of a step, flattened (B * K,): last token, its log-probability, flat index of the parent."""
 
     tokens: Tensor
     log_probs: Tensor
@@ -128,27 +128,27 @@ class StepNodes(NamedTuple):
 
 
 class FinishedHypotheses(NamedTuple):
-    """Hypotheses that end in a step, all (E,), in order of sentence and place."""
+    """Hypotheses that end in a step, all (E,), in order of sentence and rank."""
 
     rows: Tensor  # which sentence of the whole batch
-    places: Tensor  # which of its sentence's candidates each is
+    places: Tensor  # index of each among its sentence's candidates
     scores: Tensor
-    nodes: Tensor  # flat places of their parents
+    nodes: Tensor  # flat indices of their parents
     tokens: Tensor
     log_probs: Tensor
 
 
 def finished_hypotheses(ended: Tensor, rows: Tensor, *columns: Tensor) -> FinishedHypotheses:
-    """Return those that `ended` (B, C) says of sentences `rows` (B,); `columns` (B, C) are the other fields of `FinishedHypotheses`."""
+    """Return the `ended` (B, C) hypotheses of sentences `rows` (B,); `columns` (B, C) are the other fields of `FinishedHypotheses`."""
     row, place = ended.nonzero(as_tuple=True)
     return FinishedHypotheses(rows[row], place, *(column[row, place] for column in columns))
 
 
 class BackPointers:
-    """Remembers the steps of one search. A sentence that may have no token at all has ended before the first.
+    """Back-pointers of one decoding. A sentence with max_length 0 has ended before the first step.
 
-    Nothing is reordered while the search runs: a step appends its arrays, and `best` follows the pointers from the last
-    token to the first, all returned hypotheses at once.
+    Each step appends its arrays without reordering; `best` follows the pointers from the last token to the first, for all hypotheses at
+    once.
     """
 
     def __init__(self, limits: list[int], device: torch.device | str) -> None:
@@ -160,30 +160,30 @@ class BackPointers:
         ]
 
     def attend(self, attention: Tensor | None) -> None:
-        """Keep the attention (B, K, S) of a step, as given; None keeps nothing."""
+        """Store the attention (B, K, S) of a step; None stores nothing."""
         if attention is not None:
             self._attention.append(attention.flatten(0, 1))
 
     def extend(self, tokens: Tensor, log_probs: Tensor, parents: Tensor) -> None:
-        """Keep what goes on, all (B, K); `parents` are flat places among the hypotheses given to this step."""
+        """Store the continuing hypotheses, all (B, K); `parents` are flat indices into this step's hypotheses."""
         self._layers.append(StepNodes(tokens.flatten(), log_probs.flatten(), parents.flatten()))
 
     def finish(self, ends: FinishedHypotheses, length: int) -> None:
-        """Keep the hypotheses that end with `length` tokens."""
+        """Store the hypotheses that end with `length` tokens."""
         if len(ends.rows):
             for row, place, score, node, token, log_prob in zip(*(column.tolist() for column in ends), strict=True):
                 self._leaves[row].append(HypothesisNode(score, length, place, node, token, log_prob))
 
     def best(self, count: int) -> list[list[Hypothesis]]:
-        """Return the `count` best of each sentence by score; a tie goes to the one that ended first, then to the better place."""
+        """Return the `count` best of each sentence by score; ties go to the one that ended first, then to the better rank."""
         return self._follow([sorted(leaves, key=lambda leaf: -leaf.score)[:count] for leaves in self._leaves])
 
     def by_place(self) -> list[list[Hypothesis]]:
-        """Return all hypotheses of each sentence in the order of their places."""
+        """Return all hypotheses of each sentence in the order of their slots."""
         return self._follow([sorted(leaves, key=lambda leaf: leaf.place) for leaves in self._leaves])
 
     def _follow(self, chosen: list[list[HypothesisNode]]) -> list[list[Hypothesis]]:
-        # Longest first: the hypotheses that are under way at a time are then always the first so many.
+        # Longest first, so that the hypotheses active at a step are always a prefix.
         leaves = sorted({leaf for own in chosen for leaf in own}, key=lambda leaf: -leaf.length)
         longest = leaves[0].length if leaves else 0
         node = torch.tensor([leaf.node for leaf in leaves], dtype=torch.long, device=self._device)
@@ -213,6 +213,6 @@ class BackPointers:
             tokens=[*tokens[:inner], leaf.token][: leaf.length],
             score=leaf.score,
             log_probs=[*log_probs[:inner], leaf.log_prob][: leaf.length],
-            # Cloned, so that one kept hypothesis does not hold the attention of all.
+            # Cloned, so that one hypothesis does not keep the attention of all in memory.
             attention=attention[: leaf.length].clone() if self._attention else None,
         )

@@ -1,4 +1,4 @@
-"""The options of a search, checked once, and the same as tensors beside a batch."""
+"""Decoding options, checked once, and as tensors for a batch."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from regard.errors import ConfigError, ShapeError
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions:
-    """How to search. Lengths count generated tokens: no BOS, but EOS and a forced prefix; a Sequence holds one entry a sentence.
+    """Decoding options. Lengths count generated tokens with EOS and forced prefix, without BOS; a Sequence has one entry per sentence.
 
     Attributes:
         bos: token fed to the first step; never part of a hypothesis.
         eos: token that ends a hypothesis.
-        pad: token fed for samples that have ended while others of their sentence go on.
-        beam_size: hypotheses followed for each sentence (beam search only).
-        n_best: hypotheses returned for each sentence, 1 to `beam_size` (beam search only).
-        max_length: most tokens, EOS included; a hypothesis that reaches it counts as finished without EOS. 0 gives the empty one.
-        min_length: fewest tokens before EOS.
-        length_penalty: alpha >= 0 of ((5 + length) / 6) ** alpha, by which log-probabilities are divided.
+        pad: token fed for finished samples while others of their sentence continue.
+        beam_size: hypotheses kept per sentence (beam search only).
+        n_best: hypotheses returned per sentence, 1 to `beam_size` (beam search only).
+        max_length: maximum tokens, EOS included; a hypothesis that reaches it is finished without EOS. 0 gives the empty one.
+        min_length: minimum tokens before EOS.
+        length_penalty: alpha >= 0; log-probabilities are divided by ((5 + length) / 6) ** alpha.
         coverage_penalty: beta >= 0 of the GNMT coverage penalty; needs attention and `source_lengths`.
-        no_repeat_ngram_size: n > 0 keeps a hypothesis from holding the same n tokens in a row twice; forced tokens are exempt.
-        patience: a sentence is done once ceil(patience * beam) of its hypotheses have ended (Kasai et al., 2022, Eq. 2); 1 is
-            the usual beam search, `math.inf` searches on until nothing can improve or `max_length` is reached.
+        no_repeat_ngram_size: n > 0 forbids repeated n-grams within a hypothesis; forced tokens are exempt.
+        patience: a sentence is done once ceil(patience * beam) of its hypotheses have ended (Kasai et al., 2022, Eq. 2); 1 is standard beam
+            search, `math.inf` continues until nothing can improve or `max_length` is reached.
         banned: tokens that are never generated unless forced (padding, BOS, ...).
-        prefix: token ids each sentence's hypotheses must begin with, or None for a sentence without.
-        phrases: what each sentence's hypotheses must hold wherever it fits (not for sampling), or None.
+        prefix: token ids that each sentence's hypotheses must begin with, None for no prefix.
+        phrases: phrases that each sentence's hypotheses must contain, where possible (not for sampling), or None.
         source_lengths: source positions of each sentence, for the coverage penalty.
-        need_attention: return attention with the hypotheses.
+        need_attention: also return attention.
 
-    Where these rules leave no token at all, the hypothesis ends with EOS, even a banned or an early one.
+    If the rules allow no token, the hypothesis ends with EOS, even if banned or too early.
 
     Raises:
-        ConfigError: a value is out of range; the message holds its name and its range.
+        ConfigError: a value is out of range.
 
     Example:
         >>> DecodingOptions(bos=2, eos=3, beam_size=4, max_length=[7, 9]).beam_size
@@ -90,7 +90,7 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class BatchedOptions:
-    """Search options beside a batch of sentences: one entry a sentence, as tensors where steps need them."""
+    """Decoding options for a batch: one entry per sentence, as tensors where steps need them."""
 
     options: DecodingOptions
     limits: list[int]
@@ -101,15 +101,15 @@ class BatchedOptions:
     source_lengths: Tensor | None  # (B,) long
     banned: Tensor  # (n,) long
     early: Tensor  # (n + 1,) long: banned, and EOS while it is too early
-    highest: int  # the greatest token id mentioned anywhere
+    highest: int  # the maximum token id in the options
 
     @classmethod
     def build(cls, options: DecodingOptions, batch_size: int, device: torch.device | str) -> Self:
-        """Check the options against the batch size and place them on the device.
+        """Check the options against the batch size and move them to the device.
 
         Raises:
-            ShapeError: an option has not one entry for each sentence; the message holds its name and both sizes.
-            ConfigError: a prefix holds EOS or a negative id, or is longer than its sentence may get; names the sentence.
+            ShapeError: an option does not have one entry per sentence.
+            ConfigError: a prefix contains EOS or a negative id, or exceeds the sentence's max_length.
         """
         limits = [options.max_length] * batch_size if isinstance(options.max_length, int) else list(options.max_length)
         prefixes = [list(prefix or ()) for prefix in options.prefix] if options.prefix is not None else [[] for _ in limits]
@@ -144,5 +144,5 @@ class BatchedOptions:
         )
 
     def forbidden(self, length: int) -> Tensor:
-        """Return the tokens (n,) that may not be chosen after `length` others."""
+        """Return the forbidden tokens (n,) after `length` tokens."""
         return self.early if length < self.options.min_length else self.banned

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# A source position that no target token attended to (a window that never came there) costs log(1e-6), not infinity.
+# A source position without any attention (outside all windows) costs log(1e-6), not infinity.
 MIN_COVERAGE = 1e-6
 
 
@@ -26,10 +26,10 @@ def length_penalty(length: int, alpha: float) -> float:
 def coverage_penalty(coverage: Tensor, source_lengths: Tensor, *, beta: float) -> Tensor:
     """Return the GNMT coverage penalty cp = beta * sum_j log(min(sum_i p_ij, 1)) (Wu et al., 2016, Eq. 14); at most 0.
 
-    Differs from the paper: a sum below 1e-6 counts as 1e-6, so that an unseen word costs much but not everything.
+    Differs from the paper: a sum below 1e-6 counts as 1e-6, so that the penalty of an uncovered word is finite.
 
     Args:
-        coverage: (B, K, S) attention weights summed over target positions; what padding holds is ignored.
+        coverage: (B, K, S) attention weights summed over target positions; padding is ignored.
         source_lengths: (B,) long; length 0 gives penalty 0.
         beta: weight, 0 or more.
 
@@ -50,7 +50,7 @@ def block_repeats_(log_probs: Tensor, history: Tensor, *, size: int) -> Tensor:
     Args:
         log_probs: (B, K, V) of the next token.
         history: (B, K, T) long, the tokens so far; shorter than `size` blocks nothing.
-        size: n, at least 1; 1 keeps any token from coming twice.
+        size: n, at least 1; 1 forbids repeated tokens.
 
     Returns:
         `log_probs`.
@@ -64,5 +64,5 @@ def block_repeats_(log_probs: Tensor, history: Tensor, *, size: int) -> Tensor:
         return log_probs
     ngrams = history.unfold(-1, size, 1)
     begun = (ngrams[..., :-1] == history[..., None, length - size + 1 :]).all(-1)
-    # Added, not written: a token may close several n-grams of which only some have begun, and 0 beside -inf leaves -inf.
+    # Added, not assigned: a token may complete several n-grams, and 0 plus -inf stays -inf.
     return log_probs.scatter_add_(-1, ngrams[..., -1], torch.zeros_like(begun, dtype=log_probs.dtype).masked_fill_(begun, -torch.inf))

@@ -1,4 +1,4 @@
-"""Phrases that a hypothesis must hold: how much of them it has, and which tokens go on with them (Post and Vilar, 2018)."""
+"""Forced phrases of hypotheses: their progress, and the tokens that continue them (Post and Vilar, 2018)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class Phrase(NamedTuple):
-    """Tokens that must come in a row.
+    """Tokens that must appear consecutively.
 
     Attributes:
         tokens: one or more.
-        first: other rows of tokens that do as well at the very beginning of a hypothesis, such as a word without the space before it.
+        first: alternative token rows at the beginning of a hypothesis, such as a word without the space before it.
     """
 
     tokens: Sequence[int]
@@ -24,11 +24,11 @@ class Phrase(NamedTuple):
 
     @property
     def rows(self) -> list[Sequence[int]]:
-        """The rows of tokens that do."""
+        """All accepted token rows."""
         return [self.tokens, *self.first]
 
     def within(self, tokens: Sequence[int], follow: Sequence[bool] | None = None) -> bool:
-        """Tell whether a hypothesis holds it, and goes on behind it with a token that `follow` allows.
+        """Return whether a hypothesis contains the phrase, followed by a token that `follow` allows.
 
         Example:
             >>> Phrase([5, 7]).within([4, 5, 7]), Phrase([5, 7]).within([5, 4, 7]), Phrase([5]).within([5, 6], [False] * 8)
@@ -41,12 +41,11 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True)
 class ForcedPhrases:
-    """What the hypotheses of each sentence must hold.
+    """Phrases that the hypotheses of each sentence must contain.
 
     Attributes:
-        sentences: for each sentence its phrases. Occurrences may overlap.
-        follow: for each token of the vocabulary, whether it may come behind a phrase: those that would continue its last word may not.
-            EOS may. None: all may.
+        sentences: phrases per sentence. Occurrences may overlap.
+        follow: whether each token may follow a phrase: tokens that would continue its last word may not, EOS may. None: all may.
     """
 
     sentences: Sequence[Sequence[Phrase]]
@@ -54,17 +53,17 @@ class ForcedPhrases:
 
 
 class PhraseProgress(NamedTuple):
-    """How far B sentences with K hypotheses each are with their P phrases, each of A rows of at most L tokens."""
+    """Phrase progress of B sentences with K hypotheses and P phrases, each with A rows of at most L tokens."""
 
-    tokens: Tensor  # (B, P, A, L) -1 behind the end of a row; row 0 may come anywhere, the others begin a hypothesis
-    lengths: Tensor  # (B, P, A) 0: there is none
+    tokens: Tensor  # (B, P, A, L) -1 after the end of a row; row 0 matches anywhere, the others at the beginning only
+    lengths: Tensor  # (B, P, A) 0: no row
     follow: Tensor | None  # (V,) bool
     matched: Tensor  # (B, K, P, A, L + 1) bool: the last n tokens are the first n of the row
-    met: Tensor  # (B, K, P) bool: the phrase has come, and what follows it
+    met: Tensor  # (B, K, P) bool: the phrase is complete and followed
 
     @classmethod
     def start(cls, phrases: ForcedPhrases, device: torch.device | str) -> PhraseProgress:
-        """Return that of one empty hypothesis a sentence; there is a phrase at least."""
+        """Return the progress of one empty hypothesis per sentence; requires at least one phrase."""
         rows = [[phrase.rows for phrase in own] for own in phrases.sentences]
         count, most = max(map(len, rows)), max(len(own) for each in rows for own in each)
         width = max(len(row) for each in rows for own in each for row in own)
@@ -81,12 +80,12 @@ class PhraseProgress(NamedTuple):
         return cls(tokens, lengths, follow, matched, ~matched.any(-1).any(-1))
 
     def select(self, rows: Tensor, beams: Tensor) -> PhraseProgress:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         own = rows[:, None]
         return PhraseProgress(self.tokens[rows], self.lengths[rows], self.follow, self.matched[own, beams], self.met[own, beams])
 
     def after(self, tokens: Tensor) -> PhraseProgress:
-        """Return the progress of each hypothesis with each of its next tokens (B, K, C), as K * C hypotheses."""
+        """Return the progress after each next token (B, K, C), as K * C hypotheses."""
         hits = (self.tokens[:, None, None] == tokens[..., None, None, None]) & self.matched[:, :, None, ..., :-1]
         anywhere = (self.lengths > 0) & (torch.arange(self.lengths.size(-1), device=tokens.device) == 0)
         matched = torch.cat([anywhere[:, None, None, ..., None].expand(*hits.shape[:-1], 1), hits], -1)
@@ -102,15 +101,15 @@ class PhraseProgress(NamedTuple):
         return self.matched.gather(-1, last).squeeze(-1) & (last.squeeze(-1) > 0)
 
     def missing(self) -> Tensor:
-        """Return how many tokens (B, K) are still to come: the fewest of each phrase, in sum."""
+        """Return the minimum number of missing tokens (B, K), summed over phrases."""
         places = torch.arange(1, self.matched.size(-1) + 1, dtype=torch.int16, device=self.met.device)
-        reached = (self.matched * places).amax(-1)  # one more than tokens; 0: not begun, and not to be
+        reached = (self.matched * places).amax(-1)  # one more than tokens; 0: not begun, cannot begin
         left = (self.lengths[:, None] + 1 - reached).masked_fill(reached == 0, self.matched.size(-1))
         fewest = reduce(torch.minimum, left.unbind(-1))  # far faster than a reduction over so short an axis
         return fewest.masked_fill(self.met, 0).sum(-1)
 
     def next_tokens(self) -> Tensor:
-        """Return the tokens (B, K, P * A) that go on with what has not yet come; -1: none."""
+        """Return the tokens (B, K, P * A) that continue missing phrases; -1: none."""
         places = torch.arange(self.matched.size(-1) - 1, device=self.met.device)
         done = (self.met | self.complete().any(-1))[..., None]
         reached = (self.matched[..., :-1] * places).amax(-1, keepdim=True)
@@ -118,5 +117,5 @@ class PhraseProgress(NamedTuple):
         return found.masked_fill(done | ~self.matched.any(-1), -1).flatten(-2)
 
     def word_ends(self) -> Tensor:
-        """Return which hypotheses (B, K) end with a phrase that counts only if the next token may follow it."""
+        """Return which hypotheses (B, K) end with a phrase that counts only if an allowed token follows."""
         return (self.complete().any(-1) & ~self.met).any(-1)

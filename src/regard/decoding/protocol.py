@@ -1,7 +1,7 @@
-"""What decoding asks of a model, and what it gives back.
+"""The interface between decoding and models.
 
-A search knows two things: a `Step` that turns the last tokens into logits, and a `State` that can be reordered. Axis
-letters: B sentences still searched, K hypotheses of each, V vocabulary, S source positions.
+Decoding needs a `Step`, which maps the last tokens to logits, and a `State`, which can be reordered. Axis letters: B active sentences, K
+hypotheses of each, V vocabulary, S source positions.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from regard import ops
 
 
 class State(Protocol):
-    """What a model remembers between steps, for B sentences with K hypotheses each; K is 1 at the start of a search."""
+    """A model's state between steps, for B sentences with K hypotheses each; K is 1 initially."""
 
     def select(self, rows: Tensor, beams: Tensor) -> Self:
-        """Return the state of the kept sentences, their hypotheses reordered; the old state is not used again.
+        """Return the state of the kept sentences with reordered hypotheses; the old state is not used again.
 
         Args:
-            rows: (B',) long, ascending: which sentences stay.
-            beams: (B', K') long: for each kept sentence, which of its K hypotheses each new one continues. K' may differ from K.
+            rows: (B',) long, ascending: the sentences to keep.
+            beams: (B', K') long: per kept sentence, the old hypothesis each new one continues. K' may differ from K.
         """
         ...
 
@@ -30,12 +30,12 @@ AnyState = TypeVar("AnyState", bound=State)
 
 
 class Step(Protocol[AnyState]):
-    """One step of a model: the last token of every hypothesis in, the scores of the next one out."""
+    """One decoding step of a model: last tokens in, next-token logits out."""
 
     def __call__(self, tokens: Tensor, state: AnyState, /) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
-        """Return logits (B, K, V), computed or not, attention (B, K, S) or None, and the new state, for tokens (B, K) long.
+        """Return logits (B, K, V), possibly lazy, attention (B, K, S) or None, and the new state, for tokens (B, K) long.
 
-        S may shrink once the longest sentences have left; what is cut must be padding. The search does not write to the results.
+        S may shrink after the longest sentences have left, by padding only. Decoding does not write to the results.
         """
         ...
 
@@ -43,9 +43,9 @@ class Step(Protocol[AnyState]):
 class Hypothesis(NamedTuple):
     """One finished output.
 
-    `tokens` has no BOS; EOS is kept if it was reached. `score` is what hypotheses are ranked by (higher is better):
-    sum(log_probs) / length_penalty + coverage_penalty. `log_probs` holds the model's log-probability of each token, forced
-    ones included. `attention` is (len(tokens), S) float32 on the CPU, S as wide as the batch's padded sources, or None.
+    `tokens` has no BOS, but EOS if reached. `score` ranks hypotheses (higher is better): sum(log_probs) / length_penalty +
+    coverage_penalty. `log_probs` are the model's log-probabilities of all tokens, forced ones included. `attention` is (len(tokens), S)
+    float32 on the CPU, S as wide as the batch's padded sources, or None.
     """
 
     tokens: list[int]

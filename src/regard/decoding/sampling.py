@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling: one token after another, never revised."""
+"""Greedy decoding and sampling."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from regard.errors import ConfigError, ShapeError
 def greedy_search(
     step: Step[AnyState], state: AnyState, *, batch_size: int, options: DecodingOptions, device: torch.device | str = "cpu"
 ) -> list[list[Hypothesis]]:
-    """Return for each sentence the hypothesis that takes the most probable token at every step, the lower one in a tie.
+    """Decode greedily: take the most probable token at every step; ties go to the lower token.
 
-    The result is that of `beam_search` with a beam of 1. `beam_size`, `n_best` and `patience` are not used.
+    Equal to `beam_search` with a beam of 1. Ignores `beam_size`, `n_best` and `patience`.
 
     Args:
         step: the model's step.
-        state: its state before the first token, one hypothesis a sentence.
+        state: initial state, one hypothesis per sentence.
         batch_size: B; 0 returns an empty list.
-        options: how to search.
-        device: where the model is.
+        options: decoding options.
+        device: device of the model.
 
     Returns:
-        One hypothesis a sentence, each in a list of its own.
+        A list of one hypothesis per sentence.
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
@@ -72,17 +72,17 @@ def greedy_search(
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """How to draw a token.
+    """Sampling options.
 
     Attributes:
-        temperature: log-probabilities are divided by it; greater than 0, 1 leaves the distribution as it is.
-        top_k: draw from so many of the most probable tokens; 0: from all.
-        top_p: draw from the fewest tokens that hold this part of the probability (Holtzman et al., 2020), after `top_k` and
-            temperature; greater than 0, 1 keeps all.
-        num_samples: hypotheses drawn for each sentence.
+        temperature: > 0, divides log-probabilities; 1 leaves the distribution unchanged.
+        top_k: sample from the k most probable tokens; 0: from all.
+        top_p: > 0, sample from the smallest set of tokens with this total probability (Holtzman et al., 2020), after `top_k` and
+            temperature; 1 keeps all.
+        num_samples: hypotheses per sentence.
 
     Raises:
-        ConfigError: a value is out of range; the message holds its name and its range.
+        ConfigError: a value is out of range.
 
     Example:
         >>> SamplingOptions(temperature=0.7, top_p=0.9).top_k
@@ -116,28 +116,28 @@ def sample(
     generator: torch.Generator | Sequence[torch.Generator] | None = None,
     device: torch.device | str = "cpu",
 ) -> list[list[Hypothesis]]:
-    """Return hypotheses drawn token by token from the model's distribution.
+    """Sample hypotheses token by token from the model's distribution.
 
-    One uniform number a token decides. All are drawn before the first step, sentence by sentence, so that with one generator
-    for each sentence its samples do not depend on the others.
+    Each token uses one uniform number. All are drawn before the first step, sentence by sentence, so that with one generator per sentence
+    its samples do not depend on the others.
 
     Args:
         step: the model's step.
-        state: its state before the first token, one hypothesis a sentence.
+        state: initial state, one hypothesis per sentence.
         batch_size: B; 0 returns an empty list.
-        options: what may be generated; `beam_size`, `n_best` and `patience` are not used.
-        sampling: how to draw.
-        generator: one for all, one for each sentence, or None for torch's own.
-        device: where the model is.
+        options: decoding options; ignores `beam_size`, `n_best` and `patience`.
+        sampling: sampling options.
+        generator: one for all, one per sentence, or None for torch's global one.
+        device: device of the model.
 
     Returns:
-        `num_samples` hypotheses a sentence, in the order drawn; the same one may come twice. Their log-probabilities and
-        scores are the model's own: temperature, `top_k` and `top_p` do not enter. One where `max_length` is 0.
+        `num_samples` hypotheses per sentence, in order of sampling, possibly equal; one if `max_length` is 0. Log-probabilities and scores
+        are the model's, without temperature, `top_k` and `top_p`.
 
     Raises:
         RegardError: logits hold NaN or infinity; the message names the step and the sentence.
         ShapeError: the step's results, the options or the generators do not fit the batch.
-        ConfigError: phrases are asked for, a prefix does not fit, or a token id is outside the vocabulary.
+        ConfigError: phrases are given, a prefix does not fit, or a token id is outside the vocabulary.
 
     Example:
         >>> class Nothing:
@@ -182,13 +182,13 @@ def draw_token(log_probs: Tensor, uniform: Tensor, sampling: SamplingOptions) ->
         log_probs = log_probs.gather(-1, tokens)
     elif sampling.top_p < 1:
         log_probs, tokens = log_probs.sort(dim=-1, descending=True, stable=True)
-    # The greatest taken off before the division: a low temperature then cannot push all of them to -inf.
+    # Subtract the maximum before the division, so that a low temperature cannot push all of them to -inf.
     probs = ((log_probs - log_probs.amax(-1, keepdim=True)) / sampling.temperature).softmax(-1)
     if sampling.top_p < 1:
         probs = probs.masked_fill(probs.cumsum(-1) - probs >= sampling.top_p, 0.0)
     passed = probs.cumsum(-1)
-    # right=True finds the first place *beyond* the number: a token of probability 0 is never that. NaN (a row without any
-    # allowed token) may run over the end; what is drawn there is replaced.
+    # right=True finds the first index *beyond* the number, never a token of probability 0. NaN (a row without allowed tokens) may exceed
+    # the range and is replaced later.
     place = torch.searchsorted(passed, uniform[..., None] * passed[..., -1:], right=True).clamp(max=probs.size(-1) - 1)
     return place if tokens is None else tokens.gather(-1, place)
 
@@ -196,9 +196,9 @@ def draw_token(log_probs: Tensor, uniform: Tensor, sampling: SamplingOptions) ->
 def decode_stepwise(
     step: Step[AnyState], state: AnyState, pick: int | Pick, *, rules: BatchedOptions, width: int = 1
 ) -> list[list[Hypothesis]]:
-    """Return `width` hypotheses for each sentence, in order, each token the one that `pick` chooses (B, K, 1), or the best for 1.
+    """Return `width` hypotheses per sentence; `pick` selects each token (B, K, 1), 1 for the best.
 
-    A sentence leaves the batch when all its hypotheses have ended; until then those that have are fed padding.
+    A sentence leaves the batch when all its hypotheses have ended; until then finished ones are fed padding.
     """
     options = rules.options
     live, state = initial_hypotheses(state, rules, width)
