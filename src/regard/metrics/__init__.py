@@ -1,4 +1,4 @@
-"""Scores with their signatures: BLEU, chrF, caption scores, pointing, significance, accuracy, perplexity, alignment error rate."""
+"""Metrics with signatures: BLEU, chrF, caption scores, pointing, significance, accuracy, perplexity, alignment error rate."""
 
 from regard.metrics.accuracy import exact_match, perplexity, token_accuracy
 from regard.metrics.alignment import alignment_error_rate, links_from_weights

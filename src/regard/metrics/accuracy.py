@@ -1,4 +1,4 @@
-"""Counting scores: token accuracy, exact match and perplexity."""
+"""Token accuracy, exact match and perplexity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.metrics.score import Score, check_parallel
 
 
 def token_accuracy(correct: int, tokens: int) -> Score:
-    """Compute the part of target tokens that the model ranks first, given the true tokens before them.
+    """Compute the share of target tokens that the model ranks first under teacher forcing.
 
     Args:
         correct: tokens ranked first, 0 up to `tokens`.
@@ -20,7 +20,7 @@ def token_accuracy(correct: int, tokens: int) -> Score:
         A `Score` in percent.
 
     Raises:
-        DataError: no tokens, or `correct` outside 0 up to `tokens`; names both.
+        DataError: no tokens, or `correct` outside 0 up to `tokens`.
 
     Example:
         >>> token_accuracy(3, 4).value
@@ -34,7 +34,7 @@ def token_accuracy(correct: int, tokens: int) -> Score:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Compute the part of lines that equal their reference, character by character.
+    """Compute the share of lines that equal their reference character by character.
 
     Args:
         hypotheses: output lines.
@@ -44,7 +44,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
         A `Score` in percent. White space and case count; an empty line equals an empty line.
 
     Raises:
-        DataError: empty lists or unequal lengths; names both.
+        DataError: empty lists or unequal lengths.
 
     Example:
         >>> exact_match(["2024-02-29", "2024-03-01"], ["2024-02-29", "2024-03-02"]).value
@@ -60,10 +60,10 @@ def perplexity(nll_sum: float, tokens: int) -> Score:
 
     Args:
         nll_sum: negative log-likelihood of all tokens in nats, without label smoothing.
-        tokens: how many tokens it sums, at least 1.
+        tokens: the number of tokens, at least 1.
 
     Returns:
-        A `Score` of 1 or more; infinite where the exponential overflows, NaN for a NaN.
+        A `Score` >= 1; infinite on overflow, NaN for NaN.
 
     Raises:
         DataError: no tokens.

@@ -24,16 +24,16 @@ def links_from_weights(weights: Any) -> set[tuple[int, int]]:
         weights: attention weights (T, S): nested lists, an array or a tensor; finite.
 
     Returns:
-        At most T links (target, source). Of equal weights the first wins; a row of zeros, or without sources, links nothing.
+        At most T links (target, source). Ties go to the first; a row of zeros, or without sources, has no link.
 
     Raises:
-        DataError: not a (T, S) matrix of finite numbers; names the shape found.
+        DataError: not a (T, S) matrix of finite numbers.
 
     Example:
         >>> sorted(links_from_weights([[0.1, 0.9], [0.8, 0.2], [0.0, 0.0]]))
         [(0, 1), (1, 0)]
     """
-    # Tensors may carry a gradient, lie on another device or hold bfloat16, none of which NumPy reads.
+    # Tensors may carry a gradient, lie on another device or hold bfloat16, which NumPy cannot read.
     plain = weights.detach().cpu().double().numpy() if hasattr(weights, "detach") else weights
     try:
         matrix = np.asarray(plain, dtype=np.float64)
@@ -54,21 +54,19 @@ def alignment_error_rate(found: Any, sure: Any, possible: Any = None) -> Score:
 
         AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)
 
-    A are the links found, S the sure and P the possible ones; every sure link counts as possible. Counts are summed over all
-    sentences before they are divided.
+    A are the found, S the sure and P the possible links; sure links are possible, too. Counts are summed over sentences before the
+    division.
 
     Args:
-        found: for each sentence the links found, as a set of (target, source), or attention weights (T, S), which
-            `links_from_weights` turns into links.
-        sure: for each sentence the set of sure links. A bare set stands for one sentence; `found` and `possible` then are
-            that sentence's as well.
-        possible: for each sentence the set of possible links; None: the sure ones alone.
+        found: per sentence a set of (target, source), or attention weights (T, S), converted by `links_from_weights`.
+        sure: per sentence the set of sure links. A bare set means a single sentence, also for `found` and `possible`.
+        possible: per sentence the set of possible links; None: the sure links.
 
     Returns:
-        A `Score` in percent, 0 the best; 0 where there are neither found nor sure links.
+        A `Score` in percent, 0 is best; 0 without found and sure links.
 
     Raises:
-        DataError: no sentences, or lists of unequal length; names both.
+        DataError: no sentences, or lists of unequal length.
 
     Example:
         >>> alignment_error_rate({(0, 0), (1, 2)}, {(0, 0)}, {(1, 1)}).value

@@ -1,4 +1,4 @@
-"""Caption scores as the official tool (coco-caption, pycocoevalcap) computes them: BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr."""
+"""Caption metrics equal to the official tool (coco-caption, pycocoevalcap): BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CaptionTokens = Sequence[str]
 NGram = tuple[str, ...]
 
 ORDER = 4
-# The official BLEU's guards against dividing by zero; its scores of captions without a match hang on them.
+# The official BLEU's guards against division by zero; they determine scores of captions without a match.
 TINY, SMALL = 1e-15, 1e-9
 BETA = 1.2
 SIGMA = 6.0
@@ -30,9 +30,9 @@ class CaptionScores:
     """Scores of captions.
 
     Attributes:
-        corpus: a `Score` for each name: "BLEU-1" to "BLEU-4" and "ROUGE-L" (0 to 1), "CIDEr-D" and "CIDEr" (0 to 10); the scales
-            are the official tool's. Papers print BLEU and ROUGE-L times 100, CIDEr-D times 10 or 100.
-        items: by the same names a number for each image. The corpus value of BLEU is not their mean.
+        corpus: `Score` by name: "BLEU-1" to "BLEU-4" and "ROUGE-L" (0 to 1), "CIDEr-D" and "CIDEr" (0 to 10); the scales are the official
+            tool's. Papers print BLEU and ROUGE-L times 100, CIDEr-D times 10 or 100.
+        items: a number per image, by the same names. Corpus BLEU is not their mean.
     """
 
     corpus: Mapping[str, Score]
@@ -41,11 +41,11 @@ class CaptionScores:
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many images' references each n-gram of 1 to 4 tokens occurs, for CIDEr.
+    """Document frequencies (images) of n-grams of 1 to 4 tokens, for CIDEr.
 
     Attributes:
-        counts: images by n-gram; one that is missing counts as 1.
-        documents: how many images were counted, at least 1.
+        counts: images by n-gram; missing n-grams count as 1.
+        documents: the number of images, at least 1.
     """
 
     counts: Mapping[NGram, int]
@@ -57,16 +57,16 @@ class DocumentFrequencies:
 
 
 def document_frequencies(references: Sequence[Sequence[str | CaptionTokens]]) -> DocumentFrequencies:
-    """Count in how many images each n-gram occurs, so that CIDEr on a few images can use the frequencies of many.
+    """Count document frequencies, so that CIDEr on a few images can use those of many.
 
     Args:
-        references: for each image its captions; a text is split by `caption_tokens`, a list of tokens taken as it is.
+        references: captions per image; texts are split by `caption_tokens`, lists of tokens used unchanged.
 
     Returns:
         The frequencies.
 
     Raises:
-        DataError: there are no images, or one has no references; names it.
+        DataError: no images, or an image without references.
 
     Example:
         >>> document_frequencies([[["a", "dog"], ["a", "cat"]], [["a", "bus"]]]).counts["a",]
@@ -85,27 +85,26 @@ def caption_scores(
 ) -> CaptionScores:
     """Score captions with BLEU-1 to 4, ROUGE-L, CIDEr-D and CIDEr.
 
-    - BLEU (Papineni et al., 2002): the closest reference length (of two as close the shorter), nothing smoothed but by the
-      official tool's 1e-15 and 1e-9. For a corpus the counts are summed before they are divided.
-    - ROUGE-L (Lin, 2004): (1 + b^2) P R / (R + b^2 P) with b = 1.2, P the greatest precision and R the greatest recall over the
-      references, each of its own reference; the corpus value is the mean.
+    - BLEU (Papineni et al., 2002): closest reference length (ties: the shorter), no smoothing but the official tool's 1e-15 and 1e-9.
+      Corpus counts are summed before the division.
+    - ROUGE-L (Lin, 2004): (1 + b^2) P R / (R + b^2 P) with b = 1.2, P and R the maximum precision and recall over the references, taken
+      separately; the corpus value is the mean.
     - CIDEr-D (Vedantam et al., 2015): ten times the mean over n = 1 to 4 and over references of the cosine of tf-idf vectors, the
       hypothesis's counts clipped to the reference's, times exp(-(l - l')^2 / (2 6^2)). The official tool prints it as "CIDEr".
-    - CIDEr: the same without clipping and without the factor of lengths; no stemming.
+    - CIDEr: the same without clipping and length factor; no stemming.
 
     Args:
-        references: for each image its captions, at least one; numbers of captions may differ between images.
-        hypotheses: a caption for each image, which may be empty. A text is split by `caption_tokens`; a list of tokens is taken as
-            it is. All captions are of the same kind.
-        frequencies: document frequencies for CIDEr; None counts the references given, as the official tool does. With those, one
-            image alone has CIDEr 0, since every n-gram occurs in all documents.
+        references: captions per image, one or more.
+        hypotheses: one caption per image, possibly empty. Texts are split by `caption_tokens`, lists of tokens used unchanged; do not mix
+            them.
+        frequencies: document frequencies for CIDEr; None counts the given references, as the official tool does; a single image then has
+            CIDEr 0, since every n-gram occurs in all documents.
 
     Returns:
         `CaptionScores`, equal to pycocoevalcap 1.2 on the same tokens (its CIDEr is CIDEr-D here).
 
     Raises:
-        DataError: there are no images, unequal numbers of them (both are named), an image without references, or texts mixed with
-            lists of tokens.
+        DataError: no images, unequal numbers of them, an image without references, or texts mixed with lists of tokens.
 
     Example:
         >>> scores = caption_scores([["A dog runs.", "The dog is running."], ["Two red buses."]], ["A dog runs!", "Two buses"])
@@ -127,7 +126,7 @@ def caption_scores(
 
 
 def caption_bleu_counts(references: Sequence[Sequence[str | CaptionTokens]], hypotheses: Sequence[str | CaptionTokens]) -> np.ndarray:
-    """Return what each image adds to the counts of which BLEU is made, as `regard.metrics.significance.item_counts` does for lines.
+    """Return each image's BLEU counts; the counterpart of `regard.metrics.significance.item_counts`.
 
     Args:
         references: as in `caption_scores`.
@@ -254,7 +253,7 @@ def _bleu_counts(
 
 
 def _rouge(references: Sequence[CaptionTokens], guess: CaptionTokens) -> float:
-    # The official tool takes an empty caption for one empty token.
+    # The official tool treats an empty caption as one empty token.
     guess = guess or [""]
     common = [_common_length(reference or [""], guess) for reference in references]
     precision = max(length / len(guess) for length in common)
@@ -278,7 +277,7 @@ def _common_length(first: CaptionTokens, second: CaptionTokens) -> int:
 
 @dataclass(frozen=True)
 class _Vector:
-    """tf-idf weights and their norm for each order, and the caption's length."""
+    """tf-idf weights and their norm per order, and the caption's length."""
 
     weights: list[dict[NGram, float]]
     norms: list[float]
@@ -286,7 +285,7 @@ class _Vector:
 
 
 class _Weigher:
-    """Turns counts of n-grams into tf-idf weights."""
+    """Converts n-gram counts to tf-idf weights."""
 
     def __init__(self, frequencies: DocumentFrequencies) -> None:
         counts, total = frequencies.counts, math.log(frequencies.documents)
@@ -297,7 +296,7 @@ class _Weigher:
         for ngram, count in counts.items():
             weights[len(ngram) - 1][ngram] = count * self.idf(ngram)
         norms = [math.sqrt(math.fsum(weight**2 for weight in one.values())) for one in weights]
-        # The official tool takes the number of bigrams for the length; only differences of lengths count.
+        # The official tool uses the number of bigrams as length; only length differences matter.
         return _Vector(weights, norms, sum(count for ngram, count in counts.items() if len(ngram) == 2))
 
 

@@ -1,4 +1,4 @@
-"""The caption tokenizer: Penn Treebank rules, lower-case, punctuation left out, as the official tool prepares captions."""
+"""Caption tokenizer like the official tool's: Penn Treebank rules, lower-case, without punctuation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 # Named in the signature of every score of texts.
 TOKENIZER = "regard-ptb"
 
-# What the official tool leaves out; brackets it means to leave out as well, but looks for them in capitals, so they stay.
+# Dropped by the official tool. It means to drop brackets, too, but compares them in capitals, so they stay.
 PUNCTUATION = frozenset(("''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"))
 BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
-# Typographic forms and the plain ones they are taken for.
+# Typographic characters and their ASCII replacements.
 PLAIN = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-", "\u2026": "..."})
 # Words that keep their full stop.
 ABBREVIATIONS = "mr mrs ms dr prof st sr jr rev gen col sgt capt lt gov sen rep inc ltd co corp vs etc mt ft no ave blvd rd dept"
@@ -51,22 +51,20 @@ _TOKEN = re.compile(
 def caption_tokens(text: str) -> list[str]:
     """Split a caption into tokens.
 
-    Text is lower-cased, typographic quotes and dashes become plain ones. Then, from left to right: addresses stay whole;
-    abbreviations keep their full stop (`p.m.`, and a list such as `mr.` inside a caption); numbers keep the commas, points, colons
-    and slashes inside; hyphenated words stay whole; `n't 's 're 've 'll 'd 'm` are tokens of their own, `cannot` and its like are
-    two; brackets become `-lrb-` and so on; any other sign is a token. At last the tokens `'' ' `` ` . ? ! , : - -- ... ;` are left
-    out.
+    Text is lower-cased, and typographic quotes and dashes become ASCII. Then, from left to right: addresses stay whole; abbreviations keep
+    their full stop (`p.m.`, and a list such as `mr.` inside a caption); numbers keep inner commas, points, colons and slashes; hyphenated
+    words stay whole; `n't 's 're 've 'll 'd 'm` are separate tokens, `cannot` and similar words two; brackets become `-lrb-` and so on; any
+    other sign is a token. Finally the tokens `'' ' `` ` . ? ! , : - -- ... ;` are dropped.
 
-    Differs from the official tool, which runs Stanford CoreNLP's PTBTokenizer in Java: its lists of abbreviations, acronyms and
-    emoticons are longer, it decodes HTML entities (`&amp;`), keeps runs of marks (`?!`) and some full stops of single letters. Of
-    the 40,450 captions of Flickr8k 4 come out differently. Scores are compared only with the same tokenizer, so each signature
-    names it.
+    Differs from the official tool, which runs Stanford CoreNLP's PTBTokenizer in Java: its lists of abbreviations, acronyms and emoticons
+    are longer, it decodes HTML entities (`&amp;`), keeps runs of marks (`?!`) and some full stops of single letters. 4 of the 40,450
+    captions of Flickr8k differ. Compare scores of the same tokenizer only; each signature names it.
 
     Args:
         text: a caption.
 
     Returns:
-        The tokens; an empty list for a text without any.
+        The tokens.
 
     Example:
         >>> caption_tokens("A man's T-shirt doesn't fit, at 10:30 p.m.")

@@ -1,4 +1,4 @@
-"""Scores of labels: accuracy with its interval, macro-F1, the confusion matrix, calibration, and whether two systems differ."""
+"""Classification metrics: accuracy with interval, macro-F1, confusion matrix, calibration, and comparison of two systems."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 from regard.errors import DataError, listed, shown
 from regard.metrics.score import Score
 
-# 97.5 % of a normal distribution lie below it.
+# 97.5 % quantile of the normal distribution.
 _Z = 1.959963984540054
 
 
 def accuracy(predicted: Sequence[str], expected: Sequence[str]) -> Score:
-    """Compute the part of examples whose label is right.
+    """Compute the share of examples with the correct label.
 
     Args:
-        predicted: N labels; "" for an example that got none, which is wrong.
+        predicted: N labels; "" for none, which is wrong.
         expected: N labels.
 
     Returns:
         A `Score` in percent; its signature holds N and the 95 % interval (Wilson 1927).
 
     Raises:
-        DataError: empty lists or unequal lengths; names both.
+        DataError: empty lists or unequal lengths.
 
     Example:
         >>> print(accuracy(["a", "b", "b", "a"], ["a", "b", "a", "a"]))
@@ -53,24 +53,24 @@ def wilson_interval(correct: int, total: int) -> tuple[float, float]:
     share, square = correct / total, _Z * _Z
     middle = (share + square / (2 * total)) / (1 + square / total)
     half = _Z * math.sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
-    # Rounding must not leave the interval without its own proportion where all or none are correct.
+    # Rounding must not exclude the proportion itself where all or none are correct.
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 @dataclass(frozen=True)
 class ConfusionMatrix:
-    """How often each label was taken for which.
+    """Confusion matrix of labels.
 
     Attributes:
         labels: C names, in the order of rows and columns.
-        counts: (C, C) whole numbers; row: the expected label, column: the predicted one.
+        counts: (C, C) integers; rows: expected labels, columns: predicted labels.
     """
 
     labels: tuple[str, ...]
     counts: np.ndarray
 
     def by_label(self) -> list[tuple[str, float, float, float, int]]:
-        """Return for each label (name, precision, recall, F1, expected examples), in [0, 1]; what is 0/0 counts as 0."""
+        """Return (name, precision, recall, F1, expected examples) per label, in [0, 1]; 0/0 counts as 0."""
         rows = []
         for place, label in enumerate(self.labels):
             hits = float(self.counts[place, place])
@@ -81,15 +81,15 @@ class ConfusionMatrix:
 
 
 def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: Sequence[str]) -> ConfusionMatrix:
-    """Count which label was taken for which.
+    """Compute the confusion matrix.
 
     Args:
-        predicted: N labels; "" (none) is counted nowhere.
+        predicted: N labels; "" (none) is not counted.
         expected: N labels.
-        labels: all of them.
+        labels: all labels.
 
     Raises:
-        DataError: empty lists, unequal lengths, or a label that is not among `labels`; names it.
+        DataError: empty lists, unequal lengths, or a label that is not among `labels`.
 
     Example:
         >>> confusion_matrix(["a", "b", "b"], ["a", "b", "a"], ["a", "b"]).counts.tolist()
@@ -108,17 +108,17 @@ def confusion_matrix(predicted: Sequence[str], expected: Sequence[str], labels: 
 
 
 def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
-    """Compute the mean over labels of F1, every label alike.
+    """Compute the unweighted mean of F1 over labels.
 
     Args:
         predicted: N labels; "" for none.
         expected: N labels.
 
     Returns:
-        A `Score` of 0 to 100, over the labels that occur on either side; a label that is never both has F1 = 0.
+        A `Score` of 0 to 100 over the labels on either side; a label that is never both has F1 = 0.
 
     Raises:
-        DataError: empty lists or unequal lengths; names both.
+        DataError: empty lists or unequal lengths.
 
     Example:
         >>> round(macro_f1(["a", "b", "b"], ["a", "b", "a"]).value, 2)
@@ -135,15 +135,15 @@ def macro_f1(predicted: Sequence[str], expected: Sequence[str]) -> Score:
 
 
 def calibration_error(probabilities: Sequence[float] | np.ndarray, correct: Sequence[bool] | np.ndarray, *, bins: int = 15) -> Score:
-    """Compute the expected calibration error: how far a model's confidence is from how often it is right.
+    """Compute the expected calibration error: the gap between confidence and accuracy.
 
         ECE = sum over bins of (examples in it / N) * |share of them that is right - mean confidence of them|
 
     Guo et al. 2017 (arXiv:1706.04599), Eq. 3: bins of equal width over [0, 1], closed above.
 
     Args:
-        probabilities: N, of the predicted label each.
-        correct: N, whether that label is right.
+        probabilities: N probabilities of the predicted labels.
+        correct: N booleans, whether the label is correct.
         bins: at least 1.
 
     Returns:
@@ -173,10 +173,10 @@ class AccuracyComparison:
     """Two systems on the same examples.
 
     Attributes:
-        difference: accuracy of the system minus that of the baseline, in points of percent.
+        difference: accuracy of the system minus that of the baseline, in percentage points.
         interval: its 95 % interval, low and high.
-        only_system: examples that only the system has right.
-        only_baseline: examples that only the baseline has right.
+        only_system: examples that only the system gets right.
+        only_baseline: examples that only the baseline gets right.
         p_value: exact two-sided p of McNemar's test.
     """
 
@@ -188,9 +188,9 @@ class AccuracyComparison:
 
 
 def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected: Sequence[str]) -> AccuracyComparison:
-    """Compare two systems' labels: McNemar's exact test on the examples that one has right and the other wrong.
+    """Compare two systems' labels with McNemar's exact test.
 
-    The interval of the difference is that of paired proportions with Wald's variance.
+    The interval of the difference is Wald's for paired proportions.
 
     Args:
         predicted: N labels of the system.
@@ -198,7 +198,7 @@ def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected
         expected: N labels.
 
     Raises:
-        DataError: empty lists or unequal lengths; names both.
+        DataError: empty lists or unequal lengths.
 
     Example:
         >>> found = compare_accuracy(["a"] * 8, ["a", "b", "b", "b", "b", "b", "b", "a"], ["a"] * 8)
@@ -210,7 +210,7 @@ def compare_accuracy(predicted: Sequence[str], baseline: Sequence[str], expected
     pairs = [(p == e, b == e) for p, b, e in zip(predicted, baseline, expected, strict=True)]
     gain, loss, total = sum(p and not b for p, b in pairs), sum(b and not p for p, b in pairs), len(pairs)
     apart = gain + loss
-    # The tail in logarithms: 2^-n is no float from n = 1,075 on.
+    # The tail in logarithms: 2^-n underflows from n = 1,075.
     tail = [math.lgamma(apart + 1) - math.lgamma(k + 1) - math.lgamma(apart - k + 1) for k in range(min(gain, loss) + 1)]
     p_value = min(1.0, 2 * sum(math.exp(part - apart * math.log(2)) for part in tail))
     share = (gain - loss) / total

@@ -1,4 +1,4 @@
-"""METEOR 1.5, computed by its authors' program through pycocoevalcap: an extra, and Java."""
+"""METEOR 1.5 by its authors' program through pycocoevalcap; requires an extra and Java."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.metrics.caption_tokens import TOKENIZER, caption_tokens
 from regard.metrics.score import Score
 
 JAR = "meteor-1.5.jar"
-# The program reads one line for each image and divides it at this sign.
+# The program reads one line per image and splits it at this sign.
 DIVIDER = "|||"
 
 
@@ -29,11 +29,11 @@ def meteor(
         hypotheses: as for `caption_scores`.
 
     Returns:
-        The corpus's `Score`, 0 to 1, and a number for each image, those that pycocoevalcap gives.
+        The corpus `Score`, 0 to 1, and a number per image, equal to pycocoevalcap's.
 
     Raises:
         MissingExtraError: Java or pycocoevalcap is not installed; says how to install it.
-        DataError: there are no images, unequal numbers of them, an image without references, or the program stops; says how.
+        DataError: no images, unequal numbers of them, an image without references, or the program fails.
 
     Example:
         >>> meteor([["a dog"]], [])
@@ -57,7 +57,7 @@ def meteor(
 
 
 def find_meteor() -> tuple[list[str], Path]:
-    """Return the command that starts the program, and the folder it is started in.
+    """Return the program's command and working directory.
 
     Raises:
         MissingExtraError: Java or pycocoevalcap is not installed; says how to install it.
@@ -80,12 +80,12 @@ def _line(caption: str | Sequence[str]) -> str:
 
 
 def _scores(command: list[str], folder: Path, lines: list[list[str]]) -> tuple[float, ...]:
-    """Return the score of each image, and the corpus's at the end."""
+    """Return the scores of all images, then of the corpus."""
     with subprocess.Popen(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
     ) as program:
         try:
-            # Counts first, an image at a time, then all of them in one question.
+            # First counts per image, then all of them in one request.
             counts = [_ask(program, f"SCORE {DIVIDER} " + f" {DIVIDER} ".join(item)) for item in lines]
             first = _ask(program, f"EVAL {DIVIDER} " + f" {DIVIDER} ".join(counts))
             return tuple(float(value) for value in (first, *(_answer(program) for _ in lines)))

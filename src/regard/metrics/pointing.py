@@ -1,7 +1,7 @@
-"""Does attention look at what the word names? Pointing accuracy, attention correctness, entropy, beside what chance gives.
+"""Compare attention with the image region of a word: pointing accuracy, attention correctness, entropy, and chance levels.
 
-Attention is over the cells of a grid laid on the image, row by row. A word's region is a set of pixels; `cell_hits` and
-`cell_coverage` say what it means for the cells.
+Attention covers the cells of a grid on the image, row by row. A word's region is a set of pixels; `cell_hits` and `cell_coverage` map it to
+cells.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from regard.metrics.score import Score
 
 @dataclass(frozen=True)
 class PointingScores:
-    """Pointing accuracy and what it is to be compared with.
+    """Pointing accuracy and its chance levels.
 
     Attributes:
-        accuracy: how often the largest weight falls on the region, in percent.
-        random_cell: the accuracy of a cell drawn at random, which is also that of uniform weights.
-        random_object: the accuracy of looking at an object drawn at random; None where the numbers of objects are not known.
+        accuracy: how often the maximum weight is in the region, in percent.
+        random_cell: the accuracy of a random cell, equal to that of uniform weights.
+        random_object: the accuracy of pointing at a random object; None without numbers of objects.
     """
 
     accuracy: Score
@@ -34,11 +34,11 @@ class PointingScores:
 
 @dataclass(frozen=True)
 class CorrectnessScores:
-    """Attention correctness and what it is to be compared with.
+    """Attention correctness and its chance level.
 
     Attributes:
-        correctness: the mean mass inside the region, in percent.
-        uniform: the same of uniform weights: the mean part of the image that regions cover.
+        correctness: mean attention mass inside the region, in percent.
+        uniform: the same for uniform weights: the mean share of the image that regions cover.
     """
 
     correctness: Score
@@ -46,7 +46,7 @@ class CorrectnessScores:
 
 
 def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
-    """Compute the part of each cell that lies inside a region.
+    """Compute the share of each cell inside a region.
 
     Args:
         region: bool (H, W), the pixels of the region.
@@ -100,18 +100,18 @@ def cell_hits(region: Any, grid: tuple[int, int], *, tolerance: float = 0.0) -> 
 
 
 def box_region(boxes: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Turn boxes into the pixels whose centres lie in one of them.
+    """Mark the pixels whose centres lie in one of the boxes.
 
     Args:
-        boxes: left, top, right and bottom as parts of width and height, 0 to 1; none give an empty region.
-        height: of the image in pixels.
-        width: of the image in pixels.
+        boxes: left, top, right and bottom relative to width and height, 0 to 1; no boxes give an empty region.
+        height: image height in pixels.
+        width: image width in pixels.
 
     Returns:
         bool (height, width).
 
     Raises:
-        DataError: a box is not four numbers; names it.
+        DataError: a box is not four numbers.
 
     Example:
         >>> box_region([(0.5, 0.0, 1.0, 1.0)], 1, 4).tolist()
@@ -128,19 +128,19 @@ def box_region(boxes: Sequence[Sequence[float]], height: int, width: int) -> np.
 
 
 def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None = None) -> PointingScores:
-    """Compute how often the cell with the largest weight is a hit, beside two kinds of chance.
+    """Compute how often the cell with the maximum weight is a hit, with two chance levels.
 
     Args:
-        weights: attention at N words over L cells: (N, L), an array or a tensor, finite, 0 or more. Of equal largest weights each
-            counts its part: uniform weights score what a random cell scores. A row of zeros is a miss.
-        hits: bool (N, L), of `cell_hits`, for the region of each word.
-        objects: for each word the number of objects in its image, at least 1.
+        weights: (N, L) attention of N words over L cells, an array or tensor, finite, >= 0. Tied maxima share the hit, so uniform weights
+            score as a random cell. A row of zeros is a miss.
+        hits: (N, L) bool from `cell_hits`, per word.
+        objects: number of objects in each word's image, at least 1.
 
     Returns:
         `PointingScores`, in percent.
 
     Raises:
-        DataError: no words, shapes that differ, weights below 0 or not finite, or a number of objects below 1; names them.
+        DataError: no words, shapes that differ, weights below 0 or not finite, or a number of objects below 1.
 
     Example:
         >>> scores = pointing_accuracy([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [[0, 1, 0], [0, 1, 0]], objects=[2, 2])
@@ -166,19 +166,19 @@ def pointing_accuracy(weights: Any, hits: Any, *, objects: Sequence[int] | None 
 
 
 def attention_correctness(weights: Any, coverage: Any) -> CorrectnessScores:
-    """Compute how much of the attention lies inside the region (Liu et al., 2017), beside that of uniform attention.
+    """Compute the attention mass inside the region (Liu et al., 2017), with that of uniform attention.
 
-    The mass of a cell is spread evenly over its pixels; each row of weights is divided by its sum.
+    A cell's mass is spread evenly over its pixels; rows are normalised.
 
     Args:
-        weights: attention at N words over L cells: (N, L), finite, 0 or more. A row of zeros has nothing inside.
-        coverage: (N, L) of 0 to 1, of `cell_coverage`, for the region of each word.
+        weights: (N, L) attention of N words over L cells, finite, >= 0. A row of zeros counts 0.
+        coverage: (N, L) of 0 to 1, from `cell_coverage`, per word.
 
     Returns:
         `CorrectnessScores`, in percent.
 
     Raises:
-        DataError: no words, shapes that differ, or numbers outside their range; names them.
+        DataError: no words, shapes that differ, or numbers outside their range.
 
     Example:
         >>> scores = attention_correctness([[0.1, 0.7, 0.2]], [[0.0, 1.0, 0.5]])
@@ -202,8 +202,7 @@ def attention_entropy(weights: Any) -> Score:
     """Compute the mean entropy of attention in nats: 0 for one cell, log L for uniform weights over L cells.
 
     Args:
-        weights: attention at N words over L cells: (N, L), finite, 0 or more; each row is divided by its sum. A row of zeros has
-            entropy 0.
+        weights: (N, L) attention of N words over L cells, finite, >= 0; rows are normalised. A row of zeros has entropy 0.
 
     Returns:
         A `Score`; its signature holds log L as `max`.
@@ -224,7 +223,7 @@ def attention_entropy(weights: Any) -> Score:
 
 
 def _array(values: Any, name: str) -> np.ndarray:
-    # Tensors may carry a gradient, lie on another device or hold bfloat16, none of which NumPy reads.
+    # Tensors may carry a gradient, lie on another device or hold bfloat16, which NumPy cannot read.
     plain = values.detach().cpu().double().numpy() if hasattr(values, "detach") else values
     try:
         return np.asarray(plain, dtype=np.float64)
@@ -256,7 +255,7 @@ def _region(region: Any, grid: tuple[int, int]) -> np.ndarray:
 
 
 def _overlap(length: int, cells: int) -> np.ndarray:
-    """Return which part of each cell each pixel of a side makes up: (cells, length), rows that sum to 1."""
+    """Return the share of each pixel in each cell along one side: (cells, length), rows sum to 1."""
     edges = np.arange(cells + 1) * (length / cells)
     pixels = np.arange(length)
     shared = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)

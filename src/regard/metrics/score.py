@@ -1,4 +1,4 @@
-"""A score: a number that never travels without its name, its unit and the settings that made it."""
+"""A score with name, unit and the settings that determine it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from regard.errors import DataError
 
 @dataclass(frozen=True)
 class Score:
-    """One measured number.
+    """A metric value.
 
     Attributes:
-        name: what was measured, as the field writes it ("BLEU", "chrF2", "exact match").
+        name: name of the metric ("BLEU", "chrF2", "exact match").
         value: the number.
-        unit: "0-100" for BLEU and chrF, "0-1" and "0-10" for caption scores, "%" for a part of a whole (0 to 100), "" for a bare
-            number.
+        unit: "0-100" for BLEU and chrF, "0-1" and "0-10" for caption scores, "%" for shares (0 to 100), "" for a bare number.
         signature: every setting the value depends on, as `key:value` parts joined by `|`.
 
     Example:
@@ -46,10 +45,10 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
         references: expected lines.
 
     Returns:
-        None; an empty list is an error, since no score is defined on it.
+        None.
 
     Raises:
-        DataError: a string was given in place of a list, a list is empty, or the lengths differ; names both lengths.
+        DataError: a string instead of a list, an empty list, or lengths that differ.
 
     Example:
         >>> check_parallel(["a", "b"], ["a"])

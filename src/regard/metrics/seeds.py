@@ -1,4 +1,4 @@
-"""Is one variant better than another by more than chance, where other seeds and other test items would give other scores."""
+"""Significance tests of two variants over seeds and test items."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunScore(NamedTuple):
     """The score of one training on the test set.
 
     Attributes:
-        score: of the whole set.
-        influence: (N,) how each test item moves it, of mean 0: the score's variance over test sets is `sum(influence^2) / (N (N - 1))`.
-            None: the scores of the items are not known.
+        score: score of the whole set.
+        influence: (N,) influence of each test item, with mean 0: the score's variance over test sets is `sum(influence^2) / (N (N - 1))`.
+            None: item scores are unknown.
     """
 
     score: float
@@ -35,15 +35,15 @@ class RunScore(NamedTuple):
 
 
 def run_score(metric: str, counts: np.ndarray) -> RunScore:
-    """Score one training, and tell what each test item does to the score (the jackknife, Efron and Stein 1981).
+    """Score one training and compute each test item's influence (jackknife, Efron and Stein 1981).
 
         influence_i = (N - 1) (mean of all score(-j) - score(-i)), with score(-i) that of the set without item i
 
-    A corpus score such as BLEU is not a mean of items: score(-i) is made of the summed counts of all other items.
+    For corpus scores such as BLEU, score(-i) uses the summed counts of all other items.
 
     Args:
         metric: see `regard.metrics.significance.score_of_counts`.
-        counts: (N, D) what each item adds.
+        counts: (N, D) counts per item.
 
     Raises:
         DataError: fewer than two items, or an unknown metric.
@@ -72,12 +72,12 @@ class SeedComparison:
     Attributes:
         difference: mean score of the system's runs minus that of the baseline's.
         interval: its 95 % interval, low and high.
-        p_value: chance of so large a difference between variants that are equally good, above 0 and up to 1.
-        runs: of the system and of the baseline.
-        spreads: standard deviation of a score over seeds, on this test set, of the system and of the baseline; None where one of them has a
-            single run. Then interval and p-value are about test items alone: another training may differ by more.
-        item_error: standard error of the difference that comes from the test items; None where their scores are not known. Then interval
-            and p-value are about seeds alone: another test set may differ by more.
+        p_value: probability of a difference this large between equal variants, above 0 and up to 1.
+        runs: number of runs of system and baseline.
+        spreads: standard deviation over seeds, on this test set, of system and baseline; None if either has a single run. Interval and
+            p-value then cover test items only: another training may differ by more.
+        item_error: standard error of the difference due to test items; None if item scores are unknown. Interval and p-value then cover
+            seeds only: another test set may differ by more.
     """
 
     difference: float
@@ -89,35 +89,34 @@ class SeedComparison:
 
     @property
     def over(self) -> Literal["seeds and items", "items", "seeds"]:
-        """What interval and p-value are about."""
+        """The sources of variation that interval and p-value cover."""
         if self.spreads is None:
             return "items"
         return "seeds" if self.item_error is None else "seeds and items"
 
     @property
     def tolerated(self) -> float | None:
-        """How much scores may spread over seeds (standard deviation) before so large a difference is chance; None: it is chance already.
+        """Maximum standard deviation over seeds at which the difference stays significant; None: it is not significant.
 
-        For variants of one run each, whose spread is not known.
+        For variants of one run each, whose spread is unknown.
         """
         room = (self.difference / _normal(1 - LEVEL / 2)) ** 2 - (self.item_error or 0.0) ** 2
         return math.sqrt(room / sum(1 / runs for runs in self.runs)) if room > 0 else None
 
     def seeds_needed(self, power: float = 0.8, *, level: float = LEVEL) -> int | None:
-        """Return how many seeds of each variant would show a difference of this size, if the seeds spread as these do.
+        """Return the seeds per variant needed to detect a difference of this size, at the observed spread.
 
-        The power of a planned study is taken to be that of a normal difference against the test's critical value at the expected variances.
+        Assumes a normal difference against the test's critical value at the expected variances.
 
         Args:
-            power: chance to find it, between 0 and 1.
-            level: below which the p-value has to be; less than 0.05 where it will be corrected for several comparisons.
+            power: probability of detection, between 0 and 1.
+            level: significance level; below 0.05 when correcting for several comparisons.
 
         Returns:
-            At least 2; None: the spread or what the items do is not known, or `MAX_SEEDS` seeds are too few, as for a test set that is too
-            small.
+            At least 2; None: spread or item influence is unknown, or `MAX_SEEDS` seeds are too few, as for a small test set.
 
         Raises:
-            DataError: a power or a level that is no chance between 0 and 1.
+            DataError: power or level is not between 0 and 1.
 
         Example:
             >>> runs = [RunScore(score, np.array([1.0, -1.0, 1.0, -1.0])) for score in (3.0, 4.0, 5.0)]
@@ -150,32 +149,32 @@ def compare_seeds(
 ) -> SeedComparison:
     """Compare two variants over seeds and test items (a mixed model).
 
-    A score is the variant's, plus what its seed does, plus what the test items do to all runs of both variants, plus what they do to this
-    run. Seeds and items are random: the model of Obuchowski and Rockette (1995) for readers (here seeds) of tests (here variants), with the
-    parts of the items estimated by the jackknife. With A and B runs of the two, s_A and s_B the standard deviations of their scores, and
-    e the standard error of the difference that comes from what the items do to all runs alike,
+    Score = variant + seed effect + item effects common to all runs + item effects of this run. Seeds and items are random: the model of
+    Obuchowski and Rockette (1995) for readers (here seeds) of tests (here variants), with item effects estimated by the jackknife. For A
+    and B runs, s_A and s_B are the standard deviations of their scores, and e the standard error of the difference from the common item
+    effects:
 
         p = P(|sqrt(s_A^2 / A + s_B^2 / B) T_v + e Z| >= |difference|)
 
-    with Student's T, of Welch's (1947) degrees of freedom v between the smaller of A - 1 and B - 1 and A + B - 2, and a normal Z
-    independent of it: seeds are few and their spread is hardly known, items are many. It is drawn `samples` times. From two seeds on the
-    test finds no more false differences than it says, at any spread of the seeds. A hierarchical bootstrap of few seeds does where they
-    spread much (`benchmarks/seed_test.py`), since it never draws a seed that it has not seen.
+    with Student's T, of Welch's (1947) degrees of freedom v between min(A, B) - 1 and A + B - 2, for the few seeds, and an independent
+    normal Z for the many items, drawn `samples` times. From two seeds on, the test keeps its false positive rate at any spread of the
+    seeds. A hierarchical bootstrap of few seeds does not if they spread much (`benchmarks/seed_test.py`), since it resamples observed seeds
+    only.
 
-    With a single run of one of them there is no s: then e is that of these very runs, and the p-value is about test items alone. Without
-    scores of items there is no e, and it is about seeds alone.
+    A single run of either has no s: e is then that of these runs, and the p-value covers test items only. Without item scores there is no
+    e, and it covers seeds only.
 
-    Differs from the paper: each variant has a variance of its own; s is at least what the items alone do to a run's score; the degrees of
-    freedom are those of the seeds, as the paper's F test has for a study of readers alone.
+    Differs from the paper: each variant has its own variance; s is at least the item effect of a run; the degrees of freedom are those of
+    the seeds, as in the paper's F test for readers only.
 
     Args:
         systems: the runs of the system, see `run_score`.
-        baselines: those of the baseline, on the same N items.
+        baselines: the runs of the baseline, on the same N items.
         samples: draws, at least 1.
-        seed: of NumPy's default generator, 0 or more.
+        seed: seed of NumPy's default generator, 0 or more.
 
     Raises:
-        DataError: no run, unequal numbers of items, or a single run without the scores of its items.
+        DataError: no run, unequal numbers of items, or a single run without item scores.
 
     Example:
         >>> good, bad = ([run_score("mean", np.array([[value, 1.0]] * 5)) for value in values] for values in ((7, 8, 9), (1, 2, 3)))
@@ -197,7 +196,7 @@ def compare_seeds(
     elif of_items is None:
         raise DataError("a single run can be compared only by the scores of its test items, which are missing")
     drawn = _chance(parts, runs, math.sqrt(of_items or 0.0), samples, seed)
-    # Sums in another order differ in their last bits: no difference is as large as none.
+    # Summation order changes the last bits: treat such a difference as none.
     p_value = (1 + int(np.sum(drawn >= abs(difference) * (1 - 1e-9)))) / (1 + samples)
     reach = float(np.quantile(drawn, 1 - LEVEL))
     error = None if of_items is None else math.sqrt(of_items)
@@ -205,8 +204,7 @@ def compare_seeds(
 
 
 def _item_variances(systems: Sequence[RunScore], baselines: Sequence[RunScore]) -> tuple[float | None, list[float]]:
-    # The variance of the difference of the means that comes from what items do to all runs alike, and for each variant that of a run's
-    # score which comes from what they do to it alone.
+    # Variance of the difference of means from common item effects, and per variant the variance of a run's score from its own item effects.
     sides = [[run.influence for run in runs if run.influence is not None] for runs in (systems, baselines)]
     if sum(map(len, sides)) < len(systems) + len(baselines):
         return None, [0.0, 0.0]
@@ -220,18 +218,18 @@ def _item_variances(systems: Sequence[RunScore], baselines: Sequence[RunScore]) 
     whole = float(gap @ gap) / degrees
     if min(len(one), len(other)) == 1:
         return whole, [0.0, 0.0]
-    # What the items do to each run alone is in the spread of the scores, too: it counts once.
+    # The spread of scores already includes each run's own item effects: count them once.
     alone = [float(((side - side.mean(0)) ** 2).sum()) / ((len(side) - 1) * degrees) for side in (one, other)]
     return max(0.0, whole - alone[0] / len(one) - alone[1] / len(other)), alone
 
 
 def _chance(parts: Sequence[float], runs: tuple[int, int], item_error: float, samples: int, seed: int) -> np.ndarray:
-    # Sizes of differences between equal variants, from the two variances of a mean over seeds.
+    # Absolute differences between equal variants, from the two variances of a mean over seeds.
     drawn = item_error * _draws(None, samples, seed)
     if whole := sum(parts):
         shares = (part / whole for part in parts)
         freedom = 1 / sum(share**2 / (count - 1) for share, count in zip(shares, runs, strict=True))
-        drawn = drawn + math.sqrt(whole) * _draws(int(freedom * 10) / 10, samples, seed)  # downward, to draw each but once
+        drawn = drawn + math.sqrt(whole) * _draws(int(freedom * 10) / 10, samples, seed)  # downward, to draw each only once
     return np.abs(drawn)
 
 

@@ -1,4 +1,4 @@
-"""Is one output better than another by more than chance: paired bootstrap resampling over test items, Holm. Over seeds: `seeds`."""
+"""Significance of differences: paired bootstrap over test items, Holm correction. For tests over seeds see `seeds`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.metrics.caption import bleu_of_caption_counts
 from regard.metrics.score import Score, check_parallel
 from regard.metrics.translation import make_bleu, make_chrf
 
-# Resampled line numbers held at once: 2**22 of 8 bytes are 32 MiB, whatever the length of the test set.
+# Resampled line numbers in memory at once: 2**22 of 8 bytes are 32 MiB, for any test set.
 CHUNK = 2**22
 
 
@@ -31,10 +31,10 @@ class Comparison:
         interval: the system's 95 % interval, low and high, over the resampled sets.
         baseline_mean: mean score of the baseline.
         baseline_interval: the baseline's 95 % interval.
-        difference_interval: 95 % interval of the difference; one without 0 in it means the same as a small p-value.
-        p_value: chance of so large a difference between equal systems, above 0 and up to 1.
-        samples: how many sets were drawn.
-        seed: of the draw.
+        difference_interval: 95 % interval of the difference; excluding 0 corresponds to a small p-value.
+        p_value: probability of a difference this large between equal systems, above 0 and up to 1.
+        samples: number of resampled sets.
+        seed: seed of the resampling.
     """
 
     system: Score
@@ -66,8 +66,8 @@ def paired_bootstrap(
 
         p = (1 + #{i: |d_i| - mean |d| > |d|}) / (1 + samples)
 
-    Scores, intervals and p-value equal those of `sacrebleu --paired-bs` with the same seed, but for one case: outputs that
-    differ in no set have p = 1 here, where sacrebleu's count gives the smallest p possible.
+    Scores, intervals and p-value equal `sacrebleu --paired-bs` with the same seed, except that outputs that differ in no set have p = 1
+    here, and the minimum p in sacrebleu.
 
     Args:
         hypotheses: output lines of the system.
@@ -81,7 +81,7 @@ def paired_bootstrap(
         A `Comparison`; the signatures of its scores hold samples and seed.
 
     Raises:
-        DataError: empty lists, unequal lengths (both are named), an unknown metric, or samples below 1.
+        DataError: empty lists, unequal lengths, an unknown metric, or samples below 1.
 
     Example:
         >>> same = paired_bootstrap(["a b c d"] * 3, ["a b c d"] * 3, ["a b c d"] * 3, samples=20)
@@ -132,7 +132,7 @@ def _bootstrap(
 
 
 def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Return what each line adds to the counts of which a corpus score is made: (N, D), see `score_of_counts`.
+    """Return the counts per line of a corpus score: (N, D), see `score_of_counts`.
 
     Raises:
         DataError: empty lists, unequal lengths, an unknown metric.
@@ -147,7 +147,7 @@ def item_counts(metric: Literal["bleu", "chrf"], hypotheses: Sequence[str], refe
 
 
 def score_of_counts(metric: str, counts: np.ndarray) -> float:
-    """Return a score from counts (D,) summed over the items.
+    """Compute a score from counts (D,) summed over items.
 
     Args:
         metric: "bleu" or "chrf", whose counts are those of `item_counts`; "caption-bleu", BLEU-4 from the counts of
@@ -176,7 +176,7 @@ def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, 
 
     Args:
         metric: see `score_of_counts`.
-        counts: (N, D) what each item adds; of "mean", no 0 in the second column.
+        counts: (N, D) counts per item; of "mean", no 0 in the second column.
         samples: sets drawn, at least 1.
         seed: of NumPy's default generator, 0 or more.
 
@@ -193,7 +193,7 @@ def bootstrap_interval(metric: str, counts: np.ndarray, *, samples: int = 1000, 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for how many there are (Holm, 1979): the chance that any of those up to it is a false alarm.
+    """Correct p-values for multiple comparisons (Holm, 1979).
 
     Example:
         >>> holm([0.01, 0.04, 0.03])
@@ -215,7 +215,7 @@ def _scorer(metric: str) -> Metric:
 
 
 def _statistics(scorer: Metric, lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    # sacrebleu's own significance test reads the counts of each line through these two methods; it has no public name for them.
+    # sacrebleu's significance test uses these two private methods for the counts per line.
     counts = scorer._extract_corpus_statistics(list(lines), [list(references)])  # pyright: ignore[reportPrivateUsage]
     return np.array(counts, dtype=np.float64)
 

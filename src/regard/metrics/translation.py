@@ -1,4 +1,4 @@
-"""BLEU and chrF, computed by sacrebleu, and BLEU by source length."""
+"""BLEU and chrF by sacrebleu, and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sacrebleu.metrics.chrf import CHRF
 from regard.errors import DataError, shown
 from regard.metrics.score import Score, check_parallel
 
-# Those of sacrebleu's tokenizers that need neither a download nor another package.
+# sacrebleu's tokenizers without a download or another package.
 TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 
 
 @dataclass(frozen=True)
 class BleuDetails:
-    """BLEU with the parts it is made of.
+    """BLEU and its components.
 
     Attributes:
         score: BLEU as `bleu` returns it.
@@ -37,12 +37,12 @@ class BleuDetails:
 
 @dataclass(frozen=True)
 class LengthRow:
-    """BLEU of the sentences whose source has a length within one range.
+    """BLEU of sentences in one range of source lengths.
 
     Attributes:
-        range: both ends included, in words: "0-10", "11-20", "21+".
+        range: inclusive, in words: "0-10", "11-20", "21+".
         count: sentences in the range.
-        score: their BLEU, or None where the range holds no sentence.
+        score: their BLEU, or None for an empty range.
     """
 
     range: str
@@ -57,16 +57,16 @@ def bleu(
 
     Args:
         hypotheses: detokenised output lines.
-        references: detokenised reference lines, one for each hypothesis.
+        references: detokenised reference lines, one per hypothesis.
         lowercase: ignore case.
-        tokenize: "13a", "intl", "zh", "char", or "none" for text that is tokenised already.
-        max_order: longest n-gram counted: 1 gives BLEU-1, 4 the usual BLEU.
+        tokenize: "13a", "intl", "zh", "char", or "none" for tokenised text.
+        max_order: maximum n-gram order: 1 gives BLEU-1, 4 standard BLEU.
 
     Returns:
-        A `Score` from 0 to 100 with sacrebleu's signature. Empty hypotheses against anything score 0.
+        A `Score` from 0 to 100 with sacrebleu's signature. Empty hypotheses score 0.
 
     Raises:
-        DataError: empty lists, unequal lengths (both are named), an unknown tokenizer or an order below 1.
+        DataError: empty lists, unequal lengths,an unknown tokenizer or an order below 1.
 
     Example:
         >>> bleu(["the house is small ."], ["the house is small ."]).value
@@ -101,7 +101,7 @@ def bleu_details(
     metric = make_bleu(lowercase=lowercase, tokenize=tokenize, max_order=max_order)
     result = metric.corpus_score(list(hypotheses), [list(references)])
     name = "BLEU" if max_order == 4 else f"BLEU-{max_order}"
-    # exp(log(100)) rounds to a little above 100, and a score above its range is a puzzle in a table.
+    # exp(log(100)) rounds to slightly above 100, the maximum.
     score = Score(name, min(float(result.score), 100.0), "0-100", str(metric.get_signature()))
     return BleuDetails(score, tuple(map(float, result.precisions)), float(result.bp), int(result.sys_len), int(result.ref_len))
 
@@ -111,15 +111,15 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: boo
 
     Args:
         hypotheses: detokenised output lines.
-        references: detokenised reference lines, one for each hypothesis.
+        references: detokenised reference lines, one per hypothesis.
         lowercase: ignore case.
-        word_order: longest word n-gram counted beside the character n-grams of up to 6; 0 or more.
+        word_order: maximum word n-gram order beside character n-grams up to 6; 0 or more.
 
     Returns:
         A `Score` from 0 to 100 with sacrebleu's signature.
 
     Raises:
-        DataError: empty lists, unequal lengths (both are named), or a negative word order.
+        DataError: empty lists, unequal lengths,or a negative word order.
 
     Example:
         >>> score = chrf(["house"], ["house"])
@@ -141,21 +141,21 @@ def bleu_by_length(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> list[LengthRow]:
-    """Compute BLEU apart for short and long sources (the figure of Bahdanau et al., 2015, section 5.1).
+    """Compute BLEU by source length (as in the figure of Bahdanau et al., 2015, section 5.1).
 
     Args:
         hypotheses: output lines.
         references: reference lines.
-        sources: source lines; their length is counted in words, divided by white space.
-        edges: the longest length of each range but the last, rising: (10, 20) gives 0-10, 11-20 and 21+.
+        sources: source lines; length in white-space separated words.
+        edges: maximum length of each range but the last, rising: (10, 20) gives 0-10, 11-20 and 21+.
         lowercase: as for `bleu`.
         tokenize: as for `bleu`.
 
     Returns:
-        A row for each range, in rising order, `len(edges) + 1` of them; an empty range has count 0 and score None.
+        `len(edges) + 1` rows in rising order; an empty range has count 0 and score None.
 
     Raises:
-        DataError: empty lists, unequal lengths (both are named), or edges that do not rise from 0 or more.
+        DataError: empty lists, unequal lengths,or edges that do not rise from 0 or more.
 
     Example:
         >>> rows = bleu_by_length(["a b c d"] * 2, ["a b c d"] * 2, ["x", "x y z"], [2])
@@ -182,7 +182,7 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
     """Return sacrebleu's BLEU with these settings.
 
     Raises:
-        DataError: the tokenizer is unknown (the known ones are named) or the order is below 1.
+        DataError: the tokenizer is unknown or the order is below 1.
 
     Example:
         >>> make_bleu(tokenize="none").tokenizer.signature()
@@ -192,7 +192,7 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
         raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
     if max_order < 1:
         raise DataError(f"max_order {max_order}: expected 1 or more")
-    # sacrebleu warns of text that looks tokenised; with "none" the caller has said that it is.
+    # sacrebleu warns of text that looks tokenised; "none" declares it so.
     return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=tokenize == "none")
 
 
