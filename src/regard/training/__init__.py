@@ -1,4 +1,4 @@
-"""Training on plain torch: one loop, exact resume, several processes."""
+"""Training in PyTorch: one loop, exact resume, several processes."""
 
 from regard.training.checkpoint import TrainingState, latest_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from regard.training.distributed import ProcessGroup, processes

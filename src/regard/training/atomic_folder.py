@@ -1,4 +1,4 @@
-"""Folders of tensors and JSON that are on disk whole or not at all, with a sha256 of every file."""
+"""Atomic writes of folders of tensors and JSON, with a sha256 of every file."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def write_folder(
     run_files: Mapping[str, str],
     on_event: Callable[[str], None],
 ) -> None:
-    """Write a folder under a temporary name, bring it to disk, and rename it.
+    """Write a folder under a temporary name, sync it to disk, and rename it.
 
-    Whatever ends the process, `target` is either what it was or complete. (Replacing an existing folder takes two renames;
-    `remove_leftovers` undoes the first if the second did not happen.)
+    If the process dies, `target` is either unchanged or complete. (Replacing an existing folder takes two renames; `remove_leftovers`
+    undoes the first without the second.)
 
     Args:
         target: the folder to make or replace.
@@ -50,7 +50,7 @@ def write_folder(
         on_event: called with each file's name once it is written, and with "rename".
 
     Raises:
-        TrainingError: one line with folder and cause; what was there before is untouched.
+        TrainingError: writing failed; the previous folder is unchanged.
     """
     temporary, replaced = target.with_name(TEMPORARY + target.name), target.with_name(REPLACED + target.name)
     try:
@@ -92,7 +92,7 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
         only: names to check; all by default. Names the manifest lacks are an error.
 
     Raises:
-        CheckpointError: names the file that is missing or damaged, and why it is thought so.
+        CheckpointError: a file is missing or damaged.
     """
     path = folder / MANIFEST
     manifest = _read_json(path)
@@ -118,12 +118,12 @@ def verify_folder(folder: Path, only: Iterable[str] | None = None) -> dict[str, 
 
 
 def _plain(name: str) -> bool:
-    # Of a file in the folder itself, and fit to be told.
+    # A printable name of a file in the folder itself.
     return Path(name).name == name and name.isprintable()
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove what an interrupted `write_folder` left in a folder, or bring back what it was about to replace."""
+    """Remove leftovers of an interrupted `write_folder`, or restore the folder it was replacing."""
     if not parent.is_dir():
         return
     for path in parent.iterdir():
@@ -159,7 +159,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def to_disk(path: Path) -> None:
-    """Bring a file, or the names in a folder, to disk."""
+    """Sync a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

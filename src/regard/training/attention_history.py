@@ -1,4 +1,4 @@
-"""The attention of a run on a few examples, from its first update to its last: one JSON line per example and evaluation."""
+"""Attention of a run on a few examples over training: one JSON line per example and evaluation."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ FILE = "attention.jsonl"
 
 
 class AttentionHistory(EventFile):
-    """Append what a run attended to at each evaluation; nothing in it depends on the clock, so a resumed run writes the same bytes.
+    """Append a run's attention at each evaluation; independent of the clock, so a resumed run writes the same bytes.
 
     Args:
-        folder: the run folder, or None to write nothing: on a process other than the first, or where no example is watched.
-        progress: where the run resumes. On entering, later lines of an earlier try are dropped: the run writes them again.
+        folder: the run folder, or None to write nothing: on processes other than the first, or without examples.
+        progress: where the run resumes. Entering drops later lines of an earlier try.
 
     Raises:
-        TrainingError: the file cannot be written; names it and the cause.
+        TrainingError: the file cannot be written.
     """
 
     def __init__(self, folder: Path | None, progress: Progress) -> None:
         super().__init__(None if folder is None else folder / FILE, lambda line: _holds(line, progress))
 
     def write(self, update: int, loss: float | None, records: Sequence[Mapping[str, Any]]) -> None:
-        """Append the records of one evaluation, each with the point of the training it belongs to.
+        """Append the records of one evaluation with update and loss.
 
         Args:
             update: updates done.
@@ -38,7 +38,7 @@ class AttentionHistory(EventFile):
             records: JSON values, one per example.
 
         Raises:
-            TrainingError: a line cannot be written; names the file and the cause.
+            TrainingError: a line cannot be written.
         """
         point = {"update": update, "loss": loss if loss is not None and math.isfinite(loss) else None}
         self.append(json.dumps({**record, "point": point}, allow_nan=False) for record in records)
@@ -49,5 +49,5 @@ def _holds(line: bytes, progress: Progress) -> bool:
         update = int(parse_json(line)["point"]["update"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
-    # What was recorded before training is kept once there is a checkpoint; a new run records it again.
+    # Keep the record from before training if there is a checkpoint; a new run records it again.
     return 0 <= update < progress.step or (0 < update == progress.step == progress.evaluated_step)

@@ -1,10 +1,10 @@
-"""Checkpoints of a run: save, load, prune, export; verified before use, falling back to the one before when damaged.
+"""Checkpoints of a run: save, load, prune, export; verified before use, with fallback to the previous one.
 
     RUN/checkpoints/step-00000120/  model.safetensors  optimizer.safetensors  [ema.safetensors]  [carried.safetensors]
                                     state.json  manifest.json
     RUN/model/                      model.safetensors  state.json  manifest.json                  the final weights
 
-Nothing in them can run code: tensors are safetensors, the rest is JSON checked against a schema.
+Checkpoints cannot run code: tensors are safetensors, the rest is JSON checked against a schema.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ DAMAGED = "damaged-"
 
 @dataclass
 class TrainingState:
-    """All that changes while a model is trained.
+    """Everything that changes during training.
 
-    There is no random state in it: the loop seeds torch anew for every batch from the configuration's seed and the batch's place.
+    It has no random state: the loop seeds torch for every batch from the configured seed and the batch's position.
 
     Attributes:
         model: the module itself, not its DDP wrapper; its weights may be sharded.
         optimizer: built by `build_optimizer`.
-        kind: name of the optimizer, which fixes what it keeps for a parameter.
+        kind: name of the optimizer, which determines its state per parameter.
         scaler: gradient scaler, disabled unless training in fp16.
-        progress: where the run stands.
+        progress: progress of the run.
         average: moving average of the weights, or None.
-        carried: what goes on from batch to batch, see `Job`.
+        carried: state carried across batches, see `TrainingJob`.
 
     Example:
         >>> from regard.config import TrainingConfig
@@ -77,12 +77,12 @@ class _Saved(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     progress: Progress
-    # int first: of the types that fit, the oldest pydantic allowed takes the first, and a count of updates is no float.
+    # int first: the oldest supported pydantic takes the first type that fits, and a count of updates is not a float.
     scaler: dict[str, int | float]
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies in a run folder.
+    """Return the path of a step's checkpoint in a run folder.
 
     Example:
         >>> checkpoint_path(Path("run"), 120).as_posix()
@@ -92,22 +92,22 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run folder, oldest first, without looking into them; none for a folder that is not there."""
+    """Return the checkpoints of a run folder, oldest first, unverified; none if the folder does not exist."""
     parent = folder / "checkpoints"
     found = [path for path in parent.iterdir() if STEP.fullmatch(path.name)] if parent.is_dir() else []
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def latest_checkpoint(folder: str | Path) -> Path | None:
-    """Return the newest checkpoint whose files match their manifest, or None if there are no checkpoints.
+    """Return the latest checkpoint whose files match their manifest, or None without checkpoints.
 
-    A damaged newer one is passed over with a warning that says which file and why.
+    Skips a damaged later one with a warning.
 
     Args:
         folder: the run folder.
 
     Raises:
-        CheckpointError: there are checkpoints, and every one is damaged; says why for each.
+        CheckpointError: all checkpoints are damaged.
 
     Example:
         >>> latest_checkpoint("no-such-run") is None
@@ -136,20 +136,20 @@ def save_checkpoint(
     run_files: Sequence[str] = (),
     on_event: Callable[[str], None] = ignore_event,
 ) -> Path:
-    """Save all of a training state as `folder/checkpoints/step-...` (collective; process 0 writes).
+    """Save a training state as `folder/checkpoints/step-...` (collective; process 0 writes).
 
     Args:
-        state: what to save.
+        state: the training state.
         folder: the run folder.
         world: the processes of the run.
         run_files: names of files in `folder` whose sha256 goes into the manifest.
-        on_event: see `Job`; it gets "save 7 rename" and the like.
+        on_event: see `TrainingJob`; receives "save 7 rename" and similar.
 
     Returns:
         The folder of the checkpoint.
 
     Raises:
-        TrainingError: the disk is full, read-only or the like; names the folder and the cause. Older checkpoints are untouched.
+        TrainingError: the disk is full, read-only or similar. Older checkpoints are unchanged.
 
     Example:
         >>> import tempfile
@@ -185,18 +185,18 @@ def save_checkpoint(
 
 
 def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequence[str] = (), verified: bool = False) -> None:
-    """Put a checkpoint into a training state: exactly what was saved, so that training goes on as if never stopped.
+    """Load a checkpoint into a training state, to resume training exactly.
 
-    Every process reads it. Manifest first, then names, shapes and types, then tensors.
+    Every process reads it: first the manifest, then names, shapes and dtypes, then tensors.
 
     Args:
         state: freshly built for the same configuration.
         path: the checkpoint's folder, in `RUN/checkpoints`.
-        run_files: names of files in `RUN` that must be what they were when the checkpoint was saved.
-        verified: this process has just compared the checkpoint's files with its manifest.
+        run_files: names of files in `RUN` that must not have changed since the checkpoint was saved.
+        verified: this process has just verified the checkpoint.
 
     Raises:
-        CheckpointError: a file is missing, damaged or does not fit the model (names the tensor), or a run file has changed.
+        CheckpointError: a file is missing, damaged or does not fit the model, or a run file has changed.
 
     Example:
         See `save_checkpoint`:
@@ -240,10 +240,10 @@ def load_checkpoint(state: TrainingState, path: str | Path, *, run_files: Sequen
 
 
 def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]) -> None:
-    """Compare files of a run with what they were when a checkpoint was saved.
+    """Check that files of a run have not changed since a checkpoint was saved.
 
     Raises:
-        CheckpointError: names the file that changed or is missing.
+        CheckpointError: a file changed or is missing.
     """
     for name in names:
         try:
@@ -257,7 +257,7 @@ def check_run_files(manifest: dict[str, Any], folder: Path, names: Iterable[str]
 
 
 def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int], passing: int | None = None) -> None:
-    """Remove the checkpoint of the step `passing`, then all but the newest `keep` and those of the steps in `needed`."""
+    """Remove the checkpoint of step `passing`, then all but the latest `keep` and those of steps in `needed`."""
     if passing is not None:
         shutil.rmtree(checkpoint_path(folder, passing), ignore_errors=True)
     kept = {checkpoint_path(folder, step).name for step in needed}
@@ -267,14 +267,14 @@ def prune_checkpoints(folder: Path, *, keep: int, needed: Iterable[int], passing
 
 
 def prepare_folder(folder: Path) -> int:
-    """Make a run folder ready to train in, and return the step of the checkpoint to go on from, 0 for none.
+    """Prepare a run folder for training, and return the step of the checkpoint to resume from, 0 for none.
 
-    Leftovers of interrupted saves are removed. Damaged checkpoints newer than the one found are moved aside, as
-    `damaged-step-...`, because training will come to their step again.
+    Removes leftovers of interrupted saves, and renames later, damaged checkpoints to `damaged-step-...`, because training will reach their
+    step again.
 
     Raises:
         CheckpointError: see `latest_checkpoint`.
-        TrainingError: the folder cannot be made or written to.
+        TrainingError: the folder cannot be created or written to.
     """
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -298,15 +298,15 @@ def _move_damaged(folder: Path, latest: Path | None) -> None:
 
 
 def load_weights(folder: str | Path, model: nn.Module) -> Path:
-    """Read trained weights into a model and return the file they came from; nothing but weights is read.
+    """Load trained weights only into a model and return their file.
 
     Args:
-        folder: a run folder, one of its checkpoints, or its `model` folder. Of a run without final weights, the best
-            checkpoint so far is taken. A moving average is preferred to the weights it averages.
+        folder: a run folder, one of its checkpoints, or its `model` folder. Without final weights, uses the best checkpoint so far. Prefers
+            a moving average to the weights it averages.
         model: built from the run's configuration.
 
     Raises:
-        CheckpointError: there are no weights, they are damaged, or they do not fit the model; names the file or the tensor.
+        CheckpointError: there are no weights, or they are damaged or do not fit the model.
 
     Example:
         >>> load_weights("no-such-run", nn.Linear(3, 2))
@@ -350,10 +350,10 @@ def _optimizer_tensors(state: TrainingState) -> dict[str, Tensor]:
 
 
 def read_optimizer(path: Path, state: TrainingState) -> None:
-    """Read the state of an optimizer into the one of a training state.
+    """Load an optimizer's state into a training state.
 
     Raises:
-        CheckpointError: names a tensor that does not fit the optimizer or the model.
+        CheckpointError: a tensor does not fit the optimizer or the model.
     """
     keys = STATE_KEYS[state.kind]
     with open_tensors(path) as file:
@@ -376,12 +376,12 @@ def read_optimizer(path: Path, state: TrainingState) -> None:
 
 
 class FinalWeights(NamedTuple):
-    """What the final weights are made of.
+    """Sources of the final weights.
 
     Attributes:
-        steps: the checkpoints; of several the mean is taken.
-        best_value: the best `metric` of a single evaluation; None where there is none.
-        mean_value: the `metric` of the mean; None where a single checkpoint was taken without asking.
+        steps: the checkpoints, averaged if several.
+        best_value: the best `metric` of a single evaluation, or None.
+        mean_value: the `metric` of the mean; None if a single checkpoint was configured.
     """
 
     steps: list[int]
@@ -390,7 +390,7 @@ class FinalWeights(NamedTuple):
 
 
 def source_files(folder: Path, steps: Sequence[int], config: TrainingConfig) -> list[Path]:
-    """Return the intact files of weights of some checkpoints: with `ema_decay` their moving averages; a warning names a damaged one.
+    """Return the intact weight files of checkpoints, with `ema_decay` their moving averages; warn of damaged ones.
 
     Raises:
         CheckpointError: none is intact.
@@ -411,7 +411,7 @@ def source_files(folder: Path, steps: Sequence[int], config: TrainingConfig) -> 
 
 @contextmanager
 def mean_applied(model: nn.Module, sources: Sequence[Path]) -> Iterator[None]:
-    """Put the mean of files of weights into a model; its own come back on leaving."""
+    """Load the mean of weight files into a model; restore its own weights on exit."""
     tensors = named_tensors(model)
     own = {name: tensor.clone() for name, tensor in tensors.items()}
     mean = dict(average_files(sources))
@@ -426,15 +426,15 @@ def mean_applied(model: nn.Module, sources: Sequence[Path]) -> Iterator[None]:
 
 
 def export_model(folder: Path, final: FinalWeights, *, step: int, config: TrainingConfig, run_files: Sequence[str]) -> int:
-    """Write `folder/model`: the weights of a checkpoint or the mean of several, and what they are in `state.json`.
+    """Write `folder/model`: the weights of a checkpoint or the mean of several, described in `state.json`.
 
-    With `ema_decay`, of the moving averages at those steps. What is there already is left alone if it is the same.
+    With `ema_decay`, uses the moving averages at those steps. An equal export is kept.
 
     Returns:
         0 (see `ProcessGroup.on_main`).
 
     Raises:
-        CheckpointError: no checkpoint it could be made of is intact.
+        CheckpointError: no source checkpoint is intact.
         TrainingError: the weights cannot be written.
     """
     sources = source_files(folder, final.steps, config)

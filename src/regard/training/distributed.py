@@ -1,7 +1,7 @@
-"""Several processes under `torchrun`: who am I, what do all agree on, how is the model spread.
+"""Distributed training under `torchrun`: ranks, agreement, and model sharding.
 
-Small decisions travel as integers over a CPU (gloo) group even where gradients use nccl, so that agreeing on them never
-waits for the accelerator. No objects are exchanged: torch would pickle them.
+Small decisions are integers over a CPU (gloo) group even if gradients use nccl, so that they never wait for the accelerator. Objects are
+not exchanged, because torch would pickle them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ need to end (pytorch issue 56297): else a process that lost another now and then
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of this training run, as one of them sees them.
+    """The process group of a training run.
 
     Attributes:
         rank: number of this process, from 0.
-        size: how many there are.
-        device: what this process computes on.
+        size: number of processes.
+        device: device of this process.
 
     Example:
         >>> ProcessGroup().main
@@ -56,7 +56,7 @@ class ProcessGroup:
         return gather(values)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Return the sum of a tensor over the processes (collective); the argument is left as it is."""
+        """Return the sum of a tensor over the processes (collective), not in place."""
         if self.size == 1:
             return tensor
         total = tensor.clone()
@@ -64,7 +64,7 @@ class ProcessGroup:
         return total
 
     def share(self, values: Sequence[float]) -> list[float]:
-        """Return the numbers process 0 holds (collective); every process passes equally many."""
+        """Return the numbers of process 0 (collective); every process passes equally many."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(list(values), dtype=torch.float64)
@@ -75,7 +75,7 @@ class ProcessGroup:
         """Run `action` on process 0 and return its number (at least 0) everywhere (collective).
 
         Raises:
-            TrainingError: on the other processes, when `action` failed on process 0, which raises the cause.
+            TrainingError: on other processes, if `action` failed on process 0, which raises the cause.
         """
         value, failure = 0, None
         if self.main:
@@ -92,7 +92,7 @@ class ProcessGroup:
 
 
 def gather(values: Sequence[int]) -> list[list[int]]:
-    """Return the integers of every process, in rank order; without other processes, those given.
+    """Return the integers of every process, in rank order.
 
     Example:
         >>> gather([3, 5])
@@ -107,10 +107,10 @@ def gather(values: Sequence[int]) -> list[list[int]]:
 
 
 def choose_device(local_rank: int = 0) -> torch.device:
-    """Return the device to train on: cuda where there is one, else cpu; `REGARD_DEVICE` (cpu or cuda) overrides.
+    """Return the device to train on: cuda if available, else cpu; `REGARD_DEVICE` (cpu or cuda) overrides.
 
     Raises:
-        ConfigError: `REGARD_DEVICE` is neither, or cuda is asked for and absent.
+        ConfigError: `REGARD_DEVICE` is neither, or cuda is not available.
     """
     wanted = os.environ.get("REGARD_DEVICE", "")
     if wanted not in ("", "cpu", "cuda"):
@@ -124,13 +124,13 @@ def choose_device(local_rank: int = 0) -> torch.device:
 
 @contextmanager
 def processes(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
-    """Join the processes that `torchrun` started; without it, a world of one.
+    """Join the process group of `torchrun`; without it, a group of one.
 
-    A group that is already there is used and left standing, so a caller may enter this first (to prepare data on
-    process 0, say) and train inside.
+    Reuses an existing group and does not destroy it, so a caller may enter this first (for instance to prepare data on process 0) and train
+    inside.
 
     Args:
-        timeout: how long a collective call waits before it fails instead of waiting for a process that is gone.
+        timeout: time until a collective call fails, if a process has died.
 
     Raises:
         ConfigError: see `choose_device`.
@@ -155,7 +155,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
 
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             store, rank, size = next(iter(rendezvous("env://", timeout=timeout)))
-            # torchrun keeps its store over a restart, and in it the addresses of processes that have gone: each try has a part of its own.
+            # torchrun keeps its store over a restart, with addresses of dead processes: each try uses its own prefix.
             own = f"try {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
             store = dist.PrefixStore(own, store)  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
@@ -164,7 +164,7 @@ def processes(timeout: timedelta = TIMEOUT) -> Iterator[ProcessGroup]:
     except RuntimeError as error:
         if not _lost_contact(error):
             raise
-        # The first sentence; gloo puts a place in its own source before it.
+        # The first sentence, without gloo's source location.
         reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip().splitlines()[0]).split(". ")[0]
         raise TrainingError(f"lost contact with another process of this run; start the same command again to resume ({reason})") from error
     finally:
@@ -182,7 +182,7 @@ def wrap_distributed(model: nn.Module, world: ProcessGroup, kind: Literal["ddp",
         return model
     if kind == "ddp":
         devices = [world.device] if world.device.type == "cuda" else None
-        # Buffers outside the state dict are constants (position tables): sending them every step would be waste.
+        # Buffers outside the state dict are constants (position tables): do not send them every step.
         constant = [name for name, _ in model.named_buffers() if name not in model.state_dict()]
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)
         return nn.parallel.DistributedDataParallel(model, device_ids=devices)
@@ -207,7 +207,7 @@ def sync_gradients(module: nn.Module, last: bool) -> AbstractContextManager[Any]
 
 @contextmanager
 def full_parameters(model: nn.Module) -> Iterator[None]:
-    """Hold the full parameters of a sharded model, so that any of its methods may be called (decoding, encoding)."""
+    """Gather the full parameters of a sharded model, so that any method may be called (decoding, encoding)."""
     sharded: Any = model if hasattr(model, "unshard") else None
     if sharded is not None:
         sharded.unshard()
@@ -219,19 +219,19 @@ def full_parameters(model: nn.Module) -> Iterator[None]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the whole of a sharded tensor (collective), or the tensor itself."""
+    """Return the full tensor of a sharded one (collective), or the tensor itself."""
     whole = getattr(tensor, "full_tensor", None)
     return tensor if whole is None else whole()
 
 
 def assign_tensor(tensor: Tensor, value: Tensor) -> None:
-    """Copy a whole `value`, which every process holds, into a possibly sharded tensor."""
+    """Copy a full `value`, present in every process, into a possibly sharded tensor."""
     with torch.no_grad():
         tensor.copy_(shard_like(value, tensor))
 
 
 def shard_like(value: Tensor, tensor: Tensor) -> Tensor:
-    """Return a whole `value`, which every process holds, on the device of `tensor` and sharded as it is."""
+    """Return a full `value`, present in every process, on the device and with the sharding of `tensor`."""
     value = value.to(tensor.device)
     sharded: Any = tensor
     if not hasattr(sharded, "full_tensor"):

@@ -1,4 +1,4 @@
-"""One training at a time in a folder: a lock that the kernel releases when its process dies, however it dies."""
+"""Lock of a run folder, released by the kernel when its process dies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ log = logging.getLogger("regard")
 
 LOCK = ".lock"
 """The file in a run folder that is locked; it names machine and process, and is removed when the lock is released."""
-# What a file system says that has no locks: some network file systems, and FUSE.
+# Errors of file systems without locks: some network file systems, and FUSE.
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-# A holder that leaves removes the file, perhaps after we opened it: so often it is opened again.
+# A leaving holder removes the file, possibly after we opened it: number of attempts to open it again.
 TRIES = 100
 
 
@@ -34,26 +34,26 @@ class _Held:
     thread: int
 
 
-# By the folder's real path: the same thread may take a lock again that it holds, as a task does around `train`.
+# By the folder's real path: a thread may take its own lock again, as a task does around `train`.
 _HELD: dict[Path, _Held] = {}
 _GUARD = threading.Lock()
 
 
 @contextmanager
 def run_lock(folder: str | Path, world: ProcessGroup | None = None) -> Iterator[None]:
-    """Hold a run folder for as long as the block runs; of several processes under `torchrun`, the first one holds it.
+    """Lock a run folder in a block; under `torchrun` the first process holds the lock.
 
-    The folder is made if it is not there, and removed again if nothing is put into it. The lock is `flock` on `RUN/.lock`: it ends with
-    its process, also after SIGKILL, and holds between the machines of a network file system that supports locks. Where a file system has
-    none, a warning says so and the block runs unprotected. Reading a run needs no lock: evaluation beside a training is fine.
+    Creates the folder if needed, and removes it if it stays empty. The lock is `flock` on `RUN/.lock`: it ends with its process, also after
+    SIGKILL, and works across machines on network file systems with locks. On file systems without locks the block runs unprotected, with a
+    warning. Reading a run, such as evaluation during training, needs no lock.
 
     Args:
         folder: the run folder.
         world: the processes of this training; None: this process alone.
 
     Raises:
-        TrainingError: another process, or another thread of this one, holds it; names the folder, the process and its machine.
-        ConfigError: the folder is a file, or cannot be made.
+        TrainingError: another process or thread holds the lock; the message names process and machine.
+        ConfigError: the folder is a file, or cannot be created.
 
     Example:
         >>> import tempfile
@@ -84,7 +84,7 @@ def _lock(folder: Path) -> Iterator[None]:
             _HELD[place] = _Held(_open(folder), me)
         elif held.thread != me:
             raise _in_use(folder, _holder(folder / LOCK))
-    if held is not None:  # who took it releases it
+    if held is not None:  # released by the outermost holder
         yield
         return
     try:
@@ -93,7 +93,7 @@ def _lock(folder: Path) -> Iterator[None]:
         with _GUARD:
             _release(place, _HELD.pop(place).descriptor)
             if made:
-                with suppress(OSError):  # it holds a run now
+                with suppress(OSError):  # a run uses the folder now
                     place.rmdir()
 
 
@@ -115,13 +115,13 @@ def _open(folder: Path) -> int:
     for _ in range(TRIES):
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except FileNotFoundError:  # who held it has removed the folder it made
+        except FileNotFoundError:  # the previous holder removed its folder
             folder.mkdir(parents=True, exist_ok=True)
             continue
         except OSError as error:
             raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
         if _locked(folder, descriptor) and _still_there(path, descriptor):
-            with suppress(OSError):  # on a full disk the lock has no name, and holds
+            with suppress(OSError):  # on a full disk the lock has no holder's name, but works
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).encode())
             return descriptor
@@ -153,7 +153,7 @@ def _still_there(path: Path, descriptor: int) -> bool:
 
 
 def _release(folder: Path, descriptor: int) -> None:
-    # Removed while it is locked: whoever opened it meanwhile sees that it is no longer there, and opens a new one.
+    # Removed while locked: a process that opened it meanwhile notices, and opens a new one.
     with suppress(OSError):
         if _still_there(folder / LOCK, descriptor):
             (folder / LOCK).unlink()
@@ -175,7 +175,7 @@ def _in_use(folder: Path, holder: dict[str, object]) -> TrainingError:
 
 
 def _forget() -> None:
-    # A child made by fork shares the locked file: it would hold the lock on after its parent has died.
+    # A forked child shares the locked file and would keep the lock after its parent's death.
     for held in _HELD.values():
         os.close(held.descriptor)
     _HELD.clear()

@@ -1,4 +1,4 @@
-"""What a run tells: one JSON line an event in `log.jsonl`, and a stage with messages to whoever listens (`regard.progress`)."""
+"""Log of a run: one JSON line per event in `log.jsonl`, and progress messages (`regard.progress`)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TIMED = (3, 13)
 
 
 class EventFile:
-    """A file of lines that grows with a run; of None nothing is written.
+    """A file of lines that grows with a run; None writes nothing.
 
     Args:
         path: the file, or None.
-        holds: which of its lines belong to the run where it resumes; on entering the others are dropped.
+        holds: which lines to keep on resume; the others are dropped on entering.
 
     Raises:
-        TrainingError: the file cannot be written; names it and the cause.
+        TrainingError: the file cannot be written.
     """
 
     def __init__(self, path: Path | None, holds: Callable[[bytes], bool]) -> None:
@@ -46,7 +46,7 @@ class EventFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what could not be written has been told; closing would try once more
+            with suppress(OSError):  # the write error was reported; closing would retry
                 self._file.close()
 
     def append(self, lines: Iterable[str]) -> None:
@@ -58,7 +58,7 @@ class EventFile:
                 self._file.flush()
 
     def to_disk(self) -> None:
-        """Bring what was written to disk, so that the file never knows less than a checkpoint."""
+        """Sync to disk, so that the file is never behind a checkpoint."""
         if self._file is not None:
             with self._writing():
                 os.fsync(self._file.fileno())
@@ -72,24 +72,24 @@ class EventFile:
 
 
 class RunLog(EventFile):
-    """Write the events of a run; on a process other than the first, write nothing.
+    """Write the events of a run.
 
     Args:
-        folder: the run folder, or None to write nothing.
-        progress: where the run resumes: later lines of an earlier try are dropped, so that the log reads as one undisturbed run.
+        folder: the run folder, or None to write nothing (processes other than the first).
+        progress: where the run resumes; drops later lines of an earlier try, so that the log reads as one uninterrupted run.
         total: updates of the whole run.
         tensorboard: also write TensorBoard events to `folder/tensorboard`.
 
     Raises:
-        MissingExtraError: TensorBoard is asked for but not installed.
-        TrainingError: the log cannot be written; names the file and the cause.
+        MissingExtraError: TensorBoard is not installed.
+        TrainingError: the log cannot be written.
     """
 
     def __init__(self, folder: Path | None, progress: training_job.Progress, *, total: int, tensorboard: bool = False) -> None:
         super().__init__(None if folder is None else folder / FILE, lambda line: _holds(line, progress))
         self._total = total
         self._stage = reporting.stage("Training", total=total, unit="updates", done=progress.step)
-        self._first_step, self._timed_from = progress.step, 0.0  # the loop goes on with the same object
+        self._first_step, self._timed_from = progress.step, 0.0  # the loop continues with the same object
         self._board = _summary_writer(folder / "tensorboard", progress.step) if tensorboard and folder is not None else None
 
     def __enter__(self) -> Self:
@@ -106,10 +106,10 @@ class RunLog(EventFile):
         super().__exit__(kind, error, trace)
 
     def write(self, event: str, step: int, figures: Mapping[str, Any]) -> None:
-        """Append one event; figures that are not finite are written as null, which JSON has no other word for.
+        """Append one event; non-finite figures become null.
 
         Raises:
-            TrainingError: the line cannot be written; names the file and the cause.
+            TrainingError: the line cannot be written.
         """
         if self._file is None:
             return
@@ -122,7 +122,7 @@ class RunLog(EventFile):
                     self._board.add_scalar(f"{event}/{key}", value, step)
 
     def advance(self, step: int) -> None:
-        """Say that an update is done; after a few of them, how long all will take."""
+        """Report progress after an update; after a few, the estimated total time."""
         if self._file is None:
             return
         self._stage.update(done=step)
@@ -143,7 +143,7 @@ class RunLog(EventFile):
 
 
 def keep_lines(path: Path, holds: Callable[[bytes], bool]) -> None:
-    """Rewrite a file, if it is there, with only those of its lines that hold; whole or not at all."""
+    """Rewrite a file, if it exists, atomically with only the lines to keep."""
     if not path.exists():
         return
     kept = [line for line in path.read_bytes().split(b"\n") if line and holds(line)]

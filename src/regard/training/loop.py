@@ -1,9 +1,8 @@
 """The training loop.
 
-Randomness is a function, not a state: before every micro-batch torch is seeded from (seed, epoch, place of the batch in
-the plan, number of the micro-batch). So it drops out the same units whichever process computes it, on process 1 of 2 under
-`torchrun` or as the second of two accumulated batches of one process, a resumed run needs no generator states (nor as many
-processes as before), and evaluation, which may draw numbers too, cannot disturb training.
+Before every micro-batch torch is seeded from (seed, epoch, position of the batch in the plan, number of the micro-batch). So dropout is the
+same in any process, on process 1 of 2 under `torchrun` or as the second of two accumulated batches; a resumed run needs no generator states
+(nor the same number of processes); and random numbers of evaluation do not affect training.
 """
 
 from __future__ import annotations
@@ -50,28 +49,27 @@ from regard.training.workers import MicroBatchSums, UpdateRecord, WorkerLost, Wo
 
 
 def train(model: nn.Module, job: TrainingJob, *, config: TrainingConfig, folder: str | Path, run_files: Sequence[str] = ()) -> TrainResult:
-    """Train a model, from the newest checkpoint in `folder` if there is one, and write the final weights to `folder/model`.
+    """Train a model, resuming from the latest checkpoint in `folder`, and write the final weights to `folder/model`.
 
-    An update takes the next `processes * accumulation` batches of the plan (fewer at an epoch's end) and divides their summed
-    loss by the sum of their tokens. Killed anywhere and started again, a run ends with the weights of one that was never stopped.
+    An update uses the next `processes * accumulation` batches of the plan (fewer at an epoch's end) and divides their summed loss by their
+    tokens. A run that is killed and restarted ends with the same weights as an uninterrupted one.
 
     Args:
-        model: float32 weights; trained in place. Afterwards it holds the weights of the last update, not the final ones.
-        job: what to train on and how to measure it.
-        config: every field but batch_tokens and label_smoothing, which are the task's. A `precision` of "auto" is that of
-            `fastest_precision`.
-        folder: the run folder, on one file system all processes see.
-        run_files: names of files in it (configuration, vocabularies) that may not change between tries.
+        model: float32 weights; trained in place. Ends with the weights of the last update, not the final ones.
+        job: data, loss and evaluation.
+        config: all fields but batch_tokens and label_smoothing, which the task uses. `precision` "auto" means `fastest_precision`.
+        folder: the run folder, on a file system shared by all processes.
+        run_files: names of its files (configuration, vocabularies) that must not change between tries.
 
     Returns:
-        How it ended; with `interrupted` set after SIGTERM, SIGINT or SIGUSR1, when everything is saved and the caller should leave with
-        exit code 128 + signal.
+        The result; `interrupted` is set after SIGTERM, SIGINT or SIGUSR1: everything is saved, and the caller should exit with 128 +
+        signal.
 
     Raises:
-        ConfigError: the evaluation lacks a figure named by `metric` or `eval_metrics`, or REGARD_DEVICE cannot be had.
+        ConfigError: the evaluation lacks a figure named by `metric` or `eval_metrics`, or REGARD_DEVICE is not available.
         CheckpointError: no checkpoint is intact, or they do not fit this model, data or configuration.
-        TrainingError: a loss or gradient is not finite (names step, epoch, batch and examples; the last checkpoint is good), memory ran
-            out, a checkpoint cannot be saved, compilation failed, another process was lost, or another training is at work in the folder.
+        TrainingError: a loss or gradient is not finite (the last checkpoint is good), memory ran out, a checkpoint cannot be saved,
+            compilation failed, another process was lost, or another training uses the folder.
         DataError: an epoch has no batches.
 
     Example:
@@ -97,7 +95,7 @@ def train(model: nn.Module, job: TrainingJob, *, config: TrainingConfig, folder:
 
 
 class _Loop:
-    """One call of `train`; `run` is the loop, the rest are its steps in the order they come."""
+    """One call of `train`: `run` is the loop, followed by its steps in order."""
 
     def __init__(
         self, model: nn.Module, job: TrainingJob, config: TrainingConfig, folder: Path, run_files: tuple[str, ...], world: ProcessGroup
@@ -106,7 +104,7 @@ class _Loop:
         start = world.on_main(lambda: prepare_folder(folder))
         self.model = model.to(world.device)
         self.wrapped = wrap_distributed(model, world, config.distributed)
-        # Only training is compiled: evaluation decodes through other methods, and would compile every new length again.
+        # Only training is compiled: evaluation decodes through other methods, and would recompile for every length.
         self.trained: nn.Module = cast(nn.Module, torch.compile(self.wrapped)) if config.compile else self.wrapped
         self.optimizer = build_optimizer(model, config)
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=config.precision == "fp16")
@@ -124,12 +122,12 @@ class _Loop:
         self.group_size = world.size * config.gradient_accumulation_steps
         self.total = min(config.max_updates or math.inf, config.epochs * math.ceil(len(self._plan(0)) / self.group_size))
         self.saved = (self.progress.step, self.progress.evaluated_step)
-        # Saved only because a signal came: no run that was never stopped has it.
+        # Saved only because of a signal; an uninterrupted run does not have it.
         self.passing = start if start and not self._save_asked() else None
         self.metrics: dict[str, float] = {}
         self.watch = NanGuard(world)
-        # Sums over this process since the last line of the log: loss, nll, tokens, correct. What a checkpoint knows of them
-        # (the sum over processes) goes on in process 0.
+        # Sums of this process since the last log line: loss, nll, tokens, correct. Process 0 continues those of a checkpoint (summed over
+        # processes).
         self.sums = torch.tensor(self.progress.window[:4], dtype=torch.float64).to(world.device) * int(world.main)
         self.window_seconds = self.progress.window[4]
         self.mark = time.perf_counter()
@@ -142,7 +140,7 @@ class _Loop:
         self.history = AttentionHistory(folder if world.main and job.record_attention else None, self.progress)
 
     def run(self) -> TrainResult:
-        """Evaluate if due, save if due, leave if done, update: in this order, so that any of them can be the last thing done."""
+        """Evaluate if due, save if due, leave if done, update, in this order."""
         self.model.train()
         with self.workers or nullcontext(), self.log, self.history:
             epoch = math.ceil(len(self._plan(self.progress.epoch)) / self.group_size)
@@ -199,7 +197,7 @@ class _Loop:
     def _save_asked(self) -> bool:
         progress, every = self.progress, self.config.save_every
         evaluated = progress.evaluated_step == progress.step
-        # The final weights are made of checkpoints: of the best one, or of the last `average_checkpoints` evaluations.
+        # The final weights come from the best checkpoint, or the last `average_checkpoints` evaluations.
         needed = evaluated and (progress.best_step == progress.step or self.config.average_checkpoints > 1)
         asked = evaluated if every is None else progress.step % every == 0
         return asked or needed or bool(self._done())
@@ -227,7 +225,7 @@ class _Loop:
         self._agree()
 
     def _measure(self, weights: AbstractContextManager[None]) -> dict[str, float] | None:
-        # None where the run was told to stop meanwhile.
+        # None if the run was stopped meanwhile.
         config = self.config
         try:
             with self._evaluation_mode("evaluation", weights), reporting.stage("Evaluating"):
@@ -244,7 +242,7 @@ class _Loop:
         return math.isfinite(value) and (best is None or (value < best if self.config.metric in LOWER_IS_BETTER else value > best))
 
     def _choose_final(self) -> FinalWeights:
-        # A mean over the end of a short training may be worse than the weights it is a mean of: it is measured as they were.
+        # The mean at the end of a short training may be worse than its parts: evaluate it, too.
         progress, config = self.progress, self.config
         best = FinalWeights([progress.step if progress.best_step is None else progress.best_step], progress.best_value, None)
         if config.average_checkpoints == 1 or len(progress.recent) < 2:
@@ -266,7 +264,7 @@ class _Loop:
 
     @contextmanager
     def _evaluation_mode(self, purpose: str, weights: AbstractContextManager[None]) -> Iterator[None]:
-        # Full precision, as a trained model is used later: what is measured here is what `evaluate` will find.
+        # Full precision, so that the figures agree with `evaluate`.
         seed_torch(self.world.device, self.config.seed, purpose, self.progress.step)
         self.model.eval()
         threads = self.workers.threads_for_evaluation() if self.workers else nullcontext()
@@ -280,7 +278,7 @@ class _Loop:
         if self.job.record_attention is None:
             return
         self.job.on_event(f"record {self.progress.step}")
-        # In every process: the hooks of a sharded model talk to the others. Only the first one has a file.
+        # In every process, because a sharded model communicates. Only the first one has a file.
         with self._evaluation_mode("attention", self._averaged()):
             records = self.job.record_attention(self.model, self.progress.step)
         self.history.write(self.progress.step, loss, records)
@@ -290,7 +288,7 @@ class _Loop:
         self._agree()
         self.job.on_event(f"save {progress.step}")
         progress.window = [*self.world.sum(self.sums).tolist(), self.window_seconds]
-        # Logged before it is done: a log that knows of a checkpoint too many is cut at resume, one that knows too few stays wrong.
+        # Log before saving: an extra log line is cut at resume, a missing one would stay missing.
         self.log.write("save", progress.step, {"folder": checkpoint_path(self.folder, progress.step).name})
         self.log.to_disk()
         self.history.to_disk()
@@ -323,7 +321,7 @@ class _Loop:
                 self._alone(epoch, start, group, tokens)
         norm = self._clip(FigurePosition(progress.step, len(group), epoch, first))
         log_due = progress.step % config.log_every == 0
-        # On an accelerator looking at a figure would wait for it: once a log line is enough. (Before a save it is done in any case.)
+        # Reading a figure synchronises with an accelerator: do it once per log line, and before each save.
         self._agree(check=log_due or self.world.device.type == "cpu")
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -339,14 +337,14 @@ class _Loop:
         self.log.advance(progress.step)
 
     def _with_workers(self, workers: Workers, update: UpdateRecord) -> None:
-        """Set the gradients of an update as worker processes compute them."""
-        self.scaler.scale(torch.zeros(()))  # nothing else tells it that it is in use
+        """Set the gradients of an update, computed by worker processes."""
+        self.scaler.scale(torch.zeros(()))  # the only sign that it is in use
         for place, *sums in workers.gradients(update):
             self.watch.add(FigurePosition(update.step, 0, update.epoch, place), torch.tensor(sums[0]))
             self.sums += torch.tensor(sums, dtype=torch.float64)
 
     def _compute(self, update: UpdateRecord, part: int) -> list[MicroBatchSums]:
-        """Add the gradients of the micro-batches with this number, one of each batch of an update; called in any of the workers."""
+        """Add the gradients of the micro-batches with this number, one per batch of an update; called in any worker."""
         found = []
         for place in range(update.start, update.stop):
             pieces = self._divided(update.epoch, place)
@@ -358,7 +356,7 @@ class _Loop:
     def _alone(self, epoch: int, start: int, group: range, tokens: int) -> None:
         """Add the gradient of this process' batch of those from `start` on.
 
-        A process with no batch left runs the group's first one with weight 0, to keep step with the others.
+        A process without a batch runs the group's first one with weight 0, to stay synchronous.
         """
         index = start + self.world.rank
         idle = index >= group.stop
@@ -390,12 +388,12 @@ class _Loop:
         norm = full_tensor(nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
         if self.config.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.config.clip_norm, norm)
-        if not self.scaler.is_enabled():  # in fp16 a gradient that overflows is expected, and the scaler leaves that update out
+        if not self.scaler.is_enabled():  # fp16 gradients may overflow; the scaler skips that update
             self.watch.add(place, norm)
         return norm
 
     def _agree(self, check: bool = True) -> None:
-        """Learn of signals to any process, and stop all if any met a figure that is not finite."""
+        """Exchange signals, and stop all processes if a figure is not finite."""
         self.job.stop.agreed, place = self.watch.agree(self.job.stop.received, check=check)
         if place is None:
             return
@@ -407,7 +405,7 @@ class _Loop:
         raise TrainingError(f"step {place.step}, epoch {place.epoch + 1}, batch {place.batch + 1}: {what}; {self._last_saved()}")
 
     def _ended_by(self, what: str, advice: str) -> TrainingError:
-        """Log what ended the run, and return the error that says where, and what to do."""
+        """Log what ended the run, and return the error with position and advice."""
         progress = self.progress
         place = {"epoch": progress.epoch + 1, "batch": progress.batch + 1}
         self.log.write("error", progress.step, {**place, "what": what})

@@ -1,4 +1,4 @@
-"""Whether a model fits into memory, told before there is any of it."""
+"""Check whether a model fits into memory, before allocating it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ AnyModel = TypeVar("AnyModel", bound=nn.Module)
 MEMINFO = Path("/proc/meminfo")
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Where Linux says how much memory a container may use."""
-# Parameters are registered again where tables are shared or replaced; beyond so many times the limit nothing is left to find out.
+# Shared or replaced tables are registered repeatedly; stop counting beyond this multiple of the limit.
 SLACK = 4
 
 
 def check_memory(build: Callable[[], nn.Module], training: TrainingConfig | None = None) -> None:
-    """Refuse a model that this machine has no memory for, by its bytes; it is built without any, on torch's meta device.
+    """Refuse a model that does not fit into memory, counted on torch's meta device.
 
     Args:
-        build: makes the model.
-        training: how it trains: with gradients, the optimizer's state and a moving average it takes several times the weights. None
-            counts the weights alone.
+        build: builds the model.
+        training: training settings, to include gradients, optimizer state and moving average. None counts the weights only.
 
     Raises:
-        ConfigError: says how many parameters, how many bytes, and how many there are.
+        ConfigError: the model does not fit.
 
     Example:
         >>> check_memory(lambda: nn.Linear(3, 2))
@@ -57,12 +56,12 @@ def check_memory(build: Callable[[], nn.Module], training: TrainingConfig | None
 
 
 def build_with_memory_check(build: Callable[[], AnyModel], training: TrainingConfig, device: torch.device) -> AnyModel:
-    """Build a model that is to be trained on a device, after `check_memory`.
+    """Build a model for training on a device, after `check_memory`.
 
     Args:
-        build: makes the model.
-        training: how it trains.
-        device: where it trains; on an accelerator this machine's memory holds the weights alone.
+        build: builds the model.
+        training: training settings.
+        device: the training device; for an accelerator, main memory holds the weights only.
 
     Raises:
         ConfigError: see `check_memory`.
@@ -76,7 +75,7 @@ def build_with_memory_check(build: Callable[[], AnyModel], training: TrainingCon
 
 
 def total_memory() -> int:
-    """Return the bytes of memory this process may use: of the machine, with its swap space, or of its container if that is less.
+    """Return the bytes available to this process: of the machine with swap, or of its container if less.
 
     Example:
         >>> total_memory() > 2**20
@@ -94,7 +93,7 @@ def total_memory() -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Return a number of bytes as a message tells it.
+    """Format a number of bytes.
 
     Example:
         >>> format_bytes(10_995_116_277_760), format_bytes(2_500)
@@ -135,10 +134,9 @@ def _counted(limit: int) -> Iterator[None]:
 
 @contextmanager
 def meta_device() -> Iterator[None]:
-    """Build models on torch's meta device in this block: shapes without numbers.
+    """Build models in this block on torch's meta device, without data.
 
-    Nothing is drawn there: on that device torch's own random fills do nothing either, but import its compiler first, which takes more than
-    a second and 150 MB.
+    Skips random fills: on this device they do nothing, but import torch's compiler, which takes more than a second and 150 MB.
 
     Example:
         >>> with meta_device():
@@ -151,7 +149,7 @@ def meta_device() -> Iterator[None]:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that are to be filled with random numbers."""
+    """Skip random fills of tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -1,4 +1,4 @@
-"""Micro-batches, the examples that go through the model at once: into how many a batch is divided, and how many processes compute them."""
+"""Micro-batches (examples per forward pass): how many per batch, and how many processes compute them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_MICRO_BATCHES = 8
 
 
 def automatic_micro_batches(tokens: int) -> int:
-    """Return into how many micro-batches a batch of so many padded tokens is divided on a CPU: 1, 2, 4 or 8.
+    """Return the number of micro-batches on a CPU for a batch of `tokens` padded tokens: 1, 2, 4 or 8.
 
-    It depends on nothing but the batch, so that a run gives the same weights on a machine with other cores.
+    Depends on the batch only, so that weights do not depend on the number of cores.
 
     Example:
         >>> [automatic_micro_batches(tokens) for tokens in (300, 2000, 4096, 25_000)]
@@ -38,10 +38,10 @@ def automatic_micro_batches(tokens: int) -> int:
 
 
 def micro_batches_of(job: TrainingJob, config: TrainingConfig, device: torch.device) -> int:
-    """Return into how many micro-batches a job's batches are divided on a device.
+    """Return the number of micro-batches per batch on a device.
 
     Raises:
-        ConfigError: `training.micro_batches` asks for more than one of batches that cannot be divided.
+        ConfigError: `training.micro_batches` > 1 for batches that cannot be divided.
     """
     if config.micro_batches is None:
         return job.micro_batches if device.type == "cpu" and job.split is not None and not config.compile else 1
@@ -51,7 +51,7 @@ def micro_batches_of(job: TrainingJob, config: TrainingConfig, device: torch.dev
 
 
 def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGroup) -> tuple[int, str]:
-    """Return how many processes of one thread compute the micro-batches of a batch, and why in a few words.
+    """Return the number of single-thread processes for the micro-batches of a batch, and the reason.
 
     0 means this process alone, with all threads of torch.
 
@@ -61,7 +61,7 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
         world: the processes `torchrun` started.
 
     Raises:
-        ConfigError: `training.workers` asks for more than one where there can only be one.
+        ConfigError: `training.workers` > 1 where only one is possible.
 
     Example:
         >>> choose_workers(TrainingConfig(workers=3), 8, ProcessGroup())
@@ -93,7 +93,7 @@ def choose_workers(config: TrainingConfig, micro_batches: int, world: ProcessGro
 
 
 def describe_workers(count: int, why: str) -> str:
-    """Return the line that tells a user what `choose_workers` chose.
+    """Return the message about the result of `choose_workers`.
 
     Example:
         >>> describe_workers(2, "2 cores, 4 micro-batches in a batch")
@@ -134,16 +134,16 @@ def backward(
 
 
 def seed_torch(device: torch.device, *parts: int | str) -> None:
-    """Seed torch from what names this moment of a run."""
+    """Seed torch from a position in the run."""
     seed = int.from_bytes(hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest(), "little") >> 1
-    # torch.manual_seed also notes, with a stack trace, the seed of every device that is not in use: half a millisecond a batch.
+    # torch.manual_seed also records, with a stack trace, the seed of every unused device: 0.5 ms per batch.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
 
 def _explained(error: Exception, config: TrainingConfig, device: torch.device) -> RegardError | None:
-    """Return what to tell of an error that comes from a choice in the configuration, or None for any other."""
+    """Return the message for an error caused by the configuration, or None."""
     if device.type == "cpu" and config.precision != "fp32" and ("primitive" in str(error) or "not implemented for" in str(error)):
         return ConfigError(f"training.precision: this processor cannot train this model in {config.precision} ({error})")
     if not config.compile:

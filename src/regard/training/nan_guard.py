@@ -1,4 +1,4 @@
-"""Watching losses and gradients: a figure that is not finite is found before anything made of it is saved."""
+"""Detect non-finite losses and gradients before anything is saved."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from regard.training.distributed import ProcessGroup
 
 
 class FigurePosition(NamedTuple):
-    """Where a figure came from. Ordered: earlier updates first, and losses before the gradient they spoil.
+    """Position of a figure. Ordered: earlier updates first, and losses before gradients.
 
     Attributes:
         step: number of the update, from 1.
-        group: 0 for a loss; for a gradient, how many batches it is the sum of.
+        group: 0 for a loss; for a gradient, the number of summed batches.
         epoch: from 0.
-        batch: place in the epoch's plan, from 0; of a gradient, of its first batch.
+        batch: position in the epoch's plan, from 0; for a gradient, of its first batch.
     """
 
     step: int
@@ -28,25 +28,25 @@ class FigurePosition(NamedTuple):
 
 
 class NanGuard:
-    """Collect figures without looking at them, and look at all of them at once."""
+    """Collect figures without reading them, and check all at once."""
 
     def __init__(self, world: ProcessGroup) -> None:
         self._world = world
         self._figures: list[tuple[FigurePosition, Tensor]] = []
 
     def add(self, place: FigurePosition, figure: Tensor) -> None:
-        """Remember a 0-dim tensor."""
+        """Store a 0-dimensional tensor."""
         self._figures.append((place, figure.detach()))
 
     def agree(self, signal: int, *, check: bool) -> tuple[int, FigurePosition | None]:
-        """Exchange what the processes know (collective).
+        """Exchange signals and checks between processes (collective).
 
         Args:
             signal: number of the signal this process received, or 0.
-            check: whether to look at the figures, which waits for the device that computes them.
+            check: whether to check the figures, which synchronises with the device.
 
         Returns:
-            A signal some process received, or 0; and the first place where a figure was not finite, or None.
+            A signal that some process received, or 0; and the position of the first non-finite figure, or None.
         """
         found = self._first() if check else None
         rows = self._world.gather([signal, int(found is not None), *(found or (0, 0, 0, 0))])

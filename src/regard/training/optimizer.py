@@ -21,11 +21,11 @@ STATE_KEYS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "adam": ("step", "exp_
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Build the optimizer of a configuration; its learning rate is set anew at every update, times each group's `factor`.
+    """Build the configured optimizer; every update sets its learning rate, times each group's `factor`.
 
-    Weight decay acts on tensors of two or more dimensions (matrices and embeddings), not on biases and norms: the
-    convention of most public Transformer training code. It is decoupled in `adamw` and a part of the gradient in
-    `adam` and `sgd`. `sgd` has no momentum. The fused kernels do one pass over memory and are deterministic.
+    Weight decay applies to tensors of two or more dimensions (matrices and embeddings), not to biases and norms, as in most Transformer
+    code. It is decoupled in `adamw` and part of the gradient in `adam` and `sgd`. `sgd` has no momentum. The fused kernels need one pass
+    over memory and are deterministic.
 
     Example:
         >>> optimizer = build_optimizer(nn.Linear(3, 2), TrainingConfig(optimizer="adam", weight_decay=0.1))
@@ -33,7 +33,7 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         [((2, 3), 0.1), ((2,), 0.0)]
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # A part of a model that was trained before may learn more slowly than what is new.
+    # A pretrained part of a model may have a lower learning rate.
     slower = {id(p): module.learning_rate_factor for module in model.modules() if hasattr(module, FACTOR) for p in module.parameters()}
     groups = [
         {"params": own, "weight_decay": decay, "factor": factor}
@@ -48,9 +48,9 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of torch's optimizers without what torch.compile needs around it.
+    """Return a method of torch's optimizers without its torch.compile wrapper.
 
-    That imports torch._dynamo: more than a second and 150 MB, for every training. The optimizer's step is never compiled here.
+    The wrapper imports torch._dynamo: more than a second and 150 MB per training. The step is never compiled here.
     """
     return torch.no_grad()(inspect.unwrap(method))
 
@@ -76,9 +76,9 @@ class _AdamW(torch.optim.AdamW):
 def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
     """Return the learning rate of an update, a pure function of its number.
 
-    The first `warmup` updates rise linearly to `learning_rate`. After them: `constant`; `inverse_sqrt`, which falls
-    with 1 / sqrt(step) and is continuous with the warm-up (Vaswani et al. 2017, section 5.3); `cosine` and `linear`,
-    which reach `final_fraction * learning_rate` at update `total` and stay there.
+    Rises linearly to `learning_rate` over `warmup` updates. Then `constant`; `inverse_sqrt`, proportional to 1 / sqrt(step) and continuous
+    with the warm-up (Vaswani et al. 2017, section 5.3); or `cosine` and `linear`, which reach `final_fraction * learning_rate` at update
+    `total` and stay there.
 
     Args:
         step: number of the update, from 1.
@@ -105,8 +105,8 @@ def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
 class MovingAverage:
     """Exponential moving average of the parameters: average <- d * average + (1 - d) * parameter.
 
-    At update n, d = min(decay, (1 + n) / (10 + n)), so that the random initial weights are forgotten early whatever the decay
-    (the rule of TensorFlow's ExponentialMovingAverage). Buffers are not averaged.
+    At update n, d = min(decay, (1 + n) / (10 + n)), so that random initial weights fade early (the rule of TensorFlow's
+    ExponentialMovingAverage). Buffers are not averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -115,14 +115,14 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the parameters after update `step` (from 1)."""
+        """Include the parameters after update `step` (from 1)."""
         decay = min(self.decay, (1 + step) / (10 + step))
         parameters = [parameter.detach() for _, parameter in model.named_parameters()]
         torch._foreach_lerp_(list(self.tensors.values()), parameters, 1.0 - decay)  # pyright: ignore[reportPrivateImportUsage]
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
-        """Put the average into the model; its own parameters come back on leaving."""
+        """Load the average into the model; restore its parameters on exit."""
         own = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         _assign(model, self.tensors)
         try:

@@ -1,4 +1,4 @@
-"""What `training.precision=auto` means on a device."""
+"""Numeric precision of training on a device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
-    """Return the faster of the two precisions that every model trains well in.
+    """Return the faster of bf16 and fp32.
 
     Args:
-        device: where the model trains.
+        device: the training device.
 
     Returns:
         "bf16" where the hardware multiplies bfloat16 (CUDA from compute capability 8.0, x86 with AVX512-BF16 or AMX), else "fp32".
@@ -28,7 +28,7 @@ def fastest_precision(device: torch.device) -> Literal["fp32", "bf16"]:
 
 
 def is_emulated(precision: str, device: torch.device) -> bool:
-    """Tell whether a device computes a precision by converting from and to float32, which is slower than float32 itself.
+    """Return whether a device emulates a precision through float32, which is slower than float32 itself.
 
     Example:
         >>> is_emulated("fp32", torch.device("cpu"))
@@ -41,7 +41,7 @@ def is_emulated(precision: str, device: torch.device) -> bool:
 
 
 def cpu_flags() -> set[str]:
-    """Return the instruction sets of this processor as Linux names them; empty elsewhere.
+    """Return this processor's instruction sets by their Linux names; empty on other systems.
 
     Example:
         >>> isinstance(cpu_flags(), set)

@@ -1,4 +1,4 @@
-"""Stopping on request: a signal sets a flag, the loop saves and leaves."""
+"""Stop on signals: a flag makes the loop save and exit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from regard.training.distributed import gather
 
 
 class Stopped(Exception):
-    """Raised by `StopSignal.poll` so that an evaluation can be left; the loop catches it."""
+    """Raised by `StopSignal.poll` to leave an evaluation; the loop catches it."""
 
 
 class StopSignal:
-    """Remember SIGTERM, SIGINT or SIGUSR1 (a batch system's warning) while active; a second SIGINT ends the process at once.
+    """Record SIGTERM, SIGINT or SIGUSR1 (a batch system's warning) while active; a second SIGINT ends the process at once.
 
-    Handlers are installed on entering the context (in the main thread only, where Python allows it) and the earlier
-    ones come back on leaving it. With several processes a signal that reached one of them counts for all.
+    The context installs handlers (main thread only) and restores the earlier ones on exit. A signal to one of several processes counts for
+    all.
 
     Attributes:
         received: number of the signal this process received, 0 for none.
-        agreed: number of the signal all processes know of; control flow depends on this one alone.
+        agreed: number of the signal known to all processes; the only one that control flow uses.
 
     Example:
         >>> with StopSignal() as stop:
@@ -52,13 +52,13 @@ class StopSignal:
         self._previous.clear()
 
     def poll(self) -> None:
-        """Leave the evaluation if a stop was asked for.
+        """Leave the evaluation if a stop was requested.
 
-        Call it once a batch inside `evaluate`. With several processes it is a collective call: every process calls it
-        equally often, which holds by itself because all evaluate the same examples.
+        Call it once per batch inside `evaluate`. It is collective: every process must call it equally often, as when all evaluate the same
+        examples.
 
         Raises:
-            Stopped: some process was asked to stop.
+            Stopped: some process received a signal.
         """
         self.agreed = max(row[0] for row in gather([self.received]))
         if self.agreed:
@@ -67,5 +67,5 @@ class StopSignal:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         if number == signal.SIGINT:
-            # The default action ends the process even while it waits inside a C++ call, where no Python handler runs.
+            # The default action ends the process even inside a C++ call, where Python handlers do not run.
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,8 +1,7 @@
-"""What goes on from batch to batch, such as the states of a recurrent network that reads a long text: saved and read with a checkpoint.
+"""State carried across batches (truncated BPTT), saved and loaded with checkpoints.
 
-A plan of `stream_groups` stream_groups has batch number i in stream group `i % stream_groups`. Where the processes divide the stream
-groups, every process meets the same stream groups at each update, and the tensors hold the stream groups' own parts along their first axis,
-those of other processes unused.
+Batch number i of a plan belongs to stream group `i % stream_groups`. If the number of processes divides `stream_groups`, every process has
+the same stream groups at each update. Tensors hold all stream groups along the first axis; those of other processes are unused.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from regard.training.weights import check_tensor, open_tensors
 
 
 def check_stream_groups(carried: Mapping[str, Tensor], world: ProcessGroup) -> None:
-    """Refuse a number of processes that the stream groups cannot be shared out among.
+    """Check that the number of processes divides the stream groups.
 
     Raises:
-        ConfigError: it does not divide the number of stream groups; holds both.
+        ConfigError: it does not divide them.
 
     Example:
         >>> check_stream_groups({"hidden": torch.zeros(3, 5)}, ProcessGroup(size=2))
@@ -41,7 +40,7 @@ def check_stream_groups(carried: Mapping[str, Tensor], world: ProcessGroup) -> N
 
 
 def gather_stream_state(carried: Mapping[str, Tensor], world: ProcessGroup) -> dict[str, Tensor]:
-    """Return the tensors with every stream group taken from the process that has it (collective).
+    """Return the tensors with every stream group from its process (collective).
 
     Example:
         >>> gather_stream_state({"hidden": torch.ones(2, 3)}, ProcessGroup())["hidden"].sum().item()
@@ -61,7 +60,7 @@ def read_stream_state(path: Path, carried: Mapping[str, Tensor]) -> None:
     """Read a safetensors file into tensors of exactly its names, shapes and types.
 
     Raises:
-        CheckpointError: names the tensor that does not fit, or the file that cannot be read.
+        CheckpointError: a tensor does not fit, or the file cannot be read.
     """
     with open_tensors(path) as file:
         if odd := sorted(set(file.keys()) ^ carried.keys()):

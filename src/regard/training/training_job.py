@@ -1,4 +1,4 @@
-"""What a task hands to the loop, what it gets back, and where a run stands."""
+"""Interface between tasks and the training loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOWER_IS_BETTER = {"loss", "perplexity"}
 
 
 class BatchIndices(Protocol):
-    """A batch before it is read: which examples, and how many target tokens their loss is divided by."""
+    """A planned batch: example indices, and the target tokens that divide their loss."""
 
     @property
     def indices(self) -> Sequence[int]: ...
@@ -32,35 +32,31 @@ def ignore_event(name: str) -> None:
 
 
 def keep_initial_weights(state: Any) -> None:
-    """Leave a new model as it was built."""
+    """Keep the initial weights of a new model."""
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What is trained on, and how it is measured.
+    """Data, loss and evaluation of a training.
 
     Attributes:
         plan: epoch (from 0) -> its batches in order; a pure function, the same in every process.
-        collate: planned batch -> anything `loss` takes; moved by `.to(device)` where it has one.
-        loss: (model, batch) -> sums over the batch. It calls `model(...)`, not a method of it: the hooks that reduce gradients
-            and gather sharded weights hang on that call.
-        evaluate: model -> figures by name, `loss` at least, among them those named by `training.metric` and `training.eval_metrics`. It
-            is called without gradients, in evaluation mode, in full precision, on every process over the same examples, with torch's
-            random generator seeded.
-        stop: polled by `evaluate` once a batch, so that a signal need not wait for its end.
-        on_event: told what happens, before it does: "update 7" (its weights are not yet changed), "evaluate 7", "save 7",
-            "save 7 model.safetensors" and the other files (each is written), "save 7 rename"; and "saved 7" after. With
-            `record_attention` also "record 7".
-        carried: what goes on from one batch to the next, on the device of the run, each (stream groups, ...): `loss` reads and overwrites,
-            in place, item `i % stream_groups` for batch number i of an epoch. Saved with checkpoints. The length of every plan is a
-            multiple of stream groups.
-        begin: called with the `TrainingState` of a new run, on every process, before the first update; may put weights and the state of
-            an optimizer into it.
-        split: (planned batch, count) -> at most so many planned batches of its examples, together all of them, for `collate`; None where
-            batches cannot be divided.
-        micro_batches: into how many each batch is divided on a CPU unless `training.micro_batches` says.
-        record_attention: (model, updates done) -> records as JSON values, always of the same examples. Called before the first update and
-            after each evaluation, as `evaluate` is; `regard.training.attention_history` writes them. None records nothing.
+        collate: planned batch -> input of `loss`; moved by `.to(device)` if it has that method.
+        loss: (model, batch) -> sums over the batch. It must call `model(...)`, not a method, to run the hooks that reduce gradients and
+            gather sharded weights.
+        evaluate: model -> figures by name, `loss` at least, among them those named by `training.metric` and `training.eval_metrics`. Called
+            without gradients, in evaluation mode, in full precision, on every process over the same examples, with torch seeded.
+        stop: polled by `evaluate` once per batch, so that signals do not wait for its end.
+        on_event: called before each event: "update 7" (weights not yet changed), "evaluate 7", "save 7", "save 7 model.safetensors" and
+            other files (each is written), "save 7 rename"; and "saved 7" after. With `record_attention` also "record 7".
+        carried: state carried across batches, on the run's device, each (stream groups, ...): `loss` updates item `i % stream_groups` in
+            place for batch number i of an epoch. Saved with checkpoints. The length of every plan is a multiple of the stream groups.
+        begin: called with the `TrainingState` of a new run, on every process, before the first update; may load weights and optimizer
+            state.
+        split: (planned batch, count) -> at most `count` planned batches that partition its examples; None if batches cannot be divided.
+        micro_batches: micro-batches per batch on a CPU, unless `training.micro_batches` is set.
+        record_attention: (model, updates done) -> JSON records of the same examples each time. Called like `evaluate`, before the first
+            update and after each evaluation; `regard.training.attention_history` writes them. None records nothing.
 
     Example:
         >>> from regard.ops import SequenceLoss
@@ -83,7 +79,7 @@ class TrainingJob:
 
 
 class TrainResult(NamedTuple):
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         step: updates done.
@@ -92,7 +88,7 @@ class TrainResult(NamedTuple):
         metrics: figures of the last evaluation in this process; empty if there was none.
         best_step: the evaluated step that was best by `training.metric`, or None.
         best_value: its figure, or None.
-        weights_sha256: hash of the model as it stands after the last update.
+        weights_sha256: hash of the model after the last update.
         model: folder of the final weights; None if interrupted.
     """
 
@@ -107,12 +103,12 @@ class TrainResult(NamedTuple):
 
 
 class Progress(BaseModel):
-    """Where a run stands: all there is to resume, beside tensors and the gradient scaler.
+    """Progress of a run: everything needed to resume besides tensors and the gradient scaler.
 
     Attributes:
         epoch: epochs finished.
-        batch: batches of this epoch's plan that are used up, over all processes.
-        batches: length of the plan this counts in.
+        batch: used batches of this epoch's plan, over all processes.
+        batches: length of this epoch's plan.
         step: updates done.
         evaluated_step: step of the last evaluation, -1 before the first.
         best_step: evaluated step that was best so far.

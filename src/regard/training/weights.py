@@ -1,4 +1,4 @@
-"""Weights on disk: names, shapes and types are compared with the model before a tensor is read."""
+"""Weight files: names, shapes and dtypes are checked against the model before tensors are read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """The types a checkpoint may hold, by the names of the safetensors header."""
-# How many times what the file holds may be built before it is clear that the two do not belong together.
+# Stop building a model beyond this multiple of the file's parameters: the two do not match.
 SLACK = 4
-# Bytes of names, types and shapes in front of the tensors: room for tens of thousands.
+# Maximum header bytes (names, dtypes and shapes): enough for tens of thousands of tensors.
 MAX_HEADER = 2**22
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return what a checkpoint of the model holds: parameters and persistent buffers; a tied tensor once, by its first name."""
+    """Return parameters and persistent buffers by name; tied tensors once, by their first name."""
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -49,11 +49,11 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[str, Tensor]:
-    """Return the tensors gathered from all processes (collective), on the CPU, each with memory of its own.
+    """Gather tensors from all processes (collective) into separate CPU memory.
 
     Args:
         tensors: by name; sharded or not.
-        keep: False on the processes that only help to gather; they get an empty dictionary.
+        keep: False on processes that only participate; they return an empty dictionary.
     """
     whole = {}
     for name, tensor in tensors.items():
@@ -66,9 +66,9 @@ def whole_tensors(tensors: Mapping[str, Tensor], *, keep: bool = True) -> dict[s
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Return a hash over names, types, shapes and bytes of a model's weights, in the order of their names (collective).
+    """Return a hash over names, dtypes, shapes and bytes of a model's weights, sorted by name (collective).
 
-    Two models with equal hashes are equal bit for bit. A model without weights has the hash of nothing.
+    Models with equal hashes are equal bit for bit. A model without weights has the hash of the empty string.
 
     Example:
         >>> from torch import nn
@@ -83,10 +83,10 @@ def weights_sha256(model: nn.Module) -> str:
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
-    """Read a safetensors file into a model of exactly its names, shapes and types.
+    """Load a safetensors file into a model of exactly its names, shapes and dtypes.
 
     Raises:
-        CheckpointError: names the tensor that does not fit, what it is, and what the model has.
+        CheckpointError: a tensor does not fit.
     """
     expected = named_tensors(model)
     with open_tensors(path) as file:
@@ -96,16 +96,16 @@ def read_weights(path: Path, model: nn.Module) -> None:
 
 
 def check_fit(path: Path, build: Callable[[], nn.Module]) -> None:
-    """Compare a safetensors file with the model that a configuration describes, without memory for either.
+    """Compare a safetensors file with a model, without allocating either.
 
-    A configuration that came with the file may ask for any size: building stops where it grows far beyond what the file holds.
+    An untrusted configuration may describe any size: building stops far beyond the file's size.
 
     Args:
         path: the file; only its header is read.
-        build: makes the model; called where tensors have shapes and no numbers.
+        build: builds the model; called on the meta device.
 
     Raises:
-        CheckpointError: names the tensor that does not fit, or says that the model is far larger than the file.
+        CheckpointError: a tensor does not fit, or the model is far larger than the file.
     """
     with open_tensors(path) as file:
         names = file.keys()
@@ -117,7 +117,7 @@ def check_fit(path: Path, build: Callable[[], nn.Module]) -> None:
 
 @contextmanager
 def _no_larger(path: Path, tensors: int, numbers: int) -> Iterator[None]:
-    # Shared tables and those that are replaced count more than once.
+    # Shared and replaced tables count more than once.
     most_tensors, most_numbers = SLACK * tensors + 1000, SLACK * numbers + 1_000_000
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -151,7 +151,7 @@ def open_tensors(path: Path) -> Any:
     """Open a safetensors file; only its header is read.
 
     Raises:
-        CheckpointError: names the file, which is missing or has no valid header.
+        CheckpointError: the file is missing or has no valid header.
     """
     try:
         with path.open("rb") as file:
@@ -159,7 +159,7 @@ def open_tensors(path: Path) -> Any:
         if size > MAX_HEADER:  # some releases of the library take minutes over a header of a hundred thousand tensors
             raise CheckpointError(f"{path}: cannot be read as safetensors (a header of {size:,} bytes, at most {MAX_HEADER:,} are read)")
         return safe_open(path, framework="pt")
-    # Of a file that a training removes at this moment the library says RuntimeError.
+    # RuntimeError: the library's error for a file that a training is removing.
     except (OSError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error})") from error
 
@@ -179,9 +179,9 @@ def check_tensor(path: Path, file: Any, name: str, *, shape: Sequence[int], dtyp
 
 
 def average_files(paths: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and mean of each tensor over files of the same names and shapes; integers and booleans come from the last file.
+    """Yield name and mean of each tensor over files of equal names and shapes; integers and booleans come from the last file.
 
-    The sum is taken in float64, so that the order of the files does not show.
+    Summed in float64, so that the order of the files does not matter.
 
     Raises:
         CheckpointError: a file cannot be read, or lacks a tensor of the last one.

@@ -1,12 +1,12 @@
-"""Worker processes of one thread each: data-parallel training inside one machine.
+"""Single-thread worker processes: data-parallel training on one machine.
 
-Two threads that share every operator wait for each other at the end of each, thousands of times an update: beside another program on
-the same cores training slows down 20 times and more. Here the processes meet once an update. Every batch is divided into micro-batches,
-always the same ones; the processes (this one among them) take them from a queue as they get time; and their gradients are summed in the
-order of the micro-batches. So the weights depend neither on the number of processes nor on who computed what.
+Threads within operators synchronise thousands of times per update: next to another program on the same cores, training slows down 20 times
+and more. Processes synchronise once per update. Every batch is divided into the same micro-batches; the processes (including this one) take
+them from a queue, and gradients are summed in the order of the micro-batches. So the weights do not depend on the number of processes or
+the schedule.
 
-The workers are forked when everything is loaded. Parameters, gradients and what is carried lie in memory that all share; small records
-go through pipes, which the kernel closes when a process dies, so that none waits for one that is gone.
+Workers are forked after loading. Parameters, gradients and carried state are in shared memory; small records use pipes, which the kernel
+closes when a process dies, so that no process waits for a dead one.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DONE, FAILED = b".", b"!"
 
 
 class UpdateRecord(NamedTuple):
-    """What the gradients of an update are computed from.
+    """Description of an update.
 
     Attributes:
         step: its number, from 1.
         epoch: from 0.
-        start: place of its first batch in the epoch's plan.
-        stop: place after its last one.
+        start: position of its first batch in the epoch's plan.
+        stop: position after its last one.
         tokens: target tokens of all its batches.
-        scale: what a gradient scaler multiplies the loss by; 1 without one.
+        scale: loss scale of the gradient scaler; 1 without one.
     """
 
     step: int
@@ -54,12 +54,12 @@ class UpdateRecord(NamedTuple):
     scale: float
 
 
-# An update and the number of a micro-batch: what one record of the queue holds.
+# A record of the queue: an update and the number of a micro-batch.
 _RECORD = struct.Struct("<5qdq")
 
 
 class MicroBatchSums(NamedTuple):
-    """Sums over one micro-batch, `place` being its batch's in the plan: as in `regard.ops.SequenceLoss`."""
+    """Sums over one micro-batch as in `regard.ops.SequenceLoss`; `place` is its batch's position in the plan."""
 
     place: int
     loss: float
@@ -69,13 +69,13 @@ class MicroBatchSums(NamedTuple):
 
 
 class WorkerLost(Exception):
-    """Raised when a worker process is gone; the message says how it ended."""
+    """Raised when a worker process has died; the message says how."""
 
 
 def shared_zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of the same shapes and types, all zero, in memory that processes forked from this one share.
+    """Return zero tensors of the same shapes and dtypes in memory shared with forked processes.
 
-    The memory has no name and no file: it is gone with the last process, however that ends.
+    The memory is anonymous and freed with the last process.
 
     Example:
         >>> shared_zeros([torch.ones(2, 3)])[0].sum().item()
@@ -90,17 +90,16 @@ def shared_zeros(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 class Workers:
-    """The processes that compute the gradients of an update, this one and `count - 1` others.
+    """Processes that compute the gradients of an update: this one and `count - 1` workers.
 
-    Use it as a context: the others are started on entering and gone on leaving. Inside it torch has one thread; `threads_for_evaluation`
-    gives it as many as there are processes.
+    A context manager that starts and stops the workers. Inside it torch has one thread; `threads_for_evaluation` gives it one per process.
 
     Args:
         model: on the CPU; its parameters move to shared memory.
         compute: (update, number of a micro-batch) -> sums; leaves the micro-batch's gradients in the parameters.
         micro_batches: of each batch.
         batches: of an update, at most.
-        count: how many processes.
+        count: number of processes.
         carried: see `regard.training.TrainingJob`; moves to shared memory.
     """
 
@@ -117,17 +116,17 @@ class Workers:
         self.count, self._compute, self._parts = count, compute, micro_batches
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         kept = model.state_dict(keep_vars=True)
-        # What a forward pass changes: running means. Each micro-batch begins with those of the update before; afterwards their mean counts.
+        # Running means, which a forward pass changes. Each micro-batch starts from the previous update's; their mean is kept.
         self._buffers = [buffer for name, buffer in model.named_buffers() if name in kept]
         self._threads = torch.get_num_threads()
-        self._children: dict[int, int] = {}  # process by the descriptor its answers come from
+        self._children: dict[int, int] = {}  # process by the descriptor of its answers
         self._queue: tuple[int, int] | None = None
         if count > 1:
             for tensor in (*self._parameters, *carried.values()):
                 home = shared_zeros([tensor])[0]
                 home.copy_(tensor.detach())
                 tensor.data = home
-        # Alone there is no need to keep the micro-batches' gradients apart: each is added before the next is computed.
+        # A single process adds each micro-batch's gradients before computing the next.
         own = [shared_zeros(self._parameters) for _ in range(micro_batches if count > 1 else 1)]
         self._gradients = own if count > 1 else own * micro_batches
         self._states = [shared_zeros(self._buffers) for _ in range(micro_batches + 1)]  # the last: those of the update before
@@ -157,18 +156,18 @@ class Workers:
         self._queue = None
         for descriptor, process in self._children.items():
             os.close(descriptor)
-            # What it holds is here as well: nothing to wait for.
+            # This process has the same data: no need to wait.
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
         self._children.clear()
 
     def gradients(self, update: UpdateRecord) -> list[MicroBatchSums]:
-        """Set the parameters' gradients to those of an update, summed in the order of the micro-batches; return their sums.
+        """Set the gradients of an update, summed in the order of the micro-batches; return their sums.
 
         Raises:
-            WorkerLost: a worker process is gone.
-            MemoryError: one found no memory.
-            RegardError: what a worker raised, and so for any other exception (as RuntimeError, with its traceback).
+            WorkerLost: a worker process has died.
+            MemoryError: a worker ran out of memory.
+            RegardError: raised by a worker; any other exception becomes a RuntimeError with its traceback.
         """
         for own, state in zip(self._buffers, self._states[-1], strict=True):
             state.copy_(own)
@@ -176,7 +175,7 @@ class Workers:
         totals: list[Tensor | None] = [None] * len(self._parameters)
         if self._queue is not None:
             os.write(self._queue[1], b"".join(_RECORD.pack(*update, part) for part in range(self._parts)))
-            left = self._parts - self._wait(0)  # who has died without a micro-batch in hand is missed as well
+            left = self._parts - self._wait(0)  # also detects idle workers that died
             while left:
                 if record := _take(self._queue[0]):
                     self._run(record)
@@ -188,7 +187,7 @@ class Workers:
                 self._run(_RECORD.pack(*update, part))
             self._add(part, totals)
         for parameter, total in zip(self._parameters, totals, strict=True):
-            parameter.grad = total  # None: the optimizer leaves it alone
+            parameter.grad = total  # None: the optimizer skips it
         self._merge_buffers()
         rows = [row for part in self._sums.tolist() for row in part if row[0] >= 0]
         return [
@@ -196,7 +195,7 @@ class Workers:
         ]  # stable: in the order of micro-batches
 
     def threads_for_evaluation(self) -> _Threads:
-        """Give torch as many threads as there are processes, for a `with` block in which the others wait."""
+        """Give torch one thread per process, for a `with` block in which workers wait."""
         return _Threads(self.count)
 
     @torch.no_grad()
@@ -229,14 +228,14 @@ class Workers:
 
     @torch.no_grad()
     def _merge_buffers(self) -> None:
-        # A micro-batch without examples has changed nothing.
+        # An empty micro-batch changes nothing.
         used = [part for part in range(self._parts) if self._sums[part, 0, 0] >= 0]
         for number, own in enumerate(self._buffers):
             values = [self._states[part][number] for part in used]
             own.copy_(torch.stack(values).mean(0) if own.is_floating_point() else values[0])
 
     def _wait(self, milliseconds: int | None = None) -> int:
-        """Wait for answers of the others; return how many micro-batches they have done."""
+        """Wait for answers of the workers; return the number of finished micro-batches."""
         poll = select.poll()
         for descriptor in self._children:
             poll.register(descriptor, select.POLLIN)
@@ -269,17 +268,17 @@ class Workers:
     def _start(self) -> None:
         self._queue = os.pipe()
         os.set_blocking(self._queue[0], False)
-        # Objects made so far are kept out of the garbage collection, which would write to each of them, and so copy their memory.
+        # Freeze existing objects: garbage collection would write to them, and so copy their memory.
         gc.collect()
         gc.freeze()
-        # Freed pages that the heap still holds would be copied as soon as a worker uses them again.
+        # Release freed heap pages, which would be copied as soon as a worker reuses them.
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)
         parent = os.getpid()
         for _ in range(self.count - 1):
             incoming, outgoing = os.pipe()
             with warnings.catch_warnings():
-                # Python warns of forks of a process with threads. Those here are torch's; a worker has one thread and meets none of them.
+                # Python warns of forks with threads. These are torch's, and a worker uses none of them.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process = os.fork()
             if process == 0:
@@ -288,11 +287,11 @@ class Workers:
             self._children[incoming] = process
 
     def _serve(self, parent: int, queue: tuple[int, int], answers: int) -> None:
-        """Be a worker: compute what the queue holds until it is closed."""
+        """Run a worker: process the queue until it is closed."""
         try:
             _follow(parent)
             torch.set_num_threads(1)
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are not here
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parent's threads do not exist here
             os.close(queue[1])
             poll = select.poll()
             poll.register(queue[0], select.POLLIN)
@@ -301,7 +300,7 @@ class Workers:
                 record = _take(queue[0])
                 if record == b"":
                     break
-                if record is not None:  # else another was faster
+                if record is not None:  # otherwise another worker was faster
                     self._run(record)
                     os.write(answers, DONE)
         except BaseException as error:
@@ -311,7 +310,7 @@ class Workers:
 
 
 class _Threads:
-    """A number of torch's threads, for a while."""
+    """Set the number of torch threads in a block."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -325,7 +324,7 @@ class _Threads:
 
 
 def _take(queue: int) -> bytes | None:
-    """Return a record of the queue, None if there is none now, b"" if there will be none any more."""
+    """Return a record of the queue, None if it is empty, b"" if it is closed."""
     try:
         return os.read(queue, _RECORD.size)
     except BlockingIOError:
@@ -333,7 +332,7 @@ def _take(queue: int) -> bytes | None:
 
 
 def _follow(parent: int) -> None:
-    """Leave signals to the process that trains, and end when it does, even in the middle of a computation."""
+    """Leave signals to the parent process, and end when it ends, even during a computation."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if os.getppid() == parent:
