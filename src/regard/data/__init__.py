@@ -1,4 +1,4 @@
-"""Text and images in, numbers out: reading lines, pairs, captions and images, vocabularies, batches, and the generated sets."""
+"""Data loading: lines, pairs, captions, images, vocabularies, batches, and synthetic data sets."""
 
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches
 from regard.data.captions import CaptionExample, CaptionSet, read_captions

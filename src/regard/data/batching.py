@@ -17,7 +17,7 @@ _JITTER = 2.0  # tokens: mixes the pairs anew each epoch; on 29,000 captions 4.1
 
 
 class PlannedBatch(NamedTuple):
-    """Which pairs make a batch; `tokens` counts the target tokens with EOS, the denominator of the loss."""
+    """Pair indices of a batch; `tokens` counts the target tokens with EOS, the denominator of the loss."""
 
     indices: tuple[int, ...]
     tokens: int
@@ -30,13 +30,13 @@ Planned = TypeVar("Planned", "PlannedBatch", "PlannedChunk")
 
 
 class BatchPlan(Sequence[PlannedBatch]):
-    """Batches in training order, kept in arrays: a few bytes a pair, where tuples of Python integers take forty.
+    """Batches in training order, as arrays: a few bytes per pair instead of forty for tuples of Python integers.
 
     Args:
-        order: numbers of all pairs, batch after batch.
-        bounds: (batches + 1,) where each batch begins in `order`, and the end of the last.
+        order: indices of all pairs, batch after batch.
+        bounds: (batches + 1,) start of each batch in `order`, and the end of the last.
         tokens: target tokens of each batch.
-        places: which of these batches comes first, second and so on.
+        places: order of these batches.
 
     Example:
         >>> plan = BatchPlan(np.array([7, 8, 9]), np.array([0, 2, 3]), np.array([5, 4]), np.array([1, 0]))
@@ -62,7 +62,7 @@ class BatchPlan(Sequence[PlannedBatch]):
         return PlannedBatch(tuple(rows.tolist()), int(self._tokens[place]))
 
     def counting_rows(self) -> BatchPlan:
-        """Return the same batches with the number of their pairs in the place of `tokens`."""
+        """Return the same batches with the number of pairs as `tokens`."""
         return BatchPlan(self._order, self._bounds, np.diff(self._bounds), self._places)
 
     def __eq__(self, other: object) -> bool:
@@ -96,30 +96,28 @@ def plan_batches(
     epoch: int,
     part: int = 0,
 ) -> BatchPlan:
-    """Group pairs of similar length into batches, in random order: every pair once, the same for equal arguments.
+    """Group pairs of similar length into batches, in random order; deterministic.
 
-    The pairs are sorted by their longer side, then by how much longer the source is than the target, moved by up to two
-    tokens of seeded noise, so that batches differ from epoch to epoch; then cut so that
-    `len(indices) * longest <= batch_tokens`, `longest` being the longest side of the batch with EOS; then the batches
+    Pairs are sorted by their longer side, then by source minus target length, plus seeded noise of up to two tokens, so that batches differ
+    between epochs. They are cut so that `len(indices) * longest <= batch_tokens`, with `longest` the longest side with EOS, and the batches
     are shuffled.
 
-    Equal work per rank: with W processes, rank r takes batch k*W + r at step k. As each batch is filled until the next
-    pair would break the budget, all but the last one cut (and batches of a single over-long pair) have nearly
-    `batch_tokens` padded tokens, so the ranks of a step do nearly the same work without the plan depending on W.
+    Equal work per rank: with W processes, rank r takes batch k*W + r at step k. Nearly all batches have close to `batch_tokens` padded
+    tokens, so the ranks of a step do similar work and the plan does not depend on W.
 
     Args:
         source_lengths: tokens of each source, without EOS.
         target_lengths: tokens of each target, without BOS and EOS.
-        batch_tokens: padded tokens of the longer side of a batch, at most; a longer single pair is a batch of its own.
-        seed: of the run.
+        batch_tokens: maximum padded tokens of the longer side of a batch; a longer pair forms its own batch.
+        seed: seed of the run.
         epoch: counted from 0 or 1; another epoch gives other batches in another order.
-        part: number of the pairs' part of a larger whole; 0 where they are all.
+        part: index of these pairs in a larger set; 0 if they are all.
 
     Returns:
         The batches in training order; no pairs give none.
 
     Raises:
-        ShapeError: there are not as many sources as targets; holds both numbers.
+        ShapeError: unequal numbers of sources and targets.
         ConfigError: `batch_tokens` is below 1, or seed or epoch below 0.
         DataError: a length is below 0.
 
@@ -130,12 +128,11 @@ def plan_batches(
     source, target = _with_eos(source_lengths, target_lengths)
     if batch_tokens < 1 or seed < 0 or epoch < 0:
         raise ConfigError(f"batch_tokens {batch_tokens}, seed {seed}, epoch {epoch}: expected at least 1, 0 and 0")
-    # Only `random` and stable sorts: numpy promises their streams more firmly than those of `permutation`, and a
-    # resumed run must find the same batches.
+    # Only `random` and stable sorts: numpy keeps their streams more stable than `permutation`, and a resumed run needs the same batches.
     generator = np.random.default_rng([seed, epoch, part] if part else [seed, epoch])
     longest = np.maximum(source, target)
     lean = source - target + generator.random(len(longest)) * _JITTER
-    # Back and forth, so that the pairs on either side of a step in length lean the same way.
+    # Alternate the order, so that pairs on either side of a length step are similar.
     np.negative(lean, out=lean, where=longest % 2 == 0)
     order = _sorted_by_length(lean, longest).astype(np.int32)
     bounds = _cut(longest, batch_tokens)
@@ -144,12 +141,12 @@ def plan_batches(
 
 
 def split_batch(planned: Planned, count: int, *, multiple: int = 1) -> list[Planned]:
-    """Divide a planned batch into at most `count` of nearly as many examples each, none empty, in order.
+    """Divide a planned batch into at most `count` non-empty batches of similar size, in order.
 
     Args:
         planned: a batch; its `tokens` stay those of the whole.
-        count: how many parts, at least 1.
-        multiple: runs of so many examples stay together.
+        count: maximum parts, at least 1.
+        multiple: runs of `multiple` examples stay together.
 
     Example:
         >>> [part.indices for part in split_batch(PlannedBatch((3, 1, 4, 1, 5), 9), 2)]
@@ -164,7 +161,7 @@ def split_batch(planned: Planned, count: int, *, multiple: int = 1) -> list[Plan
 
 
 def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray, *, batch_tokens: int) -> int:
-    """Return how many batches `plan_batches` makes of such pairs: the same in every epoch, for noise moves pairs among equals only.
+    """Return the number of batches of `plan_batches`, the same in every epoch.
 
     Args:
         source_lengths: as for `plan_batches`.
@@ -180,15 +177,15 @@ def count_batches(source_lengths: Sequence[int] | np.ndarray, target_lengths: Se
 
 
 def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], indices: Sequence[int]) -> SequenceBatch:
-    """Pad the pairs `indices` of the whole data to one batch; the source gets EOS, the target BOS in front and EOS behind.
+    """Collate the pairs `indices` into a padded batch; sources get EOS, targets BOS and EOS.
 
     Args:
-        source_ids: token ids of every source of the data, without EOS.
-        target_ids: token ids of every target of the data, without BOS and EOS.
-        indices: which of them, in the order of the rows (B of them).
+        source_ids: token ids of all sources, without EOS.
+        target_ids: token ids of all targets, without BOS and EOS.
+        indices: B pair indices, in row order.
 
     Returns:
-        The batch, padded with PAD to its own longest sequences; no indices give tensors with B = 0.
+        The batch, padded with PAD to its longest sequences.
 
     Example:
         >>> collate([[5], [6, 7]], [[8], [9]], [1]).target_input
@@ -211,7 +208,7 @@ def _with_eos(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequen
 
 
 def _sorted_by_length(lean: np.ndarray, longest: np.ndarray) -> np.ndarray:
-    """Return `np.lexsort((lean, longest))`, several times as fast: lengths are few, and their sort is one by digits."""
+    """Return `np.lexsort((lean, longest))`, several times faster by radix sort of few lengths."""
     order = np.argsort(longest.astype(np.uint16) if longest.max(initial=0) < 2**16 else longest, kind="stable")
     lean, start = lean[order], 0
     for count in np.bincount(longest).tolist() if len(longest) else []:
@@ -219,7 +216,7 @@ def _sorted_by_length(lean: np.ndarray, longest: np.ndarray) -> np.ndarray:
             own = lean[start : start + count]
             places = np.argsort(own)
             ranked = own[places]
-            if (ranked[1:] == ranked[:-1]).any():  # equal ones stay in their order
+            if (ranked[1:] == ranked[:-1]).any():  # stable
                 places = np.argsort(own, kind="stable")
             order[start : start + count] = order[start : start + count][places]
         start += count
@@ -227,7 +224,7 @@ def _sorted_by_length(lean: np.ndarray, longest: np.ndarray) -> np.ndarray:
 
 
 def _cut(longest: np.ndarray, batch_tokens: int) -> np.ndarray:
-    """Return where batches begin and end, for pairs sorted by length: each as long as the budget allows."""
+    """Return batch bounds for pairs sorted by length, each as large as the budget allows."""
     counts = np.bincount(longest) if len(longest) else np.zeros(0, np.int64)
     bounds, begun, done = [np.zeros(1, np.int64)], 0, 0
     for length in np.flatnonzero(counts).tolist():

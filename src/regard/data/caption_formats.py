@@ -1,4 +1,4 @@
-"""The formats that captions are published in, read into one list of entries."""
+"""Readers of published caption formats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_entries(path: Path, form: CaptionFormat, split: str | Path | None) -> l
         At least one entry, each with at least one caption, in the order of the file or of the split.
 
     Raises:
-        DataError: the file or the split is not what the format asks for; names the file and the line or entry.
+        DataError: the file or the split does not match the format.
 
     Example:
         >>> read_entries(Path("missing.json"), "auto", None)

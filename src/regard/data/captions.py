@@ -1,4 +1,4 @@
-"""Images with their captions, several an image: the published formats and a plain one."""
+"""Images with several captions each, in published formats and a simple one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from regard.data.lines import read_lines, single_line
 from regard.errors import DataError
 from regard.progress import stage
 
-# Left, top, right and bottom as parts of width and height, 0 to 1.
+# Left, top, right and bottom relative to width and height, 0 to 1.
 Box = tuple[float, float, float, float]
 
 
@@ -25,9 +25,9 @@ class CaptionExample:
 
     Attributes:
         id: the image's name in the file of captions; unique in its set.
-        image: where the image is.
+        image: location of the image.
         captions: at least one, without surrounding white space, single spaces inside.
-        regions: for words the boxes of what they name, or None where no regions are known.
+        regions: boxes by word, or None if unknown.
     """
 
     id: str
@@ -38,7 +38,7 @@ class CaptionExample:
 
 @dataclass(frozen=True)
 class CaptionSet(Sequence[CaptionExample]):
-    """Captioned images in the order of their file, or of the list of their split.
+    """Captioned images in the order of their file or split list.
 
     Args:
         examples: the images; their ids differ.
@@ -71,7 +71,7 @@ class CaptionSet(Sequence[CaptionExample]):
 
     @property
     def images(self) -> list[ImageSource]:
-        """Where every image is."""
+        """The location of every image."""
         return [example.image for example in self.examples]
 
     @property
@@ -81,7 +81,7 @@ class CaptionSet(Sequence[CaptionExample]):
 
     @property
     def pairs(self) -> list[tuple[int, str]]:
-        """The number of the image and one caption, for every caption: what a model is trained on."""
+        """(image index, caption) for every caption: the training pairs."""
         return [(number, caption) for number, example in enumerate(self.examples) for caption in example.captions]
 
 
@@ -93,7 +93,7 @@ def read_captions(
     form: CaptionFormat = "auto",
     regions: str | Path | None = None,
 ) -> CaptionSet:
-    r"""Read captions and find their images.
+    r"""Read captions and locate their images.
 
     | form | the file | `split` |
     |---|---|---|
@@ -106,16 +106,16 @@ def read_captions(
         path: the file of captions; for the last two, `.gz` may follow.
         images: the folder, or the `.tar`, `.tar.gz` or `.tgz`, that image names are looked up in; None: the captions' folder.
             In an archive a name may stand below any folder.
-        split: which part to read; see the table.
-        form: the format; "auto" sees it from the file.
+        split: the part to read; see the table.
+        form: the format; "auto" detects it.
         regions: a JSONL file `{"image": name, "regions": {word: [[left, top, right, bottom], ...]}}`, parts of 0 to 1.
 
     Returns:
         At least one `CaptionExample`.
 
     Raises:
-        DataError: a file cannot be read or is not in its format, a caption is empty, an image of the split has no captions, or
-            images are missing (the first is named, and how many are); the message names the file and the line or entry.
+        DataError: a file cannot be read or is not in its format, a caption is empty, an image of the split has no captions, or images are
+            missing.
 
     Example:
         >>> import tempfile
@@ -160,7 +160,7 @@ def _in_folder(folder: Path, entries: Sequence[Entry]) -> list[ImageSource | Non
 
 def _in_archive(path: Path, entries: Sequence[Entry]) -> list[ImageSource | None]:
     archive = ImageArchive(path)
-    # A file name that occurs in two folders of the archive names neither.
+    # A file name in two folders of the archive is ambiguous and matches neither.
     below: dict[str, str | None] = {}
     for name in archive.names:
         last = name.rsplit("/", 1)[-1]

@@ -1,4 +1,4 @@
-"""What is known of a file's content, and whether it may still be believed."""
+"""Cached digests of files, and whether they are still valid."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SETTLED = 2_000_000_000
 
 
 class FileDigest(NamedTuple):
-    """What is known of a file's content, and the state of the file it was found in.
+    """Digest of a file's content, and the file's state at that time.
 
     Attributes:
         state: size, times of the last change of content and of anything (nanoseconds), and number of the file.
-        settled: whether the last change was so long ago that a later one shows in `state`.
+        settled: whether the last change is old enough that a later one shows in `state`.
         sha256: of its bytes.
-        lines: how many it has.
+        lines: number of lines.
     """
 
     state: tuple[int, int, int, int]
@@ -36,12 +36,12 @@ class FileDigest(NamedTuple):
 def find_digest(
     path: Path, known: Mapping[str, FileDigest], scan: Callable[[Path, Callable[[int], None]], tuple[str, int]] = scan_lines
 ) -> FileDigest:
-    """Return a file's sha256 and number of lines; if it has not changed since they were found, without reading it.
+    """Return a file's sha256 and number of lines, without reading it if it has not changed.
 
     Args:
         path: the file.
-        known: what was found before, by absolute path.
-        scan: takes the path, and a function to be told of lines as they are counted; returns the sha256 and the number of lines.
+        known: known digests by absolute path.
+        scan: (path, progress function) -> sha256 and number of lines.
 
     Raises:
         DataError: the file cannot be read; see `scan`.
@@ -64,7 +64,7 @@ def find_digest(
 
 
 def read_digests(path: Path) -> dict[str, FileDigest]:
-    """Return what `write_digests` wrote; nothing where there is nothing, or it is damaged.
+    """Read the digests of `write_digests`; empty if missing or damaged.
 
     Example:
         >>> read_digests(Path("no-such-file"))
@@ -78,7 +78,7 @@ def read_digests(path: Path) -> dict[str, FileDigest]:
 
 
 def write_digests(path: Path, facts: Mapping[str, FileDigest]) -> None:
-    """Keep facts for a later start, unless they are kept already.
+    """Write digests for a later start, unless unchanged.
 
     Raises:
         DataError: the file cannot be written; names it.

@@ -1,4 +1,4 @@
-"""Images inside a tar, read by their place in it; nothing is unpacked to the disk."""
+"""Random access to images inside a tar, without unpacking."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from typing import Any, BinaryIO, cast
 from regard.data.lines import unreadable
 from regard.errors import DataError
 
-# Uncompressed bytes between two places where decompression can start again: each costs about 50 kB of memory.
+# Uncompressed bytes between two restart points of decompression, about 50 kB of memory each.
 POINT_EVERY = 4 * 2**20
 CHUNK = 64 * 1024
 # zlib's own data after a gzip header.
 GZIP = 16 + zlib.MAX_WBITS
-# A larger member is no photograph; it would be read into memory whole.
+# Larger members are not photographs; members are read into memory entirely.
 MAX_MEMBER = 256 * 2**20
 
 
 class ImageArchive:
     """The files of a `.tar`, `.tar.gz` or `.tgz`, in the order of the archive, indexed once and read in any order.
 
-    Names are as in the archive, without a leading `./`. Links and folders are left out. One archive serves one thread.
+    Names are as in the archive, without a leading `./`, links and folders. Not thread-safe.
 
     Args:
-        path: the archive; how it is compressed is seen from its first bytes.
+        path: the archive; its first bytes determine the compression.
 
     Raises:
-        DataError: the file is missing, or is no tar that can be read to its end; names it.
+        DataError: the file is missing or not a complete tar.
 
     Example:
         >>> import tempfile
@@ -79,7 +79,7 @@ class ImageArchive:
         """Return `length` bytes of the uncompressed archive from `offset`.
 
         Raises:
-            DataError: the archive ends before them, or can no longer be read; names it.
+            DataError: the archive is too short or can no longer be read.
 
         Example: see the class.
         """
@@ -109,7 +109,7 @@ class ArchivedImage:
         """Return the bytes of the file.
 
         Raises:
-            DataError: it is larger than an image may be, or the archive can no longer be read; names both.
+            DataError: the file exceeds the maximum image size, or the archive can no longer be read.
 
         Example: see `ImageArchive`.
         """
@@ -128,22 +128,22 @@ def _open_stream(path: Path) -> BinaryIO:
 
 
 def _index(stream: BinaryIO) -> dict[str, tuple[int, int]]:
-    """Return offset and length of every file; of files with the same name the last counts, as when a tar is unpacked."""
+    """Return offset and length of every file; among equal names the last wins, as in unpacking."""
     places: dict[str, tuple[int, int]] = {}
     with tarfile.open(fileobj=stream, mode="r:") as tar:
         for member in tar:
             if member.isreg():
                 places[member.name.removeprefix("./")] = (member.offset_data, member.size)
-            # The list of members would grow to hundreds of megabytes for a million files.
+            # For a million files the list of members would take hundreds of megabytes.
             tar.members = []  # type: ignore[attr-defined]
-    # The checksum of gzip data stands at their end, behind that of the tar.
+    # The gzip checksum comes after the end of the tar.
     while isinstance(stream, _SeekableGzip) and stream.read(CHUNK):
         pass
     return places
 
 
 class _SeekableGzip(io.RawIOBase):
-    """A gzip file that can be read from any place: the state of the decompressor is kept every few megabytes."""
+    """A gzip file with random access: stores the decompressor's state every few megabytes."""
 
     def __init__(self, raw: BinaryIO) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class _SeekableGzip(io.RawIOBase):
         return b"".join(parts)
 
     def _go_to(self, place: int) -> None:
-        """Make `_block`, the uncompressed bytes from `_start`, hold `place`; it is empty at the end of the file."""
+        """Load the block of uncompressed bytes that contains `place`; empty at the end of the file."""
         nearest = bisect.bisect_right(self._states, place, key=lambda state: state[0]) - 1
         if place < self._start or self._states[nearest][0] > self._start + len(self._block):
             self._restore(nearest)

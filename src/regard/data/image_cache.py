@@ -1,4 +1,4 @@
-"""Images decoded once: a file of pixels at the size of training, memory-mapped, so that no epoch decodes again."""
+"""Cache of decoded images: a memory-mapped file of pixels at training size."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from regard.data.image_archive import ArchivedImage
 from regard.data.images import ImageSource, Preprocessing
 from regard.data.lines import open_whole, unreadable
 
-# Part of the key: a change of how images are decoded must not find old files.
+# Part of the key, so that changes in decoding invalidate old files.
 VERSION = 1
 
 
 class ImageCache:
     """Decoded images in a cache file: `store[indices]` gives tensors, `store.pixels(indices)` bytes.
 
-    The file is named after a digest of the images (path, size and time of change of each file) and of what preprocessing does
-    to pixels; another list, another size or a changed file make another cache file, other means and deviations do not. It is
-    written under a temporary name first, so an interruption leaves no half file. A process that finds the file opens it.
+    The file name is a digest of the images (path, size and modification time of each file) and of the pixel preprocessing; mean and
+    deviation do not matter. The file is written atomically, and reused by later processes.
 
     Args:
-        sources: the images, in the order of the indices.
-        preprocessing: what is done to them.
-        folder: of the cache files; made if it is not there.
+        sources: the images, in index order.
+        preprocessing: the preprocessing.
+        folder: cache folder; created if needed.
 
     Raises:
-        DataError: an image cannot be read (the first such one is named), or the folder cannot be written.
+        DataError: an image cannot be read, or the folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -53,7 +52,7 @@ class ImageCache:
         self.path = Path(folder) / f"images-{_digest(sources, preprocessing)}.pixels"
         shape = (len(sources), preprocessing.size, preprocessing.size, 3)
         size = int(np.prod(shape))
-        # The name holds what is inside; a file of another length was cut short after it was written.
+        # The name identifies the content; another length means a truncated file.
         if not self.path.is_file() or self.path.stat().st_size != size:
             _write(self.path, sources, preprocessing)
         try:
@@ -65,17 +64,17 @@ class ImageCache:
         return len(self._pixels)
 
     def __getitem__(self, indices: Sequence[int] | np.ndarray) -> torch.Tensor:
-        """Return images as a model takes them: float32 (n, 3, size, size)."""
+        """Return normalised images: float32 (n, 3, size, size)."""
         return self.preprocessing.normalize(self.pixels(indices))
 
     def pixels(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
         """Return images before normalisation: uint8 (n, size, size, 3), a copy.
 
         Args:
-            indices: numbers of images, 0 up to `len(store) - 1`, in any order, repeated at will.
+            indices: image indices, 0 to `len(store) - 1`, in any order, with repetition.
 
         Raises:
-            IndexError: a number is outside this range.
+            IndexError: an index is out of range.
         """
         return np.asarray(self._pixels[np.asarray(indices, dtype=np.int64)])
 
@@ -101,7 +100,7 @@ def _state(path: Path) -> str:
 
 
 def _write(path: Path, sources: Sequence[ImageSource], preprocessing: Preprocessing) -> None:
-    # Ordinary writes: a full disk is an error here, and would end the process through a memory map.
+    # Ordinary writes: a full disk raises an error here, but would kill the process through a memory map.
     with open_whole(path) as stream:
         for source in progress.track(sources, "Decoding images", unit="images"):
             stream.write(preprocessing.pixels(source).tobytes())

@@ -1,7 +1,6 @@
-"""Reading image files that nobody vouches for: any format, upright, on white, within a bound of memory.
+"""Decode untrusted image files: any format, upright, on white, with bounded memory.
 
-Three steps keep the memory small: the size in the header is checked before a pixel is decoded, JPEG files are decoded at a
-fraction of their size where more would be thrown away, and what is decoded is turned into RGB piece by piece.
+Memory is bounded by checking the header's size first, decoding JPEG files at reduced size where possible, and converting to RGB in tiles.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from PIL import Image, UnidentifiedImageError
 from regard.data.lines import single_line
 from regard.errors import DataError
 
-# Pillow reads others too, but some of those start programs or are no pictures of things.
+# Pillow supports more formats, but some start programs or are not photographs.
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "JPEG2000", "PPM")
 EXPECTED = "JPEG, PNG, GIF, BMP, TIFF, WebP, AVIF, JPEG 2000 or PPM"
-# What decoding may take, in bytes; with the libraries around it a process stays below 1 GB.
+# Maximum bytes for decoding; with its libraries the process stays below 1 GB.
 BUDGET = 400 * 2**20
-# Bytes for each pixel of the file, beside the 4 of the decoded picture: what the decoders hold of their own, rounded up.
+# Bytes per pixel of the file beside the 4 of the decoded picture: the decoders' own memory, rounded up.
 WORKSPACE = {"TIFF": 4, "WEBP": 12, "AVIF": 12, "JPEG2000": 20}
 PROGRESSIVE = 6
 TILE = 2048
@@ -44,22 +43,21 @@ def decode_square(
 ) -> np.ndarray:
     """Decode an image file and fit it into a square, upright by its EXIF data, transparent parts on white.
 
-    Of an animation the first frame is read; 16-bit grey is scaled to 8 bits. Colour profiles are not applied.
+    Reads the first frame of an animation; scales 16-bit grey to 8 bits; ignores colour profiles.
 
     Args:
         stream: the file, open for reading.
-        name: what messages call it.
+        name: name in messages.
         size: height and width of the result in pixels, at least 1.
-        crop: cut the largest central square; False changes the proportions of the whole picture.
-        keep: the central part of it that is kept, above 0 and up to 1.
+        crop: crop the maximum central square; False stretches the whole picture.
+        keep: the central share to keep, above 0 and up to 1.
         resample: the filter.
 
     Returns:
         uint8 (size, size, 3): red, green and blue.
 
     Raises:
-        DataError: the file is empty, is no image of a known format, is damaged or truncated, or would take more memory than
-            allowed; one line that names the file and what was expected.
+        DataError: the file is empty, of unknown format, damaged or truncated, or needs too much memory.
 
     Example:
         >>> import io
@@ -69,7 +67,7 @@ def decode_square(
         [10, 200, 30]
     """
     shown = single_line(name)
-    # A decoder meeting foreign bytes can raise and warn of anything; both end as one message, or as nothing.
+    # Decoders may raise and warn of anything on untrusted bytes: convert both to one message.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         image = _open(stream, shown)
@@ -109,12 +107,12 @@ def _open(stream: BinaryIO, name: str) -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # damaged EXIF data turn nothing; the picture may be whole
+    except Exception:  # ignore damaged EXIF data; the picture may be intact
         return 1
 
 
 def _check_size(image: Image.Image, size: int, name: str) -> None:
-    """Have JPEG files decoded small, and refuse what would take too much memory; nothing is decoded yet."""
+    """Request reduced JPEG decoding, and refuse images that need too much memory, before decoding."""
     width, height = image.size
     image.draft(None, (2 * size, 2 * size))  # no effect on other formats
     workspace = PROGRESSIVE if image.info.get("progressive") else WORKSPACE.get(image.format or "", 0)
@@ -134,7 +132,7 @@ def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Im
     across, down = box[2] - box[0], box[3] - box[1]
     factors = max(1, across // (2 * size)), max(1, down // (2 * size))
     small = _reduced(image, box, factors)
-    # The last column and row of `small` may stand for less than a whole factor: the exact size is not whole.
+    # The last column and row of `small` may cover less than a factor: the exact size is fractional.
     exact = across / factors[0], down / factors[1]
     edges = tuple(length * (1 + sign * keep) / 2 for sign in (-1, 1) for length in exact)
     fitted = small.resize((size, size), resample, box=edges)  # type: ignore[arg-type]
@@ -142,7 +140,7 @@ def _fit(image: Image.Image, size: int, *, crop: bool, keep: float, resample: Im
 
 
 def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Image:
-    """Average blocks of pixels, `factors` across and down, of a part of the picture, as RGB."""
+    """Average blocks of `factors` pixels in a box of the picture, as RGB."""
     left, top, right, bottom = box
     across, down = factors
     result = Image.new("RGB", (-(-(right - left) // across), -(-(bottom - top) // down)))
@@ -157,7 +155,7 @@ def _reduced(image: Image.Image, box: Box, factors: tuple[int, int]) -> Image.Im
 
 
 def _converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """Return the function that turns a piece of the picture into RGB."""
+    """Return the function that converts a tile of the picture to RGB."""
     if image.mode.startswith(("I", "F")):
         scale = _white_level(image)
         return lambda tile: Image.fromarray(_to_bytes(np.asarray(tile), scale)).convert("RGB")
@@ -167,7 +165,7 @@ def _converter(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
 
 
 def _white_level(image: Image.Image) -> float:
-    """Return which value stands for white in a picture of 16 or 32 bits a pixel; for 32 bits its greatest value decides."""
+    """Return the white level of a picture of 16 or 32 bits per pixel; for 32 bits from its maximum."""
     if image.mode.startswith("I;16"):
         return 65535.0
     greatest = float(np.nan_to_num(image.getextrema()[1]))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Features of images computed beforehand: one memory-mapped safetensors file that knows the ids of its rows."""
+"""Precomputed image features: a memory-mapped safetensors file with row ids."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ TYPES = {"float16": "F16", "float32": "F32"}
 def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarray], *, grid: tuple[int, int], encoder: str = "") -> None:
     """Write features into a safetensors file with the tensor "features" (N, L, D), one row in memory at a time.
 
-    Ids, grid and encoder are kept in the file's metadata. The file is whole under a temporary name before it gets its own.
+    Ids, grid and encoder are in the file's metadata. The file is written atomically.
 
     Args:
         path: the file.
-        ids: a name for each row, none twice (`CaptionSet.ids`).
-        rows: as many arrays (L, D), float16 or float32, all of one shape and type.
+        ids: a unique name per row (`CaptionSet.ids`).
+        rows: an array (L, D) per id, float16 or float32, of equal shape and dtype.
         grid: height h and width w of the grid of cells; L = h * w, row by row.
-        encoder: what made the features, for people.
+        encoder: description of the encoder.
 
     Raises:
-        DataError: no ids, one twice, rows of differing or wrong shape or type, fewer or more rows than ids, or the file cannot
-            be written; names the row.
+        DataError: no or repeated ids, wrong shapes or dtypes, unequal numbers of rows and ids, or the file cannot be written.
 
     Example:
         >>> import tempfile
@@ -62,26 +61,26 @@ def write_features(path: str | Path, ids: Sequence[str], rows: Iterable[np.ndarr
 class FeatureFile:
     """Features read from a file of `write_features`, or any safetensors file with "features" (N, L, D) and such metadata.
 
-    `features[ids]` gives float32 (n, L, D); only the rows asked for are read from the disk.
+    `features[ids]` gives float32 (n, L, D) and reads only these rows from the disk.
 
     Args:
         path: the file.
 
     Attributes:
-        ids: the names of the rows.
+        ids: names of the rows.
         grid: height and width of the grid of cells.
-        encoder: what made the features, or "".
+        encoder: description of the encoder, or "".
         shape: (N, L, D).
 
     Raises:
-        DataError: the file is missing, is no safetensors file, or does not hold such features; names it and what is missing.
+        DataError: the file is missing, not a safetensors file, or without such features.
 
     Example:
         >>> FeatureFile("missing.safetensors")
         Traceback (most recent call last):
         regard.errors.DataError: missing.safetensors: no such file
 
-    `write_features` shows a file being read.
+    For an example see `write_features`.
     """
 
     def __init__(self, path: str | Path) -> None:

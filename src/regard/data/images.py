@@ -1,4 +1,4 @@
-"""Images as models see them: which files are meant, how they are cut to size, and the numbers that come out."""
+"""Image input: file lists, cropping, and normalisation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regard.errors import ConfigError, DataError, shown
 # An image file, or one inside a tar.
 ImageSource = str | Path | ArchivedImage
 
-# Files of a folder with these endings are images; a file named on its own may have any ending.
+# Image file extensions in folders; explicitly named files may have any.
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".avif", ".jp2", ".ppm", ".pgm", ".pbm")
 LIST_ENDING = ".txt"
 RESAMPLING = {
@@ -34,18 +34,18 @@ RESAMPLING = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image file becomes a tensor; stored with a model, so that it sees new images as it saw its training images.
+    """Image preprocessing, stored with a model so that new images are processed like training images.
 
-    `dataclasses.asdict` and `Preprocessing(**mapping)` go to and from a configuration. The numbers without arguments are those
-    of ImageNet models; for timm's, take them from `timm.data.resolve_model_data_config`.
+    `dataclasses.asdict` and `Preprocessing(**mapping)` convert to and from a configuration. Defaults are those of ImageNet models; for
+    timm's see `timm.data.resolve_model_data_config`.
 
     Args:
         size: height and width in pixels, 8 to 4096.
-        fit: "crop" takes the largest central square, "stretch" the whole image with its proportions changed.
-        keep: the central part of that which is seen, above 0 and up to 1 (timm's crop_pct).
+        fit: "crop" the maximum central square, or "stretch" the whole image.
+        keep: the central share to keep, above 0 and up to 1 (timm's crop_pct).
         resample: the filter: "bilinear", "bicubic" or "lanczos".
         mean: of red, green and blue, subtracted from values of 0 to 1.
-        std: what the differences are divided by, above 0.
+        std: divisor of the differences, above 0.
 
     Raises:
         ConfigError: an argument is outside its range; names it.
@@ -66,7 +66,7 @@ class Preprocessing:
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def __post_init__(self) -> None:
-        # A configuration read from JSON or YAML has lists here; equal settings must be equal values.
+        # JSON and YAML give lists here; equal settings must compare equal.
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
         if not 8 <= self.size <= 4096:
@@ -84,7 +84,7 @@ class Preprocessing:
             raise ConfigError(f"std {self.std}: expected numbers above 0")
 
     def pixels(self, source: ImageSource) -> np.ndarray:
-        """Read an image before normalisation: what a picture of the attention is drawn over.
+        """Read an image without normalisation, for plots of attention.
 
         Args:
             source: an image file, or one in an archive.
@@ -93,7 +93,7 @@ class Preprocessing:
             uint8 (size, size, 3), upright, transparent parts on white.
 
         Raises:
-            DataError: it cannot be read as an image; one line that names the file and what was expected.
+            DataError: it cannot be read as an image.
         """
         with open_source(source) as stream:
             return decode_square(
@@ -101,7 +101,7 @@ class Preprocessing:
             )
 
     def normalize(self, pixels: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """Turn pixels into the numbers a model takes: divided by 255, less the mean, divided by the standard deviation.
+        """Normalise pixels: divide by 255, subtract the mean, divide by the standard deviation.
 
         Args:
             pixels: uint8 (..., H, W, 3); a tensor stays on its device.
@@ -116,22 +116,22 @@ class Preprocessing:
         if values.dtype != torch.uint8 or values.ndim < 3 or values.shape[-1] != 3:
             raise DataError(f"pixels {values.dtype} {tuple(values.shape)}: expected uint8 (..., H, W, 3)")
         mean, std = (torch.tensor(numbers, device=values.device)[:, None, None] for numbers in (self.mean, self.std))
-        # Bytes are moved, not numbers four times as large, and each number is touched twice.
+        # Transpose bytes, not floats of four times the size.
         channels = values.movedim(-1, -3).contiguous().to(torch.float32)
         return channels.mul_(1 / (255 * std)).sub_(mean / std)
 
     def read(self, source: ImageSource) -> torch.Tensor:
-        """Read one image as float32 (3, size, size): `pixels`, then `normalize`; errors as of these."""
+        """Read one image as float32 (3, size, size): `pixels`, then `normalize`."""
         return self.normalize(self.pixels(source))
 
 
 @dataclass(frozen=True)
 class ImageList:
-    """The image files that arguments stand for.
+    """Image files of command-line arguments.
 
     Attributes:
         paths: the files, in the order of the arguments; those of a folder in natural order (`2.jpg` before `10.jpg`).
-        ignored: how many files of the folders have no ending of an image.
+        ignored: number of files in folders without an image extension.
     """
 
     paths: tuple[Path, ...]
@@ -139,11 +139,10 @@ class ImageList:
 
 
 def expand_images(arguments: Sequence[str | Path]) -> ImageList:
-    """Turn arguments into image files.
+    """Expand arguments to image files.
 
-    A folder stands for the files in it (not in its subfolders) with the ending of an image; a `.txt` file for the files it
-    names, one a line, seen from its folder; anything else for itself, there or not, so that one missing file costs one line
-    of errors when it is read, and not the others.
+    A folder gives its image files (without subfolders); a `.txt` file the files it lists, one per line, relative to its folder; anything
+    else itself. Missing files are reported when read, so that they do not stop the others.
 
     Args:
         arguments: files, folders and lists.
@@ -176,7 +175,7 @@ def expand_images(arguments: Sequence[str | Path]) -> ImageList:
 
 
 def natural_order(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Return the key by which files are sorted: runs of digits count as numbers, case does not count.
+    """Return the natural sort key: digits as numbers, ignoring case.
 
     Example:
         >>> [path.name for path in sorted(map(Path, ["b10.png", "B2.png", "a.png"]), key=natural_order)]
@@ -201,7 +200,7 @@ def open_source(source: ImageSource) -> BinaryIO:
         return io.BytesIO(source.read())
     path = Path(source)
     try:
-        # A pipe or a device may never end.
+        # Pipes and devices may never end.
         if path.exists() and not path.is_file():
             raise DataError(f"{path}: expected an image file, found {'a folder' if path.is_dir() else 'no ordinary file'}")
         return open(path, "rb")

@@ -1,6 +1,6 @@
-r"""Two inputs as one line of text, a tab between them, and as one row of tokens, an end sign between them.
+r"""Two inputs as one line with a tab, and as one token row with an EOS between them.
 
-So a line of two inputs passes through every reader, batch and cache of encoded text as any other line does.
+All readers, batches and caches handle such lines like single inputs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def join_lines(first: Iterable[str], second: Iterable[str], *, name: str) -> Ite
 
     Args:
         first: lines.
-        second: as many.
-        name: of the second ones, for an error.
+        second: an equal number of lines.
+        name: name of the second lines in errors.
 
     Raises:
-        DataError: there are more of one than of the other; raised when the iteration comes there. Names the line.
+        DataError: unequal numbers of lines; raised during iteration.
     """
     for number, (one, two) in enumerate(zip_longest(first, second), start=1):
         if one is None:
@@ -39,14 +39,13 @@ def join_lines(first: Iterable[str], second: Iterable[str], *, name: str) -> Ite
 
 
 class PairVocabulary(Vocabulary):
-    r"""The vocabularies of two inputs as that of a line which holds both, a tab between them.
+    r"""Vocabulary of lines with two tab-separated inputs, from one vocabulary per input.
 
-    The tokens of the first input come first, then an end sign, then those of the second. The same ids may mean different tokens in the
-    two parts.
+    Tokens of the first input, EOS, tokens of the second. Equal ids may mean different tokens in the two parts.
 
     Args:
-        first: of the first input.
-        second: of the second; may be the same object.
+        first: vocabulary of the first input.
+        second: vocabulary of the second; may be the same object.
         optional: either input may be missing.
 
     Example:
@@ -63,7 +62,7 @@ class PairVocabulary(Vocabulary):
         return max(map(len, self.inputs))
 
     def missing(self, text: str) -> str:
-        """Say which input a line that is not blank lacks; "" where it has all that the model needs."""
+        """Name the input that a non-blank line lacks; "" if complete."""
         first, _, second = text.partition(TAB)
         if self.optional or not text.strip() or (first.strip() and second.strip()):
             return ""
@@ -105,7 +104,7 @@ class PairEncoder:
     r"""Encode lines of two inputs as `PairVocabulary` does, each part as `TextEncoder` does.
 
     Args:
-        vocabulary: of both inputs.
+        vocabulary: vocabulary of both inputs.
 
     Example:
         >>> words = Vocabulary.train(["a b"], kind="word", size=9)
@@ -118,11 +117,11 @@ class PairEncoder:
         self._encoders = [TextEncoder(part) for part in vocabulary.inputs]
 
     def encode_bytes(self, lines: Sequence[bytes]) -> EncodedLines:
-        """Encode lines of UTF-8; one that lacks an input is blank, unless that may be."""
+        """Encode UTF-8 lines; a line without a required input counts as blank."""
         halves = [line.partition(b"\t")[::2] for line in lines]
         first, second = (encoder.encode_bytes([half[side] for half in halves]) for side, encoder in enumerate(self._encoders))
         blank = [part.blank | (part.tokens.lengths == 0) for part in (first, second)]
-        # Row by row: the first input, an end sign, the second.
+        # Per row: first input, EOS, second input.
         order = np.arange(3 * len(lines)).reshape(3, -1).T.flatten()
         ends = FlatTokens(np.full(len(lines), EOS, first.tokens.ids.dtype), np.arange(len(lines) + 1))
         parts = FlatTokens.joined([first.tokens, ends, second.tokens]).chosen(order)
@@ -133,7 +132,7 @@ class PairEncoder:
 
 
 def line_encoder(vocabulary: Vocabulary) -> TextEncoder | PairEncoder:
-    """Return what encodes much text by a vocabulary.
+    """Return the fast encoder of a vocabulary.
 
     Example:
         >>> type(line_encoder(Vocabulary.train(["a"], kind="word", size=9))).__name__

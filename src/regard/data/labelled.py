@@ -1,4 +1,4 @@
-"""Labelled sentences and labelled pairs of sentences: reading them, holding some out, and batches of them."""
+"""Labelled sentences and sentence pairs: reading, hold-out split, and batches."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from regard.strict_json import parse_json
 
 Encoding = Literal["utf-8", "latin-1"]
 
-# What the public collections call their columns and keys: GLUE, SICK, SNLI and MultiNLI.
+# Column names and keys of GLUE, SICK, SNLI and MultiNLI.
 LABELS = ("label", "gold_label", "entailment_judgment")
 TEXTS = (("text", "sentence"),)
 PAIRS = (("premise", "sentence1", "sentence_A"), ("hypothesis", "sentence2", "sentence_B"))
-# SNLI and MultiNLI mark so a pair that its annotators did not agree on.
+# SNLI and MultiNLI's label of pairs without agreement among annotators.
 NO_LABEL = "-"
 
 
 class LabelledFile(NamedTuple):
-    """What a file holds: its examples, and how many pairs were dropped because their annotators did not agree."""
+    """Examples of a file, and the number of dropped pairs without annotator agreement."""
 
     path: str
     examples: Sequence[LabelledExample]
@@ -42,24 +42,24 @@ class LabelledFile(NamedTuple):
 def read_sentences(path: str | Path, *, encoding: Encoding = "utf-8") -> LabelledFile:
     r"""Read labelled sentences.
 
-    By the ending of the name, `.gz` behind it allowed:
+    By file extension, optionally with `.gz`:
 
     - `.jsonl`: objects with "label" (text or a whole number) and "text" or "sentence"; other keys are ignored.
     - `.tsv`: a label, a tab, a text; or, when the first line names its columns ("label" and "text" or "sentence", in any order, among
       others), those columns.
     - any other: lines of a label, a space, and a text, as SST, TREC, MR and their like are passed around.
 
-    Lines are read by the rules of `regard.data.lines.read_lines`; none is ever skipped. A text may be empty.
+    Lines as in `regard.data.lines.read_lines`; none is skipped. A text may be empty.
 
     Args:
         path: the file.
-        encoding: of its bytes.
+        encoding: text encoding.
 
     Returns:
         The examples, at least one.
 
     Raises:
-        DataError: the file cannot be read, has no example, or a line is not what its format asks for; names the file and the line.
+        DataError: the file cannot be read, has no example, or a line does not match the format.
 
     Example:
         >>> import tempfile
@@ -79,11 +79,11 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
       ("entailment_judgment", "sentence_A", "sentence_B"), of SNLI and MultiNLI, or by the names above, those; else three: label, premise,
       hypothesis.
 
-    A pair labelled "-" is dropped and counted: its annotators did not agree.
+    Pairs labelled "-" (no agreement) are dropped and counted.
 
     Args:
         path: the file; its name may end in `.gz`.
-        encoding: of its bytes.
+        encoding: text encoding.
 
     Raises:
         DataError: see `read_sentences`.
@@ -105,13 +105,13 @@ def read_entailment(path: str | Path, *, encoding: Encoding = "utf-8") -> Labell
 
 
 def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int) -> tuple[ExampleList, ExampleList]:
-    """Split off validation examples: at most a tenth, at least one, of every label its share; both parts keep the order.
+    """Split off validation examples, stratified by label: at most a tenth, at least one; both parts keep the order.
 
     A pure function of its arguments.
 
     Args:
         examples: at least two.
-        count: how many to hold out if a tenth of the examples allows it, >= 1.
+        count: number to hold out, >= 1, capped at a tenth.
         seed: another seed holds out other examples.
 
     Returns:
@@ -138,7 +138,7 @@ def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int
     for code in np.unique(codes):
         own = np.flatnonzero(codes == code)
         places[own] = (np.arange(len(own)) + 0.5) / len(own)
-    # Each example's place among those of its label, from 0 to 1: the first `count` of them take from every label alike.
+    # Each example's rank within its label, from 0 to 1: the first `count` are balanced over labels.
     ranks = np.argsort(np.argsort(np.array(packed.names, object), kind="stable"), kind="stable")
     first = np.lexsort((order, ranks[codes], places))[:count]
     chosen = np.zeros(len(packed), bool)
@@ -147,7 +147,7 @@ def hold_out_labelled(examples: Sequence[LabelledExample], count: int, seed: int
 
 
 def lowercase_text(text: str) -> str:
-    """Return a text in lower case, character by character: it keeps its length, so that places in it stay right.
+    """Lower-case a text character by character, keeping its length and offsets.
 
     Example:
         >>> lowercase_text("GR\u00dcN \u0130")
@@ -160,14 +160,14 @@ def lowercase_text(text: str) -> str:
 
 
 class LabelledBatch(NamedTuple):
-    """One padded batch of B examples, each of one text or two.
+    """One padded batch of B examples with one or two texts.
 
     Attributes:
-        tokens: for each text (B, S), without begin and end signs, PAD behind.
-        lengths: for each text (B,).
+        tokens: (B, S) per text, without BOS and EOS, padded with PAD.
+        lengths: (B,) per text.
         labels: (B,) class numbers.
-        weights: (B,) what each example counts for.
-        indices: the rows' numbers in the data.
+        weights: (B,) example weights.
+        indices: row indices in the data.
     """
 
     tokens: tuple[Tensor, ...]
@@ -187,13 +187,13 @@ def plan_labelled(lengths: Sequence[Sequence[int] | np.ndarray], *, batch_tokens
     """Group examples of similar length into batches, in random order; see `regard.data.batching.plan_batches`.
 
     Args:
-        lengths: for each text of an example (one or two) the tokens of every example.
-        batch_tokens: padded tokens of the longer texts of a batch, at most.
+        lengths: token counts of all examples, per text.
+        batch_tokens: maximum padded tokens of the longer texts of a batch.
         seed: of the run.
         epoch: from 0.
 
     Returns:
-        The batches; `tokens`, what a loss is divided by, counts examples.
+        The batches; `tokens`, the loss denominator, counts examples.
 
     Example:
         >>> list(plan_labelled([[3, 9, 3]], batch_tokens=10, seed=1, epoch=0))
@@ -204,7 +204,7 @@ def plan_labelled(lengths: Sequence[Sequence[int] | np.ndarray], *, batch_tokens
 
 
 def pad_tokens(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Return token ids as (B, S), padded with PAD, and their lengths (B,); no rows give B = 0.
+    """Return token ids as (B, S), padded with PAD, and their lengths (B,).
 
     Example:
         >>> pad_tokens([[5, 6], [7]])
@@ -253,7 +253,7 @@ def _lines(path: str | Path, encoding: Encoding) -> Iterator[str]:
 
 
 def _columns(line: str, names: Sequence[Sequence[str]]) -> list[int] | None:
-    """Return where the label and the texts stand if this line names its columns."""
+    """Return the columns of label and texts if this line is a header."""
     found = line.split("\t")
     places = [next((found.index(name) for name in known if name in found), None) for known in (LABELS, *names)]
     return None if None in places else [place for place in places if place is not None]

@@ -1,4 +1,4 @@
-"""Labelled examples kept flat: their texts end to end, so that a million of them take little more memory than their file."""
+"""Compact storage of labelled examples: a million take little more memory than their file."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class LabelledExample(NamedTuple):
 
 
 class ExampleList(Sequence[LabelledExample]):
-    """N labelled examples; each is made of the arrays when it is asked for.
+    """N labelled examples, created from arrays on access.
 
     Args:
         names: the labels, in the order of their first use.
-        codes: (N,) number of each example's label.
-        lines: (N,) number of each example's line, from 1.
-        texts: for each text of an example (one or two) its UTF-8 bytes.
+        codes: (N,) label index of each example.
+        lines: (N,) line number of each example, from 1.
+        texts: UTF-8 bytes, per text of an example (one or two).
 
     Example:
         >>> examples = ExampleList.of([LabelledExample("good", ("a joy",), 1), LabelledExample("bad", ("a bore",), 2)])
@@ -43,7 +43,7 @@ class ExampleList(Sequence[LabelledExample]):
 
     @classmethod
     def of(cls, examples: Iterable[LabelledExample]) -> ExampleList:
-        """Pack examples, all of as many texts; an `ExampleList` is returned as it is."""
+        """Pack examples with equal numbers of texts; an `ExampleList` is returned unchanged."""
         if isinstance(examples, ExampleList):
             return examples
         numbers: dict[str, int] = {}
@@ -60,9 +60,9 @@ class ExampleList(Sequence[LabelledExample]):
         return cls(list(numbers), np.frombuffer(codes, np.int32), np.frombuffer(lines, np.int64), packed)
 
     def chosen(self, rows: np.ndarray) -> ExampleList:
-        """Return the examples of these numbers, (M,) integers, or (N,) booleans; labels keep their numbers."""
+        """Select examples by (M,) integers or (N,) booleans; label indices do not change."""
         numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
-        # In parts: what is taken is listed byte by byte.
+        # In parts, because the selection lists every byte.
         parts = [numbers[start : start + _ROWS] for start in range(0, max(1, len(numbers)), _ROWS)]
         texts = [FlatTokens.joined([text.chosen(part) for part in parts]) for text in self.texts]
         return ExampleList(self.names, self.codes[numbers], self.lines[numbers], texts)

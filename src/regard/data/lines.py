@@ -23,26 +23,24 @@ from regard.errors import DataError
 from regard.progress import stage
 
 _GZIP_MAGIC = b"\x1f\x8b"
-# Every character that some reader takes for the end of a line (str.splitlines, browsers, C strings).
+# Every character that some reader treats as a line end (str.splitlines, browsers, C strings).
 _BREAKS = str.maketrans(dict.fromkeys("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029\0", " "))
 
 
 def read_lines(path: str | Path) -> list[str]:
     r"""Read a text file, or a gzip file when the name ends in `.gz`, as a list of lines.
 
-    Bytes are split at `b"\n"` only. A byte order mark at the start and one `"\r"` at the end of a line are removed;
-    bytes that are not UTF-8 become U+FFFD. A last line without a line feed counts; nothing else is removed, so a line
-    may be empty or hold any other control character.
+    Splits bytes at `b"\n"` only. Removes a byte order mark at the start and one `"\r"` at line ends; replaces invalid UTF-8 by U+FFFD. A
+    last line without a line feed counts; lines may be empty or contain other control characters.
 
     Args:
-        path: the file; `-` is an ordinary file name here.
+        path: the file; `-` is an ordinary file name.
 
     Returns:
-        The lines without their ends; an empty file gives an empty list.
+        The lines without line ends.
 
     Raises:
-        DataError: the file is missing, is a folder, may not be read, or is named `.gz` and is not whole gzip data; the
-            message holds the path, and for damaged data the last line that could be read.
+        DataError: the file is missing, a folder, not readable, or named `.gz` without complete gzip data.
 
     Example:
         >>> import tempfile
@@ -56,10 +54,10 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def stream_lines(path: str | Path) -> Iterator[str]:
-    r"""Yield the lines of a file as `read_lines` returns them, without holding the file in memory.
+    r"""Yield the lines of `read_lines` without loading the file into memory.
 
     Raises:
-        DataError: see `read_lines`; raised when the iteration comes there.
+        DataError: see `read_lines`; raised during iteration.
 
     Example:
         >>> import os
@@ -70,14 +68,14 @@ def stream_lines(path: str | Path) -> Iterator[str]:
 
 
 def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
-    r"""Yield the lines that `stream_lines` yields, not yet decoded.
+    r"""Yield the undecoded lines of `stream_lines`.
 
     Args:
         path: as for `read_lines`.
-        mark: take a byte order mark off the start; False for text that is not UTF-8.
+        mark: remove a byte order mark; False for text that is not UTF-8.
 
     Raises:
-        DataError: see `read_lines`; raised when the iteration comes there.
+        DataError: see `read_lines`; raised during iteration.
 
     Example:
         >>> import os
@@ -97,14 +95,14 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
 
 
 def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None) -> tuple[str, int]:
-    r"""Read a file once, without making text of it.
+    r"""Hash a file and count its lines in one pass.
 
     Args:
         path: as for `read_lines`.
-        advance: told of lines as they are counted.
+        advance: progress function, receives counted lines.
 
     Returns:
-        The sha256 of the file's bytes as 64 hexadecimal digits, and how many lines `read_lines` finds.
+        The sha256 of the file as 64 hexadecimal digits, and the number of lines of `read_lines`.
 
     Raises:
         DataError: see `read_lines`.
@@ -125,7 +123,7 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
                     advance(found)
                     last = b"" if first and chunk == codecs.BOM_UTF8 else chunk
                     first = False
-            while digested.read(1 << 20):  # what stands behind compressed data
+            while digested.read(1 << 20):  # trailing bytes after compressed data
                 pass
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged or truncated gzip data after line {lines}") from error
@@ -135,7 +133,7 @@ def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: 
 
 
 class _Digested:
-    """A file that notes the sha256 of what is read from it."""
+    """A file that hashes (sha256) everything read from it."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw, self.sha256 = raw, hashlib.sha256()
@@ -148,7 +146,7 @@ class _Digested:
 
 @contextlib.contextmanager
 def _opened(path: str | Path, file: io.BufferedReader, through: Any) -> Iterator[BinaryIO]:
-    """Give a file's bytes, read through another object: its own bytes, or those packed in it where its name ends in `.gz`."""
+    """Open a file's bytes through a wrapper, decompressed if its name ends in `.gz`."""
     if not str(path).endswith(".gz"):
         yield through
         return
@@ -162,10 +160,10 @@ def iter_lines(stream: BinaryIO) -> Iterator[str]:
     r"""Yield the lines of a binary stream by the rules of `read_lines`, one in memory at a time.
 
     Args:
-        stream: anything that gives bytes up to each line feed when iterated (`sys.stdin.buffer`).
+        stream: an iterable of bytes up to each line feed (`sys.stdin.buffer`).
 
     Returns:
-        An iterator over the lines; an empty stream yields nothing.
+        An iterator over the lines.
 
     Example:
         >>> import io
@@ -187,13 +185,13 @@ def _undecoded(stream: BinaryIO, *, mark: bool = True) -> Iterator[bytes]:
 
 
 def single_line(text: str) -> str:
-    r"""Replace each character that some reader takes for a line end (and NUL) by a space; the length stays.
+    r"""Replace each character that some reader treats as a line end (and NUL) by a space, keeping the length.
 
     Args:
         text: any text.
 
     Returns:
-        The text, safe to print as exactly one line; an empty text stays empty.
+        The text, safe to print as exactly one line.
 
     Example:
         >>> single_line("a\r\nb\u2028c\0")
@@ -203,9 +201,9 @@ def single_line(text: str) -> str:
 
 
 def whole_characters(text: str) -> str:
-    r"""Replace lone surrogates, which cannot be written as UTF-8, by U+FFFD; the length stays.
+    r"""Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD, keeping the length.
 
-    They come in through JSON (`"\ud800"`) or from a program, never from the bytes of a text file.
+    They come from JSON (`"\ud800"`) or programs, never from text files.
 
     Example:
         >>> whole_characters("a\ud800b")
@@ -221,15 +219,15 @@ def whole_characters(text: str) -> str:
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
-    r"""Write files so that each is there whole or not at all: all under temporary names first, then renamed.
+    r"""Write files atomically: all under temporary names first, then renamed.
 
-    A link is followed, and what is no ordinary file (a pipe, `/dev/null`) is written to, not replaced.
+    Follows links; writes to special files (a pipe, `/dev/null`) instead of replacing them.
 
     Args:
-        contents: the bytes of each path; missing folders are made.
+        contents: bytes by path; creates missing folders.
 
     Raises:
-        DataError: a folder or file cannot be written; names it. No temporary file is left.
+        DataError: a folder or file cannot be written. No temporary file is left.
 
     Example:
         >>> import tempfile
@@ -266,7 +264,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    r"""Open a file to write to, in a folder that is made if it is not there; at the end of the block it is there whole, or not at all.
+    r"""Open a file for atomic writing in a block; creates its folder.
 
     Raises:
         DataError: it cannot be written; names it.
