@@ -1,4 +1,4 @@
-"""Models, built of `regard.attention` and torch parts; `build` makes one from its configuration."""
+"""Models built from `regard.attention` and torch modules; `build` creates one from its configuration."""
 
 from regard.models.attention_maps import LayerAttention
 from regard.models.captioning import CaptionModel, CaptionTransformer, ShowAttendTell, build_captioner

@@ -1,4 +1,4 @@
-"""Every attention of a model as a map with a name: what `EncoderDecoder.attention_maps` returns."""
+"""Named attention maps of a model, the result of `EncoderDecoder.attention_maps`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ AttentionSide = Literal["source", "target", "first", "second", "inputs"]
 
 
 class LayerAttention(NamedTuple):
-    """What one attention of a model weighed.
+    """Weights of one attention module of a model.
 
     Attributes:
-        name: of the module in the model, such as "decoder.layers.0.cross_attention.attention".
+        name: name of the module, such as "decoder.layers.0.cross_attention.attention".
         kind: "self"; "cross", a Transformer's decoder on the source; "co-attention", of one branch of an encoder on the other;
             "alignment", a recurrent decoder on the source.
-        query: whose tokens ask, "source" or "target"; the tokens of T. Of two inputs "first" or "second".
-        key: whose tokens are asked; the tokens of S. "inputs": how a decoder divides itself between two inputs, S = 2.
-        layer: of encoder or decoder, from 0; None without layers.
-        weights: (B, H, T, S) of the items, H = 1 without heads; zeros where padding asks. With areas of several items whose values are
-            summed, each item gets the area's whole weight: a row then adds up to more than 1.
-        area_weights: (B, H, T, N) of the areas in the order of `regard.ops.area_spans`, or None: without areas, or not asked for.
-        max_area: the largest length of an area, or height and width on a grid; None without areas.
+        query: side of the queries (axis T), "source" or "target"; for two inputs "first" or "second".
+        key: side of the keys (axis S). "inputs": a decoder's attention over two inputs, S = 2.
+        layer: layer of encoder or decoder, from 0; None without layers.
+        weights: (B, H, T, S) item weights, H = 1 without heads; zeros for padded queries. With summed values of areas, each item gets the
+            area's whole weight, so rows may sum to more than 1.
+        area_weights: (B, H, T, N) in the order of `regard.ops.area_spans`, or None without areas or if not requested.
+        max_area: maximum area length, or (height, width) on a grid; None without areas.
     """
 
     name: str
@@ -45,7 +45,7 @@ class LayerAttention(NamedTuple):
 
 
 class AttentionSite(NamedTuple):
-    """Where in a model an attention stands; the fields are those of `LayerAttention`."""
+    """Location of an attention in a model; fields as in `LayerAttention`."""
 
     kind: AttentionKind
     query: AttentionSide
@@ -54,14 +54,14 @@ class AttentionSite(NamedTuple):
 
 
 def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("source", "source")) -> AttentionSite:
-    """Tell from the name of an attention what it is to its model.
+    """Derive the role of an attention from its module name.
 
     Args:
-        name: of the attention in the model.
-        inputs: what its two branches read, if it has two.
+        name: module name.
+        inputs: inputs of the two branches, if any.
 
     Raises:
-        ConfigError: no model of ours has an attention there; holds the name.
+        ConfigError: an unknown name.
 
     Example:
         >>> attention_site("encoder.layers.3.attention.left")
@@ -83,7 +83,7 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
         case ["encoder", "first" | "second" as side, "layers", number, "attention"]:
             return AttentionSite("self", side, side, int(number))
         case ["encoder", "layers", number, "attention", "left" | "right" as side]:
-            # The left branch asks the first input for the second.
+            # The left branch attends from the second input to the first.
             asked, asking = inputs if side == "left" else inputs[::-1]
             return AttentionSite("co-attention", asking, asked, int(number))
     raise ConfigError(f"attention_maps: cannot say what the attention {name} is between")
@@ -96,12 +96,12 @@ def collect_attention(
     *,
     inputs: tuple[AttentionSide, AttentionSide] = ("source", "source"),
 ) -> list[LayerAttention]:
-    """Put what was seen in order, one entry an attention: calls of one after the other become one map.
+    """Order recorded weights, one entry per attention; consecutive calls are joined.
 
     Args:
-        model: that was watched.
-        recorded: what `regard.attention.record_weights` recorded.
-        lengths: (B,) of each side that is read: "source" and, of two inputs, "first" and "second".
+        model: the recorded model.
+        recorded: from `regard.attention.record_weights`.
+        lengths: (B,) per input side: "source" and, for two inputs, "first" and "second".
         inputs: see `attention_site`.
 
     Returns:
@@ -114,7 +114,7 @@ def collect_attention(
             continue
         place = attention_site(name, inputs)
         parts = [_steps([each.weights for each in seen]), _steps([each.area_weights for each in seen])]
-        if place.key == "inputs":  # each target token is a row of its own there: (B T, H, 1, 2)
+        if place.key == "inputs":  # each target token is a separate row: (B T, H, 1, 2)
             parts = [None if part is None else part.squeeze(2).unflatten(0, (len(lengths["source"]), -1)).transpose(1, 2) for part in parts]
         if place.query in lengths and parts[0] is not None:
             real = ops.length_mask(lengths[place.query], parts[0].shape[2])[:, None, :, None]

@@ -1,4 +1,4 @@
-"""The words of an image's captions, told from the image alone."""
+"""Bag-of-words loss of an image's captions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from regard.constructor_checks import Size, Weight, checked
 
 
 class BagOfWordsLoss(nn.Module):
-    """How badly the words of captions are told from the mean of an image's cells: minus the log-likelihood of each, whatever their order.
+    """Bag-of-words loss: predict caption words, in any order, from the mean of an image's cells.
 
-    An encoder that starts from nothing learns little from the words that a decoder needs to look for; this asks it for all of them.
+    Helps an encoder trained from scratch, which gets little signal from the decoder alone.
 
     Args:
         dim: D, size of a cell's features.
         vocab_size: V.
-        weight: of what this adds to a loss.
+        weight: weight of this loss.
 
     Parameters: `output.weight` (V, D), `output.bias` (V).
 
@@ -40,6 +40,6 @@ class BagOfWordsLoss(nn.Module):
         logits = self.output(features.mean(1))
         log_prob = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), -1)
         real = ops.length_mask(lengths, goals.shape[1])
-        # An image is asked once for all words of its captions.
+        # One prediction per image for all words of its captions.
         found = log_prob.gather(1, goals.reshape(len(features), -1))
         return -self.weight * found.masked_fill(~real.reshape(found.shape), 0.0).sum()

@@ -1,4 +1,4 @@
-"""Captioners: from the grid of an image to words, through the same steps as from one sentence to another."""
+"""Image captioning models with the interface of encoder-decoders."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer
 
 
 class CaptionModel(EncoderDecoder[AnyState]):
-    """A model from an image to a sentence: an `EncoderDecoder` whose sources are images (B, 3, H, W), or given features (B, L, D).
+    """An `EncoderDecoder` whose sources are images (B, 3, H, W) or precomputed features (B, L, D).
 
-    All images have the same number of cells, L; `source_lengths` holds it B times, and attention weights have L columns. In training and in
-    `decode` there may be G captions of every image, one image after another: B G rows of targets.
+    All images have L cells: `source_lengths` holds L B times, and attention weights have L columns. Training and `decode` accept G captions
+    per image: B G target rows, grouped by image.
 
     Attributes:
-        image_encoder: from images to features, with the `grid` of the cells.
-        words: tells the words of captions from the mean of the cells, in training; or None.
+        image_encoder: images to features, with the `grid` of cells.
+        words: bag-of-words loss in training, or None.
 
     Example:
         >>> model = build_captioner(ShowConfig(), image_size=16, vocab_size=11)
@@ -53,25 +53,25 @@ class CaptionModel(EncoderDecoder[AnyState]):
 
     @property
     def max_area(self) -> tuple[int, int] | None:
-        """The largest area that the shown attention looks at; None: single cells."""
+        """Maximum area of the displayed attention; None: single cells."""
         return None
 
     def with_words(self, sums: ops.SequenceLoss, features: Tensor, goals: Tensor, lengths: Tensor) -> ops.SequenceLoss:
-        """Add, in training, what telling the words of captions (B G, T) from features (B, L, D) alone costs."""
+        """Add the bag-of-words loss of captions (B G, T) from features (B, L, D) in training."""
         if not self.training or self.bag_of_words is None:
             return sums
         return sums._replace(loss=sums.loss + self.bag_of_words(features, goals, lengths))
 
 
 class ShowAttendTell(CaptionModel[DecoderState]):
-    """Show, Attend and Tell (Xu et al. 2015), soft or hard; with areas of the grid where its attention has them.
+    """Show, Attend and Tell (Xu et al. 2015), soft or hard, optionally with areas.
 
     Args:
-        image_encoder: from images to features (B, L, D).
+        image_encoder: images to features (B, L, D).
         project: D to F.
         decoder: generates the caption.
         output: E to vocabulary (V).
-        estimator: trains a hard attention; None for a soft one.
+        estimator: for hard attention; None for soft attention.
         doubly_stochastic: lambda of `regard.ops.doubly_stochastic_penalty`, beside a cross-entropy summed over words.
         penalty: its reduction, "paper" or "mean".
 
@@ -110,19 +110,19 @@ class ShowAttendTell(CaptionModel[DecoderState]):
 
     @property
     def max_area(self) -> tuple[int, int] | None:
-        """The largest area that the attention looks at; None: single cells."""
+        """Maximum area of the attention; None: single cells."""
         return _size(self.decoder.attention.areas)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
-        """Encode images and return the state before the first word, one hypothesis an image."""
+        """Encode images and return the initial state, one hypothesis per image."""
         return self._begin(self.image_encoder(source))
 
     def decoder_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
-        """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
+        """Decode the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
         return self.decoder.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
+        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, L)."""
         readout, look = self.decoder(target_input, self.start(source, source_lengths), need_weights=need_weights)
         return DecoderOutput(readout, look.weights)
 
@@ -136,10 +136,10 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         *,
         label_smoothing: float = 0.0,
     ) -> ops.SequenceLoss:
-        """Return the summed loss of the captions; in training with what the attention is trained by besides.
+        """Return the summed loss of the captions; in training with the attention losses.
 
-        That is lambda times the doubly stochastic penalty of each caption (Xu et al. 2015, Eq. 14), and for hard attention the terms of
-        `regard.attention.ScoreFunctionEstimator`. The arguments are those of `EncoderDecoder.forward`.
+        These are lambda times the doubly stochastic penalty of each caption (Xu et al. 2015, Eq. 14), and for hard attention the terms of
+        `regard.attention.ScoreFunctionEstimator`. Arguments as in `EncoderDecoder.forward`.
         """
         choice = self.decoder.attention.choice
         soft = choice.soft_rows(len(source), device=target_input.device) if choice is not None and self.training else None
@@ -157,7 +157,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
                 logits = self.logits(readout).transpose(1, 2)
                 nll = F.cross_entropy(logits, target_output, reduction="none")
             extra = extra + self.estimator(nll, look.log_prob, look.entropy, look.sampled, real)
-        # Both go with a cross-entropy that is averaged over captions; here all is summed over them.
+        # Both are defined for a cross-entropy averaged over captions; here everything is summed.
         return self.with_words(sums._replace(loss=sums.loss + extra * len(target_input)), features, target_output, target_lengths)
 
     def _begin(self, features: Tensor) -> DecoderState:
@@ -165,12 +165,12 @@ class ShowAttendTell(CaptionModel[DecoderState]):
 
 
 class CaptionTransformer(CaptionModel[TransformerState]):
-    """Transformer captioner (Li et al. 2018, section 4.3): cells attend to each other, words to words and to cells, or areas of them.
+    """Transformer captioner (Li et al. 2018, section 4.3): self-attention of cells, and of words; cross-attention to cells or areas.
 
     Args:
-        image_encoder: from images to features (B, L, D).
+        image_encoder: images to features (B, L, D).
         project: D to E.
-        encoder: of the cells.
+        encoder: Transformer encoder of the cells.
         embedding: (V, E), scaled.
         decoder: generates the caption.
         output: E to vocabulary (V).
@@ -208,24 +208,24 @@ class CaptionTransformer(CaptionModel[TransformerState]):
 
     @property
     def max_area(self) -> tuple[int, int] | None:
-        """The largest area that the shown layer looks at; None: single cells."""
+        """Maximum area of the displayed layer; None: single cells."""
         layer = self.decoder.layers[self.decoder.alignment_layer]
         assert isinstance(layer, DecoderLayer)
         assert isinstance(layer.cross_attention, SourceAttention)
         return _size(layer.cross_attention.attention.areas)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
-        """Encode images and return the state before the first word, one hypothesis an image."""
+        """Encode images and return the initial state, one hypothesis per image."""
         return self.decoder.start((self._encode(self.image_encoder(source)),))
 
     def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
-        """Read the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
+        """Decode the last word of each hypothesis (B, K): readouts (B, K, E), weights (B, K, L), and the new state."""
         embedded = self._embed(tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, L)."""
+        """Run the decoder over given captions (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, L)."""
         return self._decode(self.image_encoder(source), target_input, need_weights)
 
     def forward(
@@ -238,7 +238,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         *,
         label_smoothing: float = 0.0,
     ) -> ops.SequenceLoss:
-        """Return the summed loss of the captions, and in training of their words told from the image alone (see `EncoderDecoder`)."""
+        """Return the summed loss of the captions, in training with the bag-of-words loss (see `EncoderDecoder`)."""
         features = self.image_encoder(source)
         readout = self._decode(features, target_input, need_weights=False).readout
         sums = unpadded_loss(self.output, readout, target_output, target_lengths, label_smoothing=label_smoothing)
@@ -262,7 +262,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
 
 
 def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
-    """Return the vectors that tell cells where they stand: (L, E), the first half of the row, the second of the column.
+    """Return position encodings of cells: (L, E), first half for the row, second for the column.
 
     Example:
         >>> grid_positions((2, 3), 8).shape
@@ -276,20 +276,20 @@ def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
 def build_captioner(
     config: CaptionModelConfig, *, image_size: int, vocab_size: int, pretrained: bool = False
 ) -> ShowAttendTell | CaptionTransformer:
-    """Build the captioner that a configuration describes, with fresh weights.
+    """Build the configured captioner, with new weights.
 
     Args:
         config: the model part of a run's configuration.
         image_size: height and width of its images in pixels.
         vocab_size: entries of the vocabulary.
-        pretrained: fetch the weights of a timm encoder that asks for it; False where weights are loaded anyway.
+        pretrained: download a timm encoder's weights; False if weights are loaded later.
 
     Returns:
         The model, in training mode.
 
     Raises:
-        ConfigError: settings that mean nothing; see `regard.models.image_encoder.build_image_encoder`.
-        MissingExtraError: the encoder needs what is not installed.
+        ConfigError: invalid settings; see `regard.models.image_encoder.build_image_encoder`.
+        MissingExtraError: the encoder's package is not installed.
 
     Example:
         >>> build_captioner(ShowConfig(embed_dim=7), image_size=16, vocab_size=11).output.weight.shape

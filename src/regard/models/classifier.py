@@ -1,4 +1,4 @@
-"""The model of labelled sentences: one text, or a premise and a hypothesis, to a label."""
+"""Sentence classifier: one text, or premise and hypothesis, to a label."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from regard.models.transformer_layers import Encoder, EncoderLayer, FeedForward
 
 
 class ClassifierOutput(NamedTuple):
-    """What a labeller made of a batch.
+    """Output of a classifier.
 
     Attributes:
         logits: (B, C).
-        pooled: of each text.
+        pooled: one per text.
     """
 
     logits: Tensor
@@ -48,24 +48,24 @@ class ClassifierOutput(NamedTuple):
 
 
 class SentenceClassifier(nn.Module):
-    """Label a text, or a premise and a hypothesis: Lin et al. 2017 (arXiv:1703.03130) and its baselines, by the parts passed in.
+    """Classify a text, or premise and hypothesis: Lin et al. 2017 (arXiv:1703.03130) and its baselines, depending on the modules.
 
         states = encoder(embedding(words));  M = pooling(states);  logits = head(M) or head(fusion(M_premise, M_hypothesis))
 
-    Padding is exact: an example gives the same alone and in a padded batch, to rounding.
+    Padding does not change results, up to rounding.
 
     Args:
         embedding: (V, E).
         encoder: words to states, see `regard.models.pooling.SentenceEncoder`; premise and hypothesis share it.
-        pooling: states to a few vectors; `StructuredAttention` or `StatePooling`.
+        pooling: states to R vectors; `StructuredAttention` or `StatePooling`.
         fusion: joins two texts; None for one.
-        head: the rest.
+        head: vectors to logits.
 
     Attributes:
         embed_dropout: on embedded words.
-        word_dropout: probability that a word is read as `unknown`, in training.
+        word_dropout: probability of replacing a word by `unknown` in training.
         unknown: id of the unknown word.
-        penalty: coefficient of `ops.redundancy_penalty`; of two texts, the sum of both.
+        penalty: coefficient of `ops.redundancy_penalty`, summed over texts.
         penalty_reduction: "sum" or "mean".
 
     Parameters: `embedding.weight` (V, E), `encoder.*`, `pooling.*`, `fusion.*`, `head.*`.
@@ -107,17 +107,17 @@ class SentenceClassifier(nn.Module):
         *,
         label_smoothing: float = 0.0,
     ) -> ops.SequenceLoss:
-        """Measure how well labels are predicted.
+        """Compute the loss.
 
         Args:
-            tokens: (B, S) of each text, padded.
-            lengths: (B,) of each text.
+            tokens: (B, S) per text, padded.
+            lengths: (B,) per text.
             labels: (B,) class numbers.
-            weights: (B,) what each example counts for in the loss; None: one.
+            weights: (B,) example weights in the loss; None: 1.
             label_smoothing: as in `ops.linear_cross_entropy`.
 
         Returns:
-            Sums over the batch; an example counts as one token. The penalty is part of `loss`.
+            Sums over the batch; each example counts as one token. `loss` includes the penalty.
         """
         reading = self.classify(tokens, lengths, need_weights=self.penalty > 0)
         logits = reading.logits.float() if reading.logits.dtype != torch.float64 else reading.logits
@@ -134,7 +134,7 @@ class SentenceClassifier(nn.Module):
         return ops.SequenceLoss(loss, nll, torch.tensor(labels.shape[0], device=labels.device), correct)
 
     def classify(self, tokens: Sequence[Tensor], lengths: Sequence[Tensor], *, need_weights: bool = True) -> ClassifierOutput:
-        """Read texts (B, S) of lengths (B,): logits (B, C), and each text pooled, with weights if asked for."""
+        """Classify texts (B, S) of lengths (B,): logits (B, C), and the pooled texts, with weights if requested."""
         embedded = [self._embed(words) for words in tokens]
         states = self.encoder(embedded, lengths)
         pooled = []
@@ -161,7 +161,7 @@ class SentenceClassifier(nn.Module):
 def build_classifier(
     config: ClassifierConfig | EntailmentModelConfig, *, vocab_size: int, classes: int, unknown: int
 ) -> SentenceClassifier:
-    """Build the model that a configuration describes, with fresh weights.
+    """Build the configured model, with new weights.
 
     Args:
         config: the model part of a run's configuration; of entailment, for two texts.
@@ -189,7 +189,7 @@ def build_classifier(
         fusion = GatedFusion(hops, dim, width) if config.fusion == "gated" else FeatureFusion()
         joined = hops * width if config.fusion == "gated" else 4 * hops * dim
     embedding = nn.Embedding(vocab_size, config.embed_dim)
-    # Beside positions of about 1 a word must not vanish; recurrent encoders learned better from smaller vectors.
+    # Scale words for sinusoidal positions of about 1; recurrent encoders learned better from smaller vectors.
     nn.init.normal_(embedding.weight, std=0.3 if isinstance(config.encoder, RecurrentEncoderConfig) else 1.0)
     embedding.weight.requires_grad_(config.tune_embeddings)
     model = SentenceClassifier(embedding, encoder, pooling, fusion, LabelHead(joined, config.mlp_dim, classes, dropout=config.dropout))
@@ -205,7 +205,7 @@ def _set(model: SentenceClassifier, config: SentenceModelSettings, unknown: int)
 def _encoder(
     config: RecurrentEncoderConfig | TransformerEncoderConfig | CrossedEncoderConfig, embed_dim: int
 ) -> tuple[RecurrentSentenceEncoder | TransformerSentenceEncoder, int, int]:
-    # The encoder, the size of its states, and how many of their features are read backwards.
+    # The encoder, its state size, and the number of features of the backward direction.
     if isinstance(config, RecurrentEncoderConfig):
         encoder = RecurrentEncoder(
             config.cell,

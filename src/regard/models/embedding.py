@@ -1,4 +1,4 @@
-"""Token embeddings that can be tied to the output layer, and where a token stands."""
+"""Token embeddings that can be tied to the output layer, and position encodings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError
 
 PositionKind = Literal["paper", "fairseq"]
-FAIRSEQ_FIRST = 2  # fairseq counts from behind its padding token, whose id is 1
+FAIRSEQ_FIRST = 2  # fairseq counts from after its padding token, whose id is 1
 
 
 class ScaledEmbedding(nn.Embedding):
     """An embedding whose rows are multiplied by sqrt(E): `y = sqrt(E) table[token]`.
 
-    Vaswani et al. 2017, section 3.4. The table starts with variance 1 / E, as an output layer wants it, and the vectors that come out have
-    variance 1, as a recurrent cell or an encoder wants them, so that one table can serve both.
+    Vaswani et al. 2017, section 3.4. The table is initialised with variance 1 / E, suitable for an output layer, and embedded tokens have
+    variance 1, suitable for encoders, so that both can share it.
 
     Args:
         num_embeddings: V, entries.
@@ -43,23 +43,23 @@ class ScaledEmbedding(nn.Embedding):
 
 
 def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = torch.float32, kind: PositionKind = "paper") -> Tensor:
-    """Return the vectors that tell a Transformer where a token stands.
+    """Return sinusoidal position encodings.
 
         p[2i] = sin(position / 10000^(2i / E));  p[2i + 1] = cos(position / 10000^(2i / E))
 
-    Vaswani et al. 2017, section 3.5. They are computed, not looked up: a sequence can have any length.
+    Vaswani et al. 2017, section 3.5. Computed on the fly, for any length.
 
     Args:
         positions: (...,) integers, from 0.
         dim: E; an odd one ends with a sine.
-        dtype: of the result; narrower ones than float32 are computed in float32.
+        dtype: dtype of the result; half precision is computed in float32.
         kind: "fairseq" takes `(position + 2) / 10000^(2i / (E - 2))` instead, as models trained with fairseq expect; E even, at least 4.
 
     Returns:
         (..., E).
 
     Raises:
-        ConfigError: "fairseq" with an odd or too small E; names it.
+        ConfigError: "fairseq" with an odd or too small E.
 
     Example:
         >>> sinusoidal_positions(torch.tensor([0, 1]), 4)[0].tolist()

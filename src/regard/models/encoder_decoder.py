@@ -1,4 +1,4 @@
-"""What every encoder-decoder can do, and the recurrent one."""
+"""The encoder-decoder interface, and the recurrent model."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AnyState = TypeVar("AnyState")
 
 
 class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
-    """A model from one sequence to another: what training, decoding and looking ask of it.
+    """Interface of sequence-to-sequence models for training, decoding and attention maps.
 
     Attributes:
-        output: from what a decoder ends with (R) to the vocabulary (V).
+        output: readout (R) to vocabulary (V).
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -37,44 +37,44 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention over the source to look at."""
+        """Whether the model has attention over the source."""
         return True
 
     @abstractmethod
     def start(self, source: Tensor, source_lengths: Tensor) -> AnyState:
-        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""
 
     @abstractmethod
     def decoder_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
-        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+        """Decode the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
 
     def step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor, Tensor | None, AnyState]:
-        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        """Decode the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
         readout, weights, state = self.decoder_step(tokens, state)
         return self.logits(readout), weights, state
 
     def decoding_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
-        """Do a step for a search that wants the best tokens only: within `regard.ops.packed_weights` the logits may stay unread."""
+        """Step for decoding that needs the best tokens only: within `regard.ops.packed_weights` logits may be lazy."""
         readout, weights, state = self.decoder_step(tokens, state)
         unread = ops.lazy_logits(readout, self.output)
         return self.logits(readout) if unread is None else unread, weights, state
 
     @abstractmethod
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if requested, attention weights (B, T, S) or None."""
 
     @torch.no_grad()
     def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
-        """Return what every attention weighs, all layers and heads, when the model is made to produce given targets.
+        """Return the weights of all attentions, layers and heads for given targets.
 
         Args:
             source: (B, S) tokens, EOS included.
             source_lengths: (B,).
             target_input: (B, T), BOS first.
-            areas: return the weights of areas, too.
+            areas: also return area weights.
 
         Returns:
-            One entry an attention, the encoder's first, from the bottom up; none for a model without attention.
+            One entry per attention, the encoder's first, from the bottom up.
         """
         with record_weights(areas=areas) as recorded:
             self.decode(source, source_lengths, target_input, need_weights=False)
@@ -95,7 +95,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         *,
         label_smoothing: float = 0.0,
     ) -> ops.SequenceLoss:
-        """Return the summed loss of the targets, padding left out of every product of the output layer.
+        """Return the summed loss of the targets, skipping padding in the output layer.
 
         Args:
             source: (B, S) tokens, EOS included.
@@ -114,13 +114,13 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
 
 
 def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
-    """Return the summed loss of the goals that are there, padding left out of every product of the output layer.
+    """Return the summed loss of the goals, skipping padding in the output layer.
 
     Args:
-        output: from readouts to the vocabulary.
+        output: output layer.
         readout: (B, T, R).
         goals: (B, T) tokens.
-        lengths: (B,) how many of the T are there, 0 to T.
+        lengths: (B,) unpadded lengths, 0 to T.
         label_smoothing: eps of the smoothed cross-entropy.
     """
     real = ops.length_mask(lengths, goals.shape[1]).flatten().nonzero().squeeze(1)
@@ -131,14 +131,14 @@ def unpadded_loss(output: ops.Linear, readout: Tensor, goals: Tensor, lengths: T
 class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
     """Translate one sequence into another with recurrent networks.
 
-    Without attention: Cho et al. 2014. With: Bahdanau et al. 2015, Luong et al. 2015; which one is decided by the parts passed in
+    Without attention: Cho et al. 2014. With attention: Bahdanau et al. 2015 or Luong et al. 2015, depending on the modules
     (`regard.models.build`).
 
     Args:
         source_embedding: (V_source, E).
-        encoder: reads the source.
-        bridge: makes the decoder's first state.
-        decoder: generates the target.
+        encoder: source encoder.
+        bridge: computes the decoder's initial state.
+        decoder: target decoder.
         output: readout (R) to vocabulary (V).
         dropout: on source embeddings.
 
@@ -173,21 +173,21 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> DecoderState:
-        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""
         return self._start(source, source_lengths, for_decoding=True)
 
     def decoder_step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
-        """Read the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
+        """Decode the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
         return self.decoder.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if asked for, attention weights (B, T, S) or None."""
+        """Run the decoder over given targets (B, T): readouts (B, T, R) and, if requested, attention weights (B, T, S) or None."""
         state = self._start(source, source_lengths, for_decoding=self.decoder.stepwise)
         return self.decoder(target_input, state, need_weights=need_weights)
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention over the source to look at."""
+        """Whether the model has attention over the source."""
         return self.decoder.attention is not None
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:

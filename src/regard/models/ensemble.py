@@ -1,4 +1,4 @@
-"""Several models that decode as one."""
+"""Ensemble decoding."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ from regard.models.rnn_decoder import DecoderOutput
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """Where the hypotheses of a batch stand, for each model.
+    """Decoding states of all models.
 
     Attributes:
-        states: one a model.
+        states: one per model.
     """
 
     states: tuple[Any, ...]
 
     def select(self, rows: Tensor, beams: Tensor) -> EnsembleState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         return EnsembleState(tuple(state.select(rows, beams) for state in self.states))
 
 
 class Ensemble(EncoderDecoder[EnsembleState]):
-    """Decode with the mean of what several models expect.
+    """Decode with the mean probability of several models.
 
         p(y_t | y_<t, x) = 1/N sum_n p_n(y_t | y_<t, x)
 
-    The models may be of any families, and must have the same vocabularies, which only who opens them can see. Unlike a model's, the
-    logits are the logarithms of probabilities, and there is no output layer. What is shown is the mean of the models' attentions if
-    all of them have one.
+    Models may be of different families but must have the same vocabularies, which the caller ensures. Logits are log-probabilities, and
+    there is no output layer. Attention is the mean of the models' attentions if all have one.
 
     Args:
-        models: one or more; the same may come twice.
+        models: one or more, possibly repeated.
 
     Raises:
         ConfigError: there is no model.
@@ -67,7 +66,7 @@ class Ensemble(EncoderDecoder[EnsembleState]):
 
     @property
     def attends(self) -> bool:
-        """Whether all of the models have an attention to look at."""
+        """Whether all models have attention."""
         return all(model.attends for model in self._models())
 
     def start(self, source: Tensor, source_lengths: Tensor) -> EnsembleState:
@@ -75,23 +74,23 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         return EnsembleState(tuple(model.start(source, source_lengths) for model in self._models()))
 
     def decoder_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
-        """Read the last token of each hypothesis (B, K): log-probabilities (B, K, V), weights (B, K, S) or None, and the new state."""
+        """Decode the last token of each hypothesis (B, K): log-probabilities (B, K, V), weights (B, K, S) or None, and the new state."""
         steps = [model.step(tokens, own) for model, own in zip(self._models(), state.states, strict=True)]
         logits, weights, states = zip(*steps, strict=True)
         return _mean_log_probs(logits), _mean_weights(weights), EnsembleState(states)
 
     def decoding_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
-        """Do a step: the log-probabilities of all tokens are needed for their mean."""
+        """Step; the mean needs the log-probabilities of all tokens."""
         return self.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run all decoders over given targets (B, T): as readouts the log-probabilities (B, T, V), and weights (B, T, S) or None."""
+        """Run all decoders over given targets (B, T): log-probabilities (B, T, V) as readouts, and weights (B, T, S) or None."""
         outputs = [model.decode(source, source_lengths, target_input, need_weights=need_weights) for model in self._models()]
         log_probs = _mean_log_probs([model.logits(output.readout) for model, output in zip(self._models(), outputs, strict=True)])
         return DecoderOutput(log_probs, _mean_weights([output.weights for output in outputs]))
 
     def logits(self, readout: Tensor) -> Tensor:
-        """Return the log-probabilities (..., V) as they are."""
+        """Return the log-probabilities (..., V) unchanged."""
         return readout
 
     def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
@@ -103,7 +102,7 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         return ops.SequenceLoss(loss, nll.detach(), torch.tensor(goal.shape[0], device=goal.device), correct)
 
     def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
-        """Return what every attention of every model weighs; names begin with "models.0.", "models.1." and so on."""
+        """Return the weights of all attentions of all models; names begin with "models.0.", "models.1." and so on."""
         return [
             found._replace(name=f"models.{number}.{found.name}")
             for number, model in enumerate(self._models())

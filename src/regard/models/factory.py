@@ -1,4 +1,4 @@
-"""From a configuration to a model: one readable function per family, and the model of a run of any task."""
+"""Build models from configurations: one function per family, and one for runs of any task."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ from regard.models.two_inputs import (
 
 
 def build_for_run(config: RunConfig, *, source_size: int, target_size: int, classes: int, unknown: int) -> nn.Module:
-    """Build the model of a run, with fresh weights; a timm encoder fetches none.
+    """Build the model of a run, with new weights; downloads none for a timm encoder.
 
     Args:
-        config: of a run of any task.
-        source_size: entries of the source vocabulary, where there are two.
+        config: configuration of a run of any task.
+        source_size: entries of the source vocabulary, if there are two.
         target_size: entries of the target vocabulary, or of the only one.
-        classes: labels, where there are any.
-        unknown: the token of an unknown word.
+        classes: number of labels, if any.
+        unknown: id of the unknown word.
 
     Raises:
-        ConfigError: settings that mean nothing, or a task without a model.
+        ConfigError: invalid settings, or a task without a model.
 
     Example:
         >>> model = build_for_run(TranslationConfig(), source_size=11, target_size=13, classes=2, unknown=1)
@@ -105,7 +105,7 @@ def build(
     config: TransformerConfig | CrossedConfig, *, source_size: int, target_size: int, second_size: int | None = None
 ) -> Transformer: ...
 def build(config: ModelConfig, *, source_size: int, target_size: int, second_size: int | None = None) -> EncoderDecoder[Any]:
-    """Build the model that a configuration describes, with fresh weights.
+    """Build the configured model, with new weights.
 
     Args:
         config: the model part of a run's configuration.
@@ -117,7 +117,7 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
         The model, in training mode.
 
     Raises:
-        ConfigError: sizes that cannot go together; names the keys.
+        ConfigError: incompatible sizes.
 
     Example:
         >>> model = build(RNNConfig(decoder_dim=32), source_size=11, target_size=13)
@@ -158,14 +158,14 @@ def _recurrent_encoder(config: RNNConfig) -> RecurrentEncoder:
 
 def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: int) -> RecurrentEncoderDecoder:
     encoder, source_size = _recurrent_encoder(config), source_sizes[0]
-    # The papers' models look rows up as they are: a factor would change both their distribution and the length of an update.
+    # The papers' models use unscaled embeddings: a factor would change their distribution and the size of updates.
     embedding = ScaledEmbedding if config.init == "scaled" else nn.Embedding
     target_embedding = embedding(target_size, config.embed_dim)
     source_embedding = target_embedding if config.share_embeddings else embedding(source_size, config.embed_dim)
     attention = config.attention
     attend_first = attention is not None and attention.query_state == "previous"
     feeding = attention is not None and attention.input_feeding
-    # Several heads join what they found into a vector of the query's size.
+    # Several heads give a context of the query's size.
     context_dim = encoder.output_dim if attention is None or attention.num_heads is None else config.decoder_dim
     stack = RecurrentStack(
         config.cell,
@@ -297,7 +297,7 @@ def _crossed(config: CrossedConfig, source_size: int, target_size: int) -> Cross
         source_embedding,
         target_embedding,
         encoder,
-        # The published numbers of parameters hold one LayerNorm more than the layers have.
+        # The published parameter counts include one more LayerNorm than the layers have.
         _decoder(config, cross_attentions, nn.LayerNorm(config.embed_dim)),
         output,
         dropout=config.dropout,
@@ -327,7 +327,7 @@ def _two_inputs(config: TransformerConfig | CrossedConfig, source_sizes: tuple[i
 def _source_attention(config: TransformerConfig, layer: int) -> SourceAttention | TwoSourceAttention:
     kind = None if config.second is None else config.second.kind
     if kind in ("serial", "parallel", "hierarchical"):
-        # What attends to the two inputs has two items, which make no areas.
+        # Attention over the two inputs has two items, which form no areas.
         heads = (config.embed_dim, config.num_heads)
         share = MultiHeadAttention(*heads, dropout=config.attention_dropout) if kind == "hierarchical" else None
         return TwoSourceAttention(_heads(config, layer), _heads(config, layer), share)

@@ -1,4 +1,4 @@
-"""Training images seen a little differently each time."""
+"""Augmentation of training images."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from regard.constructor_checks import checked
 
 
 class RandomView(nn.Module):
-    """In training a random view of each image: a square part of it, perhaps mirrored, lighter or darker. In evaluation the image itself.
+    """Random crop, flip, brightness and contrast of each image in training; the identity in evaluation.
 
     Args:
-        config: how far a view may go from the image.
+        config: strength of the augmentation.
 
     Example:
         >>> view = RandomView(AugmentConfig(crop=0.5, flip=True, light=0.2))
@@ -31,11 +31,11 @@ class RandomView(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, 3, H, W) to views (B, 3, H, W), each drawn by itself from PyTorch's generator."""
+        """Map images (B, 3, H, W) to views (B, 3, H, W), each sampled independently from PyTorch's generator."""
         config = self.config
         if not self.training or config == AugmentConfig():
             return images
-        # How long the side is, where the part lies, whether it is mirrored, how bright and how contrasted: one of each for an image.
+        # Per image: side, offset, flip, brightness and contrast.
         drawn = torch.rand(6, len(images), device=images.device)
         signed = 2 * drawn - 1
         side = 1 - (1 - config.crop) * drawn[0]

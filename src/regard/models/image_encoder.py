@@ -1,4 +1,4 @@
-"""From an image to a grid of features: what a captioner attends to."""
+"""Image encoders: from an image to a grid of features."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.models.image_augmentation import RandomView
 
 
 class ImageEncoder(nn.Module, ABC):
-    """Anything that turns images into the features of a grid's cells.
+    """Interface of image encoders.
 
     Attributes:
         grid: rows and columns, h and w; L = h w cells, row by row.
-        output_dim: D, size of a cell's features.
+        output_dim: D, features per cell.
 
     Example:
         >>> encoder = build_image_encoder(SmallCNNConfig(channels=(5, 7)), image_size=13)
@@ -33,21 +33,20 @@ class ImageEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """Map images (B, 3, H, W), or what stands for them, to features (B, L, D)."""
+        """Map images (B, 3, H, W), or precomputed features, to features (B, L, D)."""
 
 
 class SmallCNN(ImageEncoder):
     """Stages of 3 x 3 convolutions, each followed by batch normalisation and a ReLU; the first of each stage has stride 2.
 
-    What one cell sees is bounded, `SmallCNNConfig.receptive_field`: nothing but its own pixels and a margin reaches a cell, or else
-    attention to a cell would not be attention to that place. (A norm over the whole image would tell each cell of all others.)
+    The receptive field of a cell is bounded (`SmallCNNConfig.receptive_field`), so that attention to a cell is attention to that part of
+    the image. (A norm over the whole image would mix all cells.)
 
-    Batch normalisation makes rare things large: most cells of most images are background, and with a norm of each cell's own channels,
-    or none, what is on a few cells is lost in their mean, and attention has nothing to begin with. In evaluation each image stands for
-    itself; in training, statistics are those of a process' own batch.
+    Batch normalisation amplifies rare features: most cells are background, and with a norm per cell, or none, the few other cells vanish in
+    the mean, and attention cannot start to learn. Training uses the statistics of each process' own batch.
 
     Args:
-        config: channels, further convolutions, coordinates, dropout, what training images go through.
+        config: channels, further convolutions, coordinates, dropout, augmentation.
         image_size: height and width in pixels.
 
     Parameters: `stages.I.J.convolution.weight`, `stages.I.J.norm.*` with its running statistics; `cell.weight` (D, D), with coordinates
@@ -82,12 +81,12 @@ class SmallCNN(ImageEncoder):
         """Map images (B, 3, H, W) to features (B, L, D).
 
         Raises:
-            ShapeError: images of another size; holds both.
+            ShapeError: images of another size.
         """
         if images.shape[1:] != (3, self.image_size, self.image_size):
             size = self.image_size
             raise ShapeError(f"SmallCNN: expected images (B, 3, {size}, {size}), found {tuple(images.shape)}")
-        # Channels last in memory is what the convolutions like.
+        # Convolutions are faster in channels-last memory format.
         x = self.view(images).contiguous(memory_format=torch.channels_last)
         for stage in self.stages:
             assert isinstance(stage, nn.ModuleList)
@@ -100,7 +99,7 @@ class SmallCNN(ImageEncoder):
         return self.dropout(torch.relu(self.cell(cells)))
 
     def _places(self, like: Tensor) -> Tensor:
-        # (1, L, 2): row and column of each cell. Beside features of rare things, which the norms make large, 1 as the farthest is little.
+        # (1, L, 2): row and column of each cell, at most 1: small beside normalised features.
         end = self.coordinates
         rows, columns = (torch.linspace(-end, end, length, dtype=like.dtype, device=like.device) for length in self.grid)
         return torch.cartesian_prod(rows, columns).unsqueeze(0)
@@ -109,21 +108,21 @@ class SmallCNN(ImageEncoder):
 class TimmEncoder(ImageEncoder):
     """A stage of a timm model as a grid of features.
 
-    Frozen or fine-tuned, it stays in evaluation mode: its norms keep the statistics of the data it was trained on.
+    It stays in evaluation mode, also when fine-tuned, so that its norms keep their statistics.
 
     Args:
-        config: which model, and whether it learns.
+        config: model name, and whether to fine-tune it.
         image_size: height and width in pixels.
-        pretrained: fetch its weights; False for a model whose weights are about to be loaded.
+        pretrained: download its weights; False if weights are loaded later.
 
     Attributes:
-        learning_rate_factor: by which the optimizer multiplies the learning rate of its parameters.
+        learning_rate_factor: factor on the learning rate of its parameters.
 
     Parameters: `backbone.*`, as timm names them.
 
     Raises:
-        MissingExtraError: timm, or a torchvision that fits PyTorch, is not installed.
-        ConfigError: timm knows no such model, or its weights cannot be fetched.
+        MissingExtraError: timm, or a matching torchvision, is not installed.
+        ConfigError: timm has no such model, or its weights cannot be downloaded.
     """
 
     @checked
@@ -132,7 +131,7 @@ class TimmEncoder(ImageEncoder):
         timm = import_timm()
         try:
             self.backbone: Any = timm.create_model(config.name, pretrained=pretrained, features_only=True, out_indices=(config.level,))
-        except Exception as error:  # of timm, of its hub, of the network: many kinds, which all mean the same
+        except Exception as error:  # errors of timm, its hub or the network, with the same meaning
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(f"model.encoder.name {config.name}: timm cannot make it as a grid of features ({reason})") from error
         self.frozen = config.learning_rate_factor == 0
@@ -157,13 +156,13 @@ class TimmEncoder(ImageEncoder):
             return self._rows_last(images).flatten(1, 2)
 
     def _rows_last(self, images: Tensor) -> Tensor:
-        # (B, h, w, D): most of timm's models give (B, D, h, w), some the other order.
+        # (B, h, w, D): most timm models give (B, D, h, w), some channels last.
         (found,) = self.backbone(images)
         return found if getattr(self.backbone, "output_fmt", "NCHW") == "NHWC" else found.permute(0, 2, 3, 1)
 
 
 class GivenFeatures(ImageEncoder):
-    """Features computed beforehand, (B, L, D), passed on.
+    """Precomputed features (B, L, D), returned unchanged.
 
     Args:
         grid: rows and columns.
@@ -183,7 +182,7 @@ class GivenFeatures(ImageEncoder):
         """Return the features (B, L, D).
 
         Raises:
-            ShapeError: features of another shape; holds both.
+            ShapeError: features of another shape.
         """
         expected = (self.grid[0] * self.grid[1], self.output_dim)
         if images.shape[1:] != expected:
@@ -195,14 +194,14 @@ def import_timm() -> Any:
     """Import timm.
 
     Raises:
-        MissingExtraError: it or what it needs is not installed, or does not fit; says what to do.
+        MissingExtraError: timm or torchvision is not installed or does not match.
     """
     try:
         import timm  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise missing_extra("model.encoder.type timm needs timm", "vision") from error
     except RuntimeError as error:
-        # timm imports torchvision, whose packages are each made for one build of PyTorch.
+        # timm imports torchvision, whose releases each match one build of PyTorch.
         raise MissingExtraError(
             f"model.encoder.type timm needs a torchvision made for this PyTorch, {torch.__version__}: the usual one is for CUDA and does "
             "not run on a CPU-only PyTorch; install torch and torchvision from the same index"
@@ -211,15 +210,15 @@ def import_timm() -> Any:
 
 
 def build_image_encoder(config: ImageEncoderConfig, *, image_size: int, pretrained: bool = False) -> ImageEncoder:
-    """Build the encoder that a configuration describes.
+    """Build the configured encoder.
 
     Args:
         config: the encoder part of a captioner's configuration.
         image_size: height and width of its images in pixels.
-        pretrained: fetch the weights of a timm model that asks for it; False where weights are loaded anyway.
+        pretrained: download a timm model's weights; False if weights are loaded later.
 
     Raises:
-        ConfigError: settings that mean nothing; names the key.
+        ConfigError: invalid settings.
         MissingExtraError: see `TimmEncoder`.
 
     Example:

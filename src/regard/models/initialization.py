@@ -15,15 +15,14 @@ Init = Literal["scaled", "bahdanau", "luong"]
 
 @torch.no_grad()
 def initialize(model: nn.Module, how: Init) -> None:
-    """Draw a recurrent model's weights anew as a paper did; "scaled" leaves each module's own start.
+    """Initialise a recurrent model as in a paper; "scaled" keeps each module's own initialisation.
 
     Args:
-        model: built by `regard.models.build`, which multiplies embeddings by sqrt(E) for "scaled" only. With the papers' two the network
-            gets the rows of its embeddings as they are drawn here.
+        model: built by `regard.models.build`, which multiplies embeddings by sqrt(E) for "scaled" only. The papers' two use unscaled
+            embeddings.
         how: "bahdanau": recurrent matrices orthogonal, the additive score's W and U from N(0, 0.001^2), its v and all biases zero, other
-            weights, embeddings among them, from N(0, 0.01^2) (Bahdanau et al. 2015, B.1). "luong": every parameter uniform in
-            [-0.1, 0.1] (Luong et al. 2015, section 4.1). "scaled": orthogonal recurrent matrices, embedded words of variance 1, which
-            learned fastest here.
+            weights, embeddings among them, from N(0, 0.01^2) (Bahdanau et al. 2015, B.1). "luong": every parameter uniform in [-0.1, 0.1]
+            (Luong et al. 2015, section 4.1). "scaled": orthogonal recurrent matrices, embedded words of variance 1; learned fastest here.
 
     Example:
         >>> from regard.config import RNNConfig

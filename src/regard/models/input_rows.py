@@ -1,6 +1,6 @@
-"""Two inputs in one row of tokens, each with its end sign: taken apart, and put together again.
+"""Split and join two inputs in one token row, each ending with EOS.
 
-One row is what batches, caches of encoded text, decoding and looking know; the models of `regard.models.two_inputs` take it apart.
+Batches, caches, decoding and attention maps use one row; the models of `regard.models.two_inputs` split it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ END = 3
 
 
 class TwoInputs(NamedTuple):
-    """Two inputs of B examples, each with its end sign: tokens (B, T1) and (B, T2), padded, and their lengths (B,)."""
+    """Two inputs of B examples, each with EOS: tokens (B, T1) and (B, T2), padded, and their lengths (B,)."""
 
     first: Tensor
     first_lengths: Tensor
@@ -27,9 +27,9 @@ class TwoInputs(NamedTuple):
     second_lengths: Tensor
 
     def hidden(self, probability: float) -> TwoInputs:
-        """Hide one of the two inputs, each as often as the other, of some of the examples: its end sign alone is left.
+        """Drop one random input of some examples, leaving only its EOS.
 
-        An example that lacks one of them is left as it is. What is drawn comes from torch's own generator, two numbers per example.
+        Examples with one input are unchanged. Uses two numbers per example from torch's global generator.
         """
         chance, which = torch.rand(2, len(self.first), device=self.first.device)
         chosen = (chance < probability) & (self.first_lengths > 1) & (self.second_lengths > 1)
@@ -38,11 +38,11 @@ class TwoInputs(NamedTuple):
 
 
 def split_inputs(tokens: Tensor, lengths: Tensor) -> TwoInputs:
-    """Take the two inputs of each row apart: the first ends with the first end sign, what is behind it is the second.
+    """Split each row at its first EOS into two inputs.
 
     Args:
         tokens: (B, S).
-        lengths: (B,), all end signs included. A row with one end sign has no second input, of length 0.
+        lengths: (B,), EOS included. A row with one EOS has a second input of length 0.
 
     Example:
         >>> inputs = split_inputs(torch.tensor([[5, 6, 3, 7, 3], [8, 3, 3, 0, 0]]), torch.tensor([5, 3]))
@@ -57,7 +57,7 @@ def split_inputs(tokens: Tensor, lengths: Tensor) -> TwoInputs:
 
 
 def _taken(tokens: Tensor, starts: Tensor, counts: Tensor) -> Tensor:
-    # At least one column: attention to a row of nothing but padding is defined, attention to no column is not.
+    # At least one column: attention to padding only is defined, attention to no column is not.
     places = torch.arange(max(1, int(counts.max()) if len(counts) else 0), device=tokens.device)
     taken = tokens.gather(1, (starts.unsqueeze(1) + places).clamp(max=tokens.shape[1] - 1))
     return taken.masked_fill(places >= counts.unsqueeze(1), 0)
@@ -69,15 +69,15 @@ def _emptied(tokens: Tensor, lengths: Tensor, chosen: Tensor) -> tuple[Tensor, T
 
 
 def join_rows(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
-    """Put two inputs one behind the other, without the padding between them.
+    """Concatenate two inputs without padding in between.
 
     Args:
         first: (B, T1, E).
         second: (B, T2, E).
-        lengths: (B, 2) of both; what is behind them in a row means nothing.
+        lengths: (B, 2) of both; padding is arbitrary.
 
     Returns:
-        (B, S, E), S the length of the longest row.
+        (B, S, E), S the maximum row length.
 
     Example:
         >>> join_rows(torch.tensor([[[5], [0]]]), torch.tensor([[[7], [8]]]), torch.tensor([[1, 2]])).squeeze(-1).tolist()
@@ -91,7 +91,7 @@ def join_rows(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
 
 
 def join_weights(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
-    """Put weights (B, K, T1) and (B, K, T2) on two inputs of these lengths (B, 2) in one row each: (B, K, S), zeros behind the row.
+    """Concatenate weights (B, K, T1) and (B, K, T2) of two inputs of lengths (B, 2): (B, K, S), zero-padded.
 
     Example:
         >>> join_weights(torch.tensor([[[1.0, 0.0]]]), torch.tensor([[[0.25, 0.75]]]), torch.tensor([[1, 2]])).tolist()
@@ -102,7 +102,7 @@ def join_weights(first: Tensor, second: Tensor, lengths: Tensor) -> Tensor:
 
 
 def join_sources(first: Source, second: Source) -> Source:
-    """Make one source of two, row by row; both have a mask."""
+    """Concatenate two masked sources row by row."""
     lengths = source_lengths((first, second))
     states = join_rows(first.states, second.states, lengths)
     return Source(states, ops.length_mask(lengths.sum(1), states.shape[1]))

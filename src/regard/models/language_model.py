@@ -1,4 +1,4 @@
-"""The LSTM language model, with attention to its own last states or without."""
+"""LSTM language model, optionally with attention to its last states."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from regard.models.rnn_cells import Layers, RecurrentStack
 
 
 class StreamState(NamedTuple):
-    """What B rows of text remember from one chunk to the next: plain tensors, so that it can be detached, sent and saved.
+    """State of B text streams between chunks: plain tensors, to detach, send and save.
 
-    The states are remembered, not the keys made of them: the next chunk's keys are made with the weights of that time.
+    Stores states instead of keys, so that the next chunk uses current weights.
 
     Attributes:
-        hidden: (N, B, H) of the N layers.
+        hidden: (N, B, H) of N layers.
         cell: (N, B, H).
         outputs: (B, L, H) the last L states of the top layer, oldest first; L is 0 without attention.
         mask: (B, L) bool, False before the beginning of the text.
@@ -42,10 +42,10 @@ class StreamState(NamedTuple):
 
 @dataclass(frozen=True)
 class LanguageModelState:
-    """Where the hypotheses of B prompts, K of each, stand: what one step needs.
+    """Decoding state of B prompts with K hypotheses each.
 
     Attributes:
-        layers: for each LSTM layer hidden and cell, each (B, K, H).
+        layers: hidden and cell, each (B, K, H), per LSTM layer.
         memory: the keys and values of the last L states of B K hypotheses, or None without attention.
     """
 
@@ -53,7 +53,7 @@ class LanguageModelState:
     memory: KeyValueMemory | None
 
     def select(self, rows: Tensor, beams: Tensor) -> LanguageModelState:
-        """Keep prompts `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep prompts `rows` (B',) and their hypotheses `beams` (B', K')."""
         width = self.layers[0][0].shape[1]
         flat = (rows.unsqueeze(1) * width + beams).flatten()
         layers = tuple(tuple(part[rows.unsqueeze(1), beams] for part in layer) for layer in self.layers)
@@ -61,13 +61,12 @@ class LanguageModelState:
 
 
 class LanguageModelOutput(NamedTuple):
-    """What a model makes of a chunk of text.
+    """Output for a chunk of text.
 
     Attributes:
-        readout: (B, T, R) what the output layer sees.
-        past: what the next chunk needs.
-        weights: (B, T, L + T) what each token's state attended to, over the L states before the chunk and the chunk's own; None without
-            attention or where it was not asked for.
+        readout: (B, T, R) input of the output layer.
+        past: state for the next chunk.
+        weights: (B, T, L + T) attention over the L states before the chunk and the chunk's own; None without attention or if not requested.
     """
 
     readout: Tensor
@@ -80,8 +79,8 @@ class RecurrentLanguageModel(nn.Module):
 
         h_i = LSTM(E y_i, h_{i-1});  h*_i = attention(h_{i-L} .. h_i), or h_i;  p(y_{i+1}) = softmax(W P h*_i + b)
 
-    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.3. P brings h*_i to the size of the embedding, whose table W may be (Press and
-    Wolf 2017); it is left out where the sizes agree or the table is another.
+    Daniluk et al. 2017 (arXiv:1702.04521), sections 2.1 to 2.3. P maps h*_i to the embedding size for a tied W (Press and Wolf 2017);
+    omitted if sizes agree or W is not tied.
 
     Differs from the paper: W may be tied, and there is dropout on embeddings, between layers and before the output layer.
 
@@ -127,25 +126,24 @@ class RecurrentLanguageModel(nn.Module):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention to look at."""
+        """Whether the model has attention."""
         return self.attention is not None
 
     def past(self, batch_size: int) -> StreamState:
-        """Return what is remembered before the first token: nothing."""
+        """Return the initial, empty state."""
         count, size, window = len(self.stack.cells), self.stack.hidden_size, self.attention.window if self.attention is not None else 0
         zeros = self.output.weight.new_zeros(count, batch_size, size)
         outputs = zeros.new_zeros(batch_size, window, size)
         return StreamState(zeros, zeros, outputs, torch.zeros(batch_size, window, dtype=torch.bool, device=zeros.device))
 
     def decode(self, inputs: Tensor, past: StreamState | None = None, *, need_weights: bool = False) -> LanguageModelOutput:
-        """Read a chunk of text.
+        """Process a chunk of text.
 
-        A position depends on those before it alone, so padding behind a row changes nothing in it; what such a row would remember is
-        not to be used.
+        Padding at the end of a row does not change its outputs, but its state must not be used.
 
         Args:
             inputs: (B, T) tokens.
-            past: from the chunk before; None at the beginning of a text.
+            past: state of the previous chunk; None at the beginning of a text.
             need_weights: return the attention.
         """
         past = self.past(inputs.shape[0]) if past is None else past
@@ -170,26 +168,26 @@ class RecurrentLanguageModel(nn.Module):
     def forward(
         self, inputs: Tensor, goals: Tensor, lengths: Tensor, past: StreamState | None = None, *, label_smoothing: float = 0.0
     ) -> tuple[ops.SequenceLoss, StreamState]:
-        """Return the summed loss of a chunk, padding left out of every product of the output layer, and what the next one needs.
+        """Return the summed loss of a chunk, skipping padding in the output layer, and the next state.
 
         Args:
-            inputs: (B, T) the token before each one to predict.
+            inputs: (B, T) tokens before those to predict.
             goals: (B, T) the tokens to predict.
-            lengths: (B,) how many of the T are there, 0 to T.
-            past: from the chunk before; None at the beginning of a text.
+            lengths: (B,) unpadded lengths, 0 to T.
+            past: state of the previous chunk; None at the beginning of a text.
             label_smoothing: eps of the smoothed cross-entropy.
         """
         found = self.decode(inputs, past)
         return unpadded_loss(self.output, found.readout, goals, lengths, label_smoothing=label_smoothing), found.past
 
     def start(self, batch_size: int) -> LanguageModelState:
-        """Return the state before the first token, one hypothesis a prompt."""
+        """Return the initial state, one hypothesis per prompt."""
         past = self.past(batch_size)
         layers = tuple((hidden.unsqueeze(1), cell.unsqueeze(1)) for hidden, cell in zip(past.hidden, past.cell, strict=True))
         return LanguageModelState(layers, None if self.attention is None else self.attention.memory(past.outputs, key_mask=past.mask))
 
     def step(self, tokens: Tensor, state: LanguageModelState) -> tuple[Tensor, Tensor | None, LanguageModelState]:
-        """Read the last token of each hypothesis (B, K): logits (B, K, V), None, and the new state."""
+        """Decode the last token of each hypothesis (B, K): logits (B, K, V), None, and the new state."""
         layers = self.stack(self.stack.project(self.dropout(self.embedding(tokens))), state.layers)
         top, memory = layers[-1][0], state.memory
         if self.attention is not None and memory is not None:
@@ -203,7 +201,7 @@ class RecurrentLanguageModel(nn.Module):
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _layer(self, index: int, states: Tensor, last: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        # A layer at a time, not a step at a time: what goes into the gates is then one product for all steps.
+        # Layer by layer, not step by step, so that gate inputs are one product over all steps.
         cell, outputs = self.stack.cells[index], list[Tensor]()
         for gates in self.stack.inputs[index](self.dropout(states) if index else states).unbind(1):
             last = cell(gates, last)
@@ -215,10 +213,10 @@ class RecurrentLanguageModel(nn.Module):
 
 
 def build_language_model(config: LanguageModelConfig, *, vocab_size: int) -> RecurrentLanguageModel:
-    """Build the language model of a configuration, its weights drawn from torch's generator.
+    """Build the configured language model, with new weights.
 
     Args:
-        config: see there.
+        config: model configuration.
         vocab_size: V.
 
     Example:

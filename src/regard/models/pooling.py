@@ -1,4 +1,4 @@
-"""Models of labelled sentences: words to states, states to one vector, one or two vectors to a label."""
+"""Modules of sentence classifiers: encoders, pooling, fusion and label head."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from regard.ops.masks import check_key_mask
 
 
 class PoolingOutput(NamedTuple):
-    """A text as a few vectors.
+    """A text as R vectors.
 
     Attributes:
         context: (B, R, D), R hops, or R = 1 without; zeros for a text without words.
-        weights: (B, R, S), how much each word counts in each; None where that cannot be said.
+        weights: (B, R, S) word weights, or None if undefined.
     """
 
     context: Tensor
@@ -31,15 +31,15 @@ class PoolingOutput(NamedTuple):
 
 
 class SentenceEncoder(Protocol):
-    """How one text, or each of two, becomes states."""
+    """Interface of encoders of one or two texts."""
 
     def __call__(self, embedded: Sequence[Tensor], lengths: Sequence[Tensor]) -> list[Tensor]:
-        """Map embedded words (B, S, E) of each text to states (B, S, D); what padding becomes means nothing."""
+        """Map embedded words (B, S, E) of each text to states (B, S, D); states of padding are arbitrary."""
         ...
 
 
 class RecurrentSentenceEncoder(nn.Module):
-    """Read each text with the same recurrent layers; two texts take as many steps as the longer one.
+    """Encode each text with the same recurrent layers.
 
     Args:
         encoder: the layers.
@@ -69,12 +69,12 @@ class RecurrentSentenceEncoder(nn.Module):
 
 
 class TransformerSentenceEncoder(nn.Module):
-    """Read each text with the same Transformer layers, or both with layers that let them ask each other.
+    """Encode each text with the same Transformer layers, or both with crossed attention.
 
     Args:
         encoder: `Encoder` for each text on its own; `CrossedEncoder` for two.
         dropout: on the sums of embeddings and positions.
-        same_length: pad two texts to one length, as answers that stay in their own text want it.
+        same_length: pad two texts to one length, for contexts that stay with their own text.
 
     Parameters: `encoder.*`.
 
@@ -111,7 +111,7 @@ class TransformerSentenceEncoder(nn.Module):
 
 
 class StatePooling(nn.Module):
-    """Make one vector of states without learning how.
+    """Pool states without parameters.
 
         max    c_d = max over s of h_sd       the weight of a word: the share of the features that are taken from it
         mean   c = 1/S sum over s of h_s      the weight of a word: 1/S
@@ -119,7 +119,7 @@ class StatePooling(nn.Module):
 
     Args:
         kind: "max", "mean" or "last".
-        backward_dim: how many of the last features were read backwards; counts for "last" only.
+        backward_dim: number of last features from the backward direction; for "last" only.
 
     Example:
         >>> StatePooling("max")(torch.tensor([[[1.0, 5.0], [3.0, 2.0]]]), torch.tensor([[True, True]]))
@@ -169,8 +169,8 @@ class GatedFusion(nn.Module):
 
         f_i = (p_i W_i) * (h_i V_i)
 
-    Lin et al. 2017 (arXiv:1703.03130), section 4.3 and appendix B: p_i and h_i are the rows of M_p and M_h, * is taken element by element.
-    As in the authors' code there is neither a bias nor anything non-linear, and each hop has its own two matrices.
+    Lin et al. 2017 (arXiv:1703.03130), section 4.3 and appendix B: p_i and h_i are rows of M_p and M_h, * is element-wise. As in the
+    authors' code, no bias and no non-linearity; each hop has its own two matrices.
 
     Args:
         hops: R.
@@ -213,7 +213,7 @@ class FeatureFusion(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """A multi-layer perceptron: `W_2 dropout(relu(W_1 dropout(x)))`; without hidden units one affine map.
+    """Multi-layer perceptron: `W_2 dropout(relu(W_1 dropout(x)))`; an affine map without hidden units.
 
     Args:
         input_dim: D.
@@ -221,7 +221,7 @@ class LabelHead(nn.Module):
         classes: C.
         dropout: before and after the hidden units.
 
-    Parameters: `hidden.*` (M, D) if there is one, `output.*` (C, M or D), with biases.
+    Parameters: optional `hidden.*` (M, D), `output.*` (C, M or D), with biases.
 
     Example:
         >>> LabelHead(5, 7, 3, dropout=0.0)(torch.ones(2, 5)).shape

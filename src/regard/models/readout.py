@@ -1,4 +1,4 @@
-"""From decoder state and context to what the output layer sees."""
+"""Readouts: from decoder state and context to the input of the output layer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DeepReadout(nn.Module):
 class TanhReadout(nn.Module):
     """Combine context and state into the attentional state: `h~ = tanh(W_c [c; h])`.
 
-    Luong et al. 2015, Eq. 5. The previous word is not used; it is taken for a common signature.
+    Luong et al. 2015, Eq. 5. The previous word is not used; it is accepted for a common signature.
 
     Args:
         state_dim: size of h.

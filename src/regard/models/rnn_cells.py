@@ -25,9 +25,9 @@ class RecurrentCell(nn.Module):
         lstm: i, f, g, o = x + U h;  c' = sig(f) c + sig(i) tanh(g);  h' = sig(o) tanh(c')
         tanh: h' = tanh(x + U h)
 
-    Cho et al. 2014 (arXiv:1406.1078); Hochreiter and Schmidhuber 1997. The gates stand in torch's order, so weights move to and from
-    `torch.nn.GRUCell`, `LSTMCell` and `RNNCell`. Differs from the paper: the GRU resets after the product, as torch and cuDNN do.
-    Recurrent weights start orthogonal (Bahdanau et al. 2015, B.1), gate by gate.
+    Cho et al. 2014 (arXiv:1406.1078); Hochreiter and Schmidhuber 1997. Gates are in torch's order, so weights are interchangeable with
+    `torch.nn.GRUCell`, `LSTMCell` and `RNNCell`. Differs from the paper: the GRU resets after the product, as torch and cuDNN do. Recurrent
+    weights start orthogonal (Bahdanau et al. 2015, B.1), gate by gate.
 
     Args:
         kind: "gru", "lstm" or "tanh".
@@ -70,7 +70,7 @@ class RecurrentCell(nn.Module):
 
 
 class GateInput(ops.Linear):
-    """Projection of an input to a cell's gates; starts as torch starts recurrent layers, uniform in 1 / sqrt(H).
+    """Projection of an input to a cell's gates; initialised as in torch, uniform in 1 / sqrt(H).
 
     Args:
         input_dim: size of the input.
@@ -95,7 +95,7 @@ class GateInput(ops.Linear):
 
 
 class RecurrentStack(nn.Module):
-    """Stacked recurrent layers that move one step together, with room for a second input beside the word.
+    """Stacked recurrent layers, one step at a time, with an optional second input.
 
     Args:
         kind: cell.
@@ -127,7 +127,7 @@ class RecurrentStack(nn.Module):
         return self.inputs[0](embedded)
 
     def forward(self, gates: Tensor, layers: Layers, extra: Tensor | None = None) -> Layers:
-        """Move one step: gates (..., G H) from `project`, the layers' states, and the second input (..., extra_dim) if there is one."""
+        """Take one step: gates (..., G H) from `project`, the layers' states, and the optional second input (..., extra_dim)."""
         if self.extra is not None and extra is not None:
             gates = gates + self.extra(extra)
         new: list[tuple[Tensor, ...]] = []

@@ -21,11 +21,11 @@ from regard.models.rnn_state import DecoderState
 
 
 class DecoderOutput(NamedTuple):
-    """What a decoder gives for whole targets.
+    """Output of a decoder for whole targets.
 
     Attributes:
-        readout: (B, T, R), what the output layer sees.
-        weights: (B, T, S) the attention, or None without attention or where it was not asked for.
+        readout: (B, T, R), input of the output layer.
+        weights: (B, T, S) attention, or None without attention or if not requested.
     """
 
     readout: Tensor
@@ -33,9 +33,9 @@ class DecoderOutput(NamedTuple):
 
 
 def mean_head_weights(weights: Tensor) -> Tensor:
-    """Return one map of weights that add up to 1, (B, T, S), of those of items: (B, T, S), or with heads (B, H, T, S), whose mean is taken.
+    """Average item weights (B, T, S) or (B, H, T, S) over heads and normalise them: (B, T, S).
 
-    The items of an area of several get the area's weight each, so that theirs would add up to more than 1. Rows of zeros stay zeros.
+    Items of an area each have the area's weight, which may sum to more than 1. Rows of zeros stay zeros.
 
     Example:
         >>> mean_head_weights(torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]])).tolist()
@@ -46,11 +46,10 @@ def mean_head_weights(weights: Tensor) -> Tensor:
 
 
 class Bridge(nn.Module):
-    """Make the decoder's first state from the encoder's last ones.
+    """Compute the decoder's initial state from the encoder's last states.
 
-    Bidirectional: `s_0 = tanh(W_s h)` with the backward encoder's last state (Bahdanau et al. 2015, A.2.2). One direction with
-    equal sizes and layers: the states themselves (Luong et al. 2015, section 2). Otherwise tanh(W h). An LSTM's cell has a linear
-    map of its own.
+    Bidirectional: `s_0 = tanh(W_s h)` with the backward encoder's last state (Bahdanau et al. 2015, A.2.2). One direction with equal sizes
+    and layers: the states themselves (Luong et al. 2015, section 2). Otherwise tanh(W h). An LSTM's cell has its own linear map.
 
     Args:
         kind: cell of both sides.
@@ -80,7 +79,7 @@ class Bridge(nn.Module):
         self.cell = nn.ModuleList(ops.Linear(encoder_dim, decoder_dim) for _ in range(parts if kind == "lstm" else 0))
 
     def forward(self, final: list[tuple[Tensor, ...]]) -> Layers:
-        """Map the encoder's final states to the decoder's first ones, (B, 1, H) each."""
+        """Map the encoder's final states to the decoder's initial ones, (B, 1, H) each."""
         layers = []
         for index, source in enumerate(self.sources):
             parts = final[source]
@@ -91,7 +90,7 @@ class Bridge(nn.Module):
 
 
 class RecurrentDecoder(nn.Module):
-    """Generate a target, one token a step, with an attention or a fixed context vector.
+    """Recurrent decoder with attention or a fixed context vector.
 
         attend first (Bahdanau):  c_i = attend(s_{i-1});  s_i = cell([E y_{i-1}; c_i], s_{i-1});  t_i = readout(s_i, E y_{i-1}, c_i)
         attend last (Luong):      h_t = cell([E y_{t-1}; feed], h_{t-1});  c_t = attend(h_t);  h~_t = readout(h_t, E y_{t-1}, c_t)
@@ -103,12 +102,12 @@ class RecurrentDecoder(nn.Module):
     Args:
         embedding: the target embedding.
         stack: the recurrent layers; their second input takes Bahdanau's or the fixed context, or Luong's attentional state.
-        readout: how state, word and context are combined.
-        attention: how to attend, with one head or several, over items or areas (Li et al. 2018, 4.1.2); None for a fixed context.
+        readout: combines state, word and context.
+        attention: with one or several heads, over items or areas (Li et al. 2018, 4.1.2); None for a fixed context.
         attend_first: Bahdanau's order (True) or Luong's.
         input_feeding: feed the attentional state back (Luong's order only).
-        dropout: on embeddings and on the readout, where it goes to the output layer; not on what is fed back (Zaremba et al. 2014: only
-            connections that do not recur are dropped).
+        dropout: on embeddings and on the readout to the output layer; not on input feeding (Zaremba et al. 2014: only non-recurrent
+            connections are dropped).
 
     Example:
         >>> from regard.models import RecurrentEncoder, RecurrentStack, TanhReadout
@@ -142,9 +141,9 @@ class RecurrentDecoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, layers: Layers, encoded: EncoderOutput, *, for_decoding: bool = True) -> DecoderState:
-        """Return the state before the first token: one hypothesis a sentence, its layers (B, 1, H) as the bridge made them.
+        """Return the initial state: one hypothesis per sentence, with layers (B, 1, H) from the bridge.
 
-        `for_decoding`: the source is attended to many times, so that what is costly is made now.
+        `for_decoding`: precompute costly parts for many attention steps.
         """
         batch = encoded.states.shape[0]
         feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
@@ -157,13 +156,13 @@ class RecurrentDecoder(nn.Module):
 
     @property
     def stepwise(self) -> bool:
-        """Whether attention waits for the step before, so that whole targets attend once a token, too."""
+        """Whether attention depends on the previous step, so that whole targets attend token by token."""
         return self.attend_first or self.input_feeding
 
     def forward(self, target: Tensor, state: DecoderState, *, need_weights: bool = True) -> DecoderOutput:
-        """Run over whole targets (B, T), each token the one before the token to predict.
+        """Run over whole targets (B, T), shifted by one.
 
-        Only what depends on the step before runs step by step; the rest is done for all steps at once.
+        Only the recurrent part runs step by step; the rest runs for all steps at once.
         """
         embedded = self.dropout(self.embedding(target))
         steps = self.stack.project(embedded).unsqueeze(2).unbind(1)  # T times (B, 1, G H)
@@ -188,9 +187,9 @@ class RecurrentDecoder(nn.Module):
         return DecoderOutput(self.dropout(self._read(tops, embedded, context)), weight)
 
     def step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
-        """Read one token for each hypothesis (B, K): returns the readout (B, K, R), weights (B, K, S) or None, and the new state.
+        """Decode one token per hypothesis (B, K): return the readout (B, K, R), weights (B, K, S) or None, and the new state.
 
-        Within `regard.ops.packed_weights`, where the native library knows all that the decoder does, it is one call of it.
+        Within `regard.ops.packed_weights`, one native call if the library supports the decoder.
         """
         plan = None if is_recording() else ops.cached_by_owner(self, lambda dtype: plan_of(self, dtype))
         if plan is not None:

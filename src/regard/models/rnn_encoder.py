@@ -14,13 +14,13 @@ from regard.models.rnn_native_step import plan_of_cell
 
 
 class EncoderOutput(NamedTuple):
-    """What an encoder gives.
+    """Output of an encoder.
 
     Attributes:
-        states: (B, S, C) one state a source position, zeros at padding; C counts both directions.
+        states: (B, S, C) states, zeros at padding; C counts both directions.
         lengths: (B,).
-        final: for each layer and direction, in the order layer 0 forward, layer 0 backward, layer 1 forward ..., its last state: a tuple of
-            (B, H) parts (hidden, and cell for an LSTM).
+        final: last states, in the order layer 0 forward, layer 0 backward, layer 1 forward ...: tuples of (B, H) parts (hidden, and cell
+            for an LSTM).
     """
 
     states: Tensor
@@ -29,19 +29,19 @@ class EncoderOutput(NamedTuple):
 
 
 class RecurrentEncoder(nn.Module):
-    """Read a source with stacked recurrent layers, in one or both directions.
+    """Encode a source with stacked recurrent layers, in one or both directions.
 
         h_j = [forward_j; backward_j]
 
-    Bahdanau et al. 2015, section 3.2 and A.2.1 (bidirectional); Luong et al. 2015, section 2 (stacked, one direction). Padding is exact: a
-    sentence gives the same states alone and in a padded batch.
+    Bahdanau et al. 2015, section 3.2 and A.2.1 (bidirectional); Luong et al. 2015, section 2 (stacked, one direction). Padding does not
+    change the states.
 
     Args:
         kind: cell.
         input_dim: E.
         hidden_size: H of each direction.
         num_layers: stacked layers.
-        bidirectional: read both ways.
+        bidirectional: use both directions.
         dropout: between layers.
 
     Example:
@@ -87,8 +87,7 @@ class RecurrentEncoder(nn.Module):
 
 
 def _run(cell: RecurrentCell, projected: Tensor, mask: Tensor, *, backward: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    # At a padded position the state is carried on unchanged: forward, it ends as the last real one; backward, it is still zero
-    # when the sentence begins.
+    # Padded positions keep the state: forward, it ends as the last real one; backward, it is still zero at the sentence's end.
     steps = projected.unbind(1)
     size = len(steps)
     full = mask.all(0).tolist()

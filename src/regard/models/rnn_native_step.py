@@ -1,4 +1,4 @@
-"""Whether the native library can do a recurrent decoder's step, and the step by it."""
+"""Recurrent decoder steps by the native library."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentP
 if TYPE_CHECKING:
     from regard.models.rnn_decoder import RecurrentDecoder
 
-# A part that is not here, such as a new score, is computed by its module at every step: the same results, slower.
+# Modules not listed here, such as a new score, run in PyTorch at every step: equal results, slower.
 _KNOWN = ((nn.Embedding, ScaledEmbedding), (AdditiveScore, ConcatScore, DotScore, GeneralScore), (DeepReadout, TanhReadout))
 
 
 @dataclass(frozen=True)
 class PackedState:
-    """Where the hypotheses of a batch stand, as the native library keeps it: what a search selects is looked up by the step after it.
+    """Decoding state in the native library's layout; the next step looks up the selected hypotheses.
 
     Attributes:
-        first: the state that the native steps began with.
-        sources: all sentences that there were then; they stay as they are.
-        parts: (N, W) the states after the last step side by side: each layer's parts, then what is fed back.
-        parents: (B, K) long, where each hypothesis stands in `parts`.
-        sentences: (B,) long, where each sentence stands among the sources.
-        position: how many target tokens have been read.
+        first: the state before the first native step.
+        sources: all sentences at that time; constant.
+        parts: (N, W) concatenated states after the last step: each layer's parts, then the input feeding.
+        parents: (B, K) long, row of each hypothesis in `parts`.
+        sentences: (B,) long, index of each sentence in the sources.
+        position: number of target tokens so far.
     """
 
     first: DecoderState
@@ -48,7 +48,7 @@ class PackedState:
 
     @classmethod
     def of(cls, state: DecoderState, decoder: RecurrentDecoder) -> PackedState:
-        """Pack a state of a decoder that there is a plan of."""
+        """Pack the state of a decoder with a plan."""
         assert isinstance(state.memory, Memory)
         values = state.memory.value if decoder.attend_first else ops.linear(state.memory.value, _context_weight(decoder))
         fed = [] if state.feed is None else [state.feed]
@@ -59,11 +59,11 @@ class PackedState:
         return cls(state, sources, parts.flatten(0, 1), places, torch.arange(batch), state.position)
 
     def select(self, rows: Tensor, beams: Tensor) -> PackedState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         return replace(self, parents=self.parents[rows.unsqueeze(1), beams], sentences=self.sentences[rows])
 
     def unpacked(self) -> DecoderState:
-        """Return the same as any decoder's state."""
+        """Convert to a `DecoderState`."""
         first = self.first
         sizes = [part.shape[-1] for layer in first.layers for part in layer]
         *parts, fed = self.parts[self.parents].split([*sizes, self.parts.shape[1] - sum(sizes)], -1)
@@ -78,14 +78,14 @@ class PackedState:
 
 
 def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> RecurrentPlan | None:
-    """Copy the weights of a decoder for the native library; None where it cannot do what the decoder does.
+    """Pack a decoder's weights for the native library; None if it does not support the decoder.
 
-    It does GRU and LSTM layers with one attention over the whole source, of an additive, general or dot score, before or after them, in
-    float32 on a CPU, in evaluation.
+    Supports GRU and LSTM layers with one attention over the whole source (additive, general or dot score, before or after them), in float32
+    on a CPU, in evaluation mode.
 
     Args:
-        decoder: with all its parts.
-        dtype: of the products, torch.float32 or torch.int8.
+        decoder: the decoder.
+        dtype: dtype of the products, torch.float32 or torch.int8.
 
     Example:
         >>> from regard.config import RNNConfig
@@ -112,9 +112,9 @@ def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> Re
 
 
 def plan_of_cell(cell: RecurrentCell, dtype: torch.dtype = torch.float32) -> EncoderPlan | None:
-    """Copy the recurrent weights of an encoder's layer for the native library; None where it cannot run it.
+    """Pack the recurrent weights of an encoder's layer for the native library; None if unsupported.
 
-    It does GRU and LSTM layers in float32 on a CPU.
+    Supports GRU and LSTM layers in float32 on a CPU.
 
     Example:
         >>> (plan_of_cell(RecurrentCell("gru", 5)) is None) == (native.library() is None)
@@ -126,12 +126,12 @@ def plan_of_cell(cell: RecurrentCell, dtype: torch.dtype = torch.float32) -> Enc
 
 
 def native_step(plan: RecurrentPlan, tokens: Tensor, state: PackedState) -> tuple[Tensor, Tensor, PackedState]:
-    """Do a step by the plan of the decoder.
+    """Run a step of the plan.
 
     Args:
-        plan: of `plan_of`.
-        tokens: (B, K) long, the last of each hypothesis.
-        state: before it.
+        plan: from `plan_of`.
+        tokens: (B, K) long, last token of each hypothesis.
+        state: state before the step.
 
     Returns:
         The readouts (B, K, R), weights (B, K, S), and the new state.
@@ -178,7 +178,7 @@ def _weights(decoder: RecurrentDecoder, attention: Attention) -> RecurrentWeight
 
 
 def _read(decoder: RecurrentDecoder) -> tuple[Affine, Affine | None, Affine | None]:
-    # The parts of the readout for state, word and context; of a maxout the first of every pair, then the second.
+    # The readout's parts for state, word and context; for maxout the first of every pair, then the second.
     weight, bias, hidden = decoder.readout.linear.weight, decoder.readout.linear.bias, decoder.stack.hidden_size
     context = Affine(_context_weight(decoder), None) if decoder.attend_first else None
     if isinstance(decoder.readout, TanhReadout):
@@ -188,7 +188,7 @@ def _read(decoder: RecurrentDecoder) -> tuple[Affine, Affine | None, Affine | No
 
 
 def _context_weight(decoder: RecurrentDecoder) -> Tensor:
-    # Attending last, the context goes nowhere but into the readout: each value is multiplied once, not every weighted sum of them.
+    # In Luong's order the context enters the readout only: project each value once, not every weighted sum.
     weight, hidden = decoder.readout.linear.weight, decoder.stack.hidden_size
     if isinstance(decoder.readout, TanhReadout):
         return weight[:, : weight.shape[1] - hidden]

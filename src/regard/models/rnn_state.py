@@ -1,4 +1,4 @@
-"""Where the hypotheses of a recurrent decoder stand."""
+"""Decoding state of a recurrent decoder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from regard.models.rnn_cells import Layers
 
 @dataclass(frozen=True)
 class DecoderState:
-    """Where the hypotheses of a batch stand. The source side has no beam axis: hypotheses are queries on it.
+    """Decoding state of a batch. The source has no beam axis: hypotheses are queries on it.
 
     Attributes:
-        layers: for each layer its parts (hidden, and cell for an LSTM), each (B, K, H).
+        layers: parts per layer (hidden, and cell for an LSTM), each (B, K, H).
         memory: the sources, or None without attention.
         context: (B, K, C) or (B, 1, C): the fixed context without attention, else None.
         feed: (B, K, R) the last attentional state when it is fed back, else None.
-        position: how many target tokens have been read.
+        position: number of target tokens so far.
     """
 
     layers: Layers
@@ -35,7 +35,7 @@ class DecoderState:
         return self.layers[-1][0]
 
     def repeat(self, hypotheses: int) -> DecoderState:
-        """Let so many hypotheses go on from the only one of each sentence."""
+        """Repeat the only hypothesis of each sentence."""
 
         def spread(part: Tensor) -> Tensor:
             return part.expand(-1, hypotheses, -1)
@@ -44,7 +44,7 @@ class DecoderState:
         return replace(self, layers=layers, feed=None if self.feed is None else spread(self.feed))
 
     def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         same = rows.shape[0] == self.layers[0][0].shape[0]
 
         def pick(part: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The decoder of Show, Attend and Tell: an LSTM that looks at the image before each word."""
+"""The decoder of Show, Attend and Tell: an LSTM that attends to the image before each word."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from regard.models.rnn_state import DecoderState
 
 
 class ImageAttention(NamedTuple):
-    """What a look at the image gave, for whole targets (T) or one step of hypotheses (K).
+    """Attention to the image, for whole targets (T) or one step of hypotheses (K).
 
     Attributes:
-        weights: (B, T, L) the cells' weights, each row summing to 1, or None where not asked for.
-        log_prob: (B, T) log-probability of the chosen cell; None for soft attention.
-        entropy: (B, T) nats, of what it was chosen from; None for soft attention.
-        sampled: (B, T) bool, whether it was drawn; None for soft attention.
+        weights: (B, T, L) cell weights, rows sum to 1, or None if not requested.
+        log_prob: (B, T) log-probability of the selected cell; None for soft attention.
+        entropy: (B, T) nats, of the distribution; None for soft attention.
+        sampled: (B, T) bool, whether it was sampled; None for soft attention.
     """
 
     weights: Tensor | None
@@ -34,22 +34,22 @@ class ImageAttention(NamedTuple):
 
 
 class ShowDecoder(nn.Module):
-    """Generate a caption, one word a step, looking at the grid before each. Xu et al. 2015 (arXiv:1502.03044), section 3.1.2.
+    """LSTM caption decoder that attends to the grid before each word. Xu et al. 2015 (arXiv:1502.03044), section 3.1.2.
 
         c_0 = tanh(f_c(mean a)), h_0 = tanh(f_h(mean a));  alpha_t = softmax(f_att(a, h_{t-1}));  z_t = beta_t sum_i alpha_ti a_i
         beta_t = sigmoid(f_beta(h_{t-1}));  h_t = LSTM(E y_{t-1}, z_t, h_{t-1});  readout = tanh(E y_{t-1} + L_h h_t + L_z z_t)
 
-    With `look_last` the state that looks has read the word before: h_t = LSTM(E y_{t-1}, z_{t-1}, h_{t-1}), alpha_t of h_t.
+    With `look_last` the querying state includes the previous word: h_t = LSTM(E y_{t-1}, z_{t-1}, h_{t-1}), alpha_t of h_t.
 
-    Differs from the paper: the tanh of the readout is in the authors' code, not in Eq. 7; a caption begins with a token of its own, not
-    with zeros. f_c and f_h are one layer each.
+    Differs from the paper: the tanh of the readout is in the authors' code, not in Eq. 7; a caption begins with BOS, not with zeros. f_c
+    and f_h are one layer each.
 
     Args:
         embedding: of words, (V, E).
         stack: one LSTM layer whose second input takes z.
-        attention: how to look; with a `choice` it is hard.
+        attention: soft, or hard with a `choice`.
         feature_dim: F, features of a cell.
-        look_last: look with the state after the last word was read.
+        look_last: attend with the state after the last word.
         dropout: on embedded words, on h_t before the readout, and on the readout.
 
     Parameters: `embedding.*`, `stack.*`, `attention.*`; `first_hidden.*`, `first_cell.*` (H, F), `gate.*` (1, H), each with a bias;
@@ -88,7 +88,7 @@ class ShowDecoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def start(self, features: Tensor) -> DecoderState:
-        """Return the state before the first word: features (B, L, F), one hypothesis an image."""
+        """Return the initial state for features (B, L, F), one hypothesis per image."""
         mean = features.mean(1, keepdim=True)
         layer = torch.tanh(self.first_hidden(mean)), torch.tanh(self.first_cell(mean))
         feed = features.new_zeros(features.shape[0], 1, features.shape[-1]) if self.look_last else None
@@ -97,10 +97,10 @@ class ShowDecoder(nn.Module):
     def forward(
         self, target: Tensor, state: DecoderState, *, need_weights: bool = False, soft: Tensor | None = None
     ) -> tuple[Tensor, ImageAttention]:
-        """Run over whole targets (B, T), each word the one before that to predict: readouts (B, T, E), and what was looked at.
+        """Run over whole targets (B, T), shifted by one: readouts (B, T, E), and the attention.
 
-        The state is of B images, or of B / G, each of which G targets that follow each other are of. `soft`, one for each image, says which
-        keep expected weights where attention is hard (`HardChoice.soft_rows`).
+        The state has B images, or B / G with G consecutive targets each. `soft`, one per image, marks those with expected weights in hard
+        attention (`HardChoice.soft_rows`).
         """
         embedded = self.dropout(self.embedding(target))
         images = len(state.top)
@@ -122,7 +122,7 @@ class ShowDecoder(nn.Module):
         return self._read(top, embedded, context), ImageAttention(*joined)
 
     def step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Tensor | None, DecoderState]:
-        """Read one word for each hypothesis (B, K): the readout (B, K, E), weights (B, K, L), and the new state."""
+        """Decode one word per hypothesis (B, K): the readout (B, K, E), weights (B, K, L), and the new state."""
         embedded = self.dropout(self.embedding(tokens))
         state, context, look = self._move(self.stack.project(embedded), state, True, None)
         return self._read(state.top, embedded, context), look.weights, state

@@ -1,4 +1,4 @@
-"""The Transformer as a model from one sequence to another."""
+"""Transformer encoder-decoder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from regard.models.transformer_decoder import Decoder
 
 
 class Transformer(EncoderDecoder[TransformerState]):
-    """Translate one sequence into another by attention alone (Vaswani et al. 2017), with areas where its layers have them (Li et al. 2018).
+    """Transformer encoder-decoder (Vaswani et al. 2017), optionally with areas (Li et al. 2018).
 
     Args:
         source_embedding: (V_source, E), scaled.
         target_embedding: (V_target, E), scaled; may be the same.
-        encoder: reads the source.
-        decoder: generates the target.
+        encoder: source encoder.
+        decoder: target decoder.
         output: E to vocabulary (V_target), as published without bias.
         dropout: on the sums of embeddings and positions.
 
@@ -65,19 +65,19 @@ class Transformer(EncoderDecoder[TransformerState]):
         self.positions: PositionKind = "paper"
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
-        """Encode sources (B, S): what the decoder's layers can attend to."""
+        """Encode sources (B, S) for the decoder."""
         mask = ops.length_mask(source_lengths, source.shape[1])
         return (Source(self.encoder(self.embed(self.source_embedding, source), mask), mask),)
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
-        """Embed tokens (B, T), the first of which stand at position `start`: (B, T, E)."""
+        """Embed tokens (B, T) from position `start`: (B, T, E)."""
         vectors = embedding(tokens)
         positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
         vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype, kind=self.positions)
         return ops.dropout(vectors, self.dropout) if self.training else vectors
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
-        """Encode sources (B, S) and return the state before the first target token, one hypothesis a sentence."""
+        """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""
         sources = self.encode(source, source_lengths)
         return replace(self.decoder.start(sources), input_lengths=self.input_lengths(sources))
 
@@ -86,26 +86,26 @@ class Transformer(EncoderDecoder[TransformerState]):
         return None
 
     def decoder_step(self, tokens: Tensor, state: TransformerState) -> tuple[Tensor, Tensor | None, TransformerState]:
-        """Read the last token of each hypothesis (B, K): readouts (B, K, E), weights (B, K, S), and the new state."""
+        """Decode the last token of each hypothesis (B, K): readouts (B, K, E), weights (B, K, S), and the new state."""
         embedded = self.embed(self.target_embedding, tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights, state.input_lengths), state
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
-        """Run the decoder over given targets (B, T): readouts (B, T, E) and, if asked for, attention weights (B, T, S)."""
+        """Run the decoder over given targets (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, S)."""
         sources = self.encode(source, source_lengths)
         readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
         return DecoderOutput(readout, mean_source_weights(weights, self.input_lengths(sources)))
 
 
 def mean_source_weights(weights: tuple[Tensor, ...] | None, input_lengths: Tensor | None = None) -> Tensor | None:
-    """Return the mean over heads, and over encoder branches of the same sentence, of weights (B, H, T, S): (B, T, S) that add up to 1.
+    """Average weights (B, H, T, S) over heads, and over encoder branches of one sentence, and normalise them: (B, T, S).
 
-    The items of an area of several get the area's weight each, so that theirs would add up to more than 1.
+    Items of an area each have the area's weight, which may sum to more than 1.
 
     Args:
-        weights: of each branch.
-        input_lengths: (B, 2) where the two branches are two inputs: these stand one behind the other in the result.
+        weights: weights of each branch.
+        input_lengths: (B, 2) if the branches are two inputs, which are then concatenated.
 
     Example:
         >>> mean_source_weights((torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]]),)).tolist()

@@ -1,4 +1,4 @@
-"""What a Transformer's decoder remembers between steps: keys and values, each projected once."""
+"""Key-value cache of a Transformer's decoder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from regard.attention import HeadMemory, IndexedMemory, MultiHeadAttention
 from regard.attention.areas import scored_area_length
 from regard.errors import ConfigError
 
-# Steps that a new store has room for; a full one doubles.
+# Initial capacity in steps; a full cache doubles.
 FIRST_STEPS = 8
 
 
 class KeyValueCache:
-    """The keys and values of all tokens that one layer has read, of all hypotheses, in the order in which they came.
+    """Keys and values of all tokens of all hypotheses in one layer, in order of arrival.
 
-    An item stays where it was written. Which of them are the past of a hypothesis is said by `TransformerState.places`.
+    Slots never move; `TransformerState.places` lists the slots of each hypothesis.
 
     Args:
         key: (N, H, D) of the first tokens.
@@ -48,9 +48,9 @@ class KeyValueCache:
         return self._value[: self._count]
 
     def extended(self, count: int, key: Tensor, value: Tensor) -> KeyValueCache:
-        """Return a store of the first `count` items and those given.
+        """Return a cache of the first `count` items and the given ones.
 
-        It is this one where nobody has yet written behind these; a state that is continued twice gets a copy the second time.
+        Extends this one in place if the next slots are free; continuing a state a second time copies it.
         """
         if torch.is_grad_enabled() and key.requires_grad:
             return KeyValueCache(torch.cat([self._key[:count], key]), torch.cat([self._value[:count], value]))
@@ -60,9 +60,9 @@ class KeyValueCache:
 
     @classmethod
     def with_room(cls, store: KeyValueCache | None, count: int, like: Tensor) -> KeyValueCache:
-        """Return a store of the first `count` items of another and as many behind them, not yet written, as `like` (N, H, D) has.
+        """Return a cache with the first `count` items of another, and free slots for `like` (N, H, D).
 
-        It is the other one where nobody has yet written behind these and there is room.
+        Reuses the other one if its next slots are free.
         """
         end = count + like.shape[0]
         found = store
@@ -76,12 +76,11 @@ class KeyValueCache:
 
 
 class AreaCache(NamedTuple):
-    """What a layer remembers whose areas are to be made. One stays as it was made: it ends at one token, and others are never added to it.
+    """Cache of a layer with materialized areas. Areas end at one token and never change.
 
     Attributes:
         items: all tokens.
-        areas: for each token A areas, those that end at it, the shortest first; one longer than the past of its token is in no
-            table.
+        areas: A areas per token, ending at it, shortest first; areas longer than the token's past are in no table.
     """
 
     items: KeyValueCache
@@ -93,11 +92,11 @@ LayerCache = KeyValueCache | AreaCache
 
 
 class CurrentStep(NamedTuple):
-    """Where the tokens of a step stand in the stores, and what each hypothesis may attend to there.
+    """Cache slots of a step's tokens, and of each hypothesis.
 
     Attributes:
-        before: how many items were there before.
-        places: (B K, T) long, the whole past of each hypothesis with its newest token last.
+        before: number of items before the step.
+        places: (B K, T) long, the slots of each hypothesis, current token last.
     """
 
     before: int
@@ -107,19 +106,19 @@ class CurrentStep(NamedTuple):
 def append_step(
     past: LayerCache | None, token: Tensor, current: CurrentStep, attention: MultiHeadAttention
 ) -> tuple[LayerCache, IndexedMemory]:
-    """Add the newest token of each hypothesis, and of areas that are to be made all that end at it, to what a layer remembers.
+    """Append the current token of each hypothesis, and materialized areas that end at it, to a layer's cache.
 
     Args:
-        past: what was read before; None at the first token.
-        token: (B K, 1, E), what the attention is given.
-        current: where the tokens will stand.
-        attention: of the layer to its past, its areas along a sequence.
+        past: the cache; None at the first token.
+        token: (B K, 1, E), input of the attention.
+        current: slots of the tokens.
+        attention: self-attention of the layer, with areas of a sequence.
 
     Returns:
-        What the layer remembers now, and what each hypothesis may attend to there.
+        The new cache, and the memory of each hypothesis.
 
     Raises:
-        ConfigError: the areas are those of a grid, to which no token can be added.
+        ConfigError: areas of a grid.
     """
     latest = attention.items(token)
     items = _extended(past.items if isinstance(past, AreaCache) else past, current.before, latest.key, latest.value)
@@ -128,7 +127,7 @@ def append_step(
         return items, IndexedMemory(items.key, items.value, current.places)
     if not isinstance(areas.max_area, int):
         raise ConfigError(f"grow: a past is a sequence, to which tokens are added; found areas of the grid {areas.grid}")
-    # Read backwards, for what ends at the newest item starts there then.
+    # Reversed, so that areas ending at the current item start there.
     key, value, _ = IndexedMemory(items.key, items.value, current.places[:, -areas.max_area :].flip(1)).gathered()
     made = (F.pad(part, (0, 0, 0, areas.max_area - part.shape[2])) for part in (areas.keys(key, starts=1), areas.values(value, starts=1)))
     key, value = (part.transpose(1, 2).flatten(0, 1) for part in made)
@@ -142,7 +141,7 @@ def _extended(store: KeyValueCache | None, count: int, key: Tensor, value: Tenso
 
 
 def area_slots(places: Tensor, max_area: int) -> Tensor:
-    """Tell where the areas of each hypothesis stand in an `AreaCache`, (B K, N), from where its tokens stand, (B K, T).
+    """Convert token slots (B K, T) to area slots (B K, N) in an `AreaCache`.
 
     Example:
         >>> area_slots(torch.tensor([[0, 3, 4]]), 2).tolist()  # the first token has one area
@@ -154,16 +153,16 @@ def area_slots(places: Tensor, max_area: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TransformerState:
-    """Where the hypotheses of a batch stand. The source side has no beam axis: hypotheses are queries on it.
+    """Decoding state of a batch. The source has no beam axis: hypotheses are queries on it.
 
     Attributes:
-        caches: for each layer what its self-attention has seen; None at the start.
-        memories: for each layer the sources as it attends to them, one for each encoder branch.
-        places: (B K, T) long, where the tokens of each hypothesis stand in the stores, K hypotheses of B sentences one below the other.
-        count: how many items a store holds.
+        caches: self-attention cache per layer; None initially.
+        memories: per layer the projected sources, one per encoder branch.
+        places: (B K, T) long, token slots of the K hypotheses of B sentences.
+        count: number of items in a cache.
         beams: K.
-        position: T, how many target tokens have been read.
-        input_lengths: (B, 2) of the two sources of a model that reads two inputs; None for all others.
+        position: T, number of target tokens so far.
+        input_lengths: (B, 2) of a model of two inputs, otherwise None.
     """
 
     caches: tuple[LayerCache | None, ...]
@@ -175,7 +174,7 @@ class TransformerState:
     input_lengths: Tensor | None = None
 
     def current(self) -> CurrentStep:
-        """Return where the next token of each hypothesis will stand."""
+        """Return the slots of the next token of each hypothesis."""
         rows = self.places.shape[0]
         places = torch.arange(self.count, self.count + rows, device=self.places.device).unsqueeze(1)
         return CurrentStep(self.count, torch.cat([self.places, places], 1))
@@ -186,7 +185,7 @@ class TransformerState:
         return replace(self, caches=tuple(caches), places=current.places, count=count, position=self.position + 1)
 
     def select(self, rows: Tensor, beams: Tensor) -> TransformerState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         index = (rows.unsqueeze(1) * self.beams + beams).flatten()
         same = rows.shape[0] == self.memories[0][0].batch
         return replace(

@@ -1,4 +1,4 @@
-"""The decoder of a Transformer: its layers one after the other, for whole targets and step by step."""
+"""Transformer decoder, for whole targets and step by step."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from regard.models.transformer_native_step import native_step, plan_of
 
 
 class Decoder(nn.Module):
-    """A stack of layers that reads any number of sources. Vaswani et al. 2017, section 3.1.
+    """A stack of decoder layers with any number of sources. Vaswani et al. 2017, section 3.1.
 
     Args:
         layers: from the bottom up.
-        norm: of what comes out, or None.
-        alignment_layer: whose weights are returned, from 0; -1 is the last.
+        norm: final norm, or None.
+        alignment_layer: layer whose weights are returned, from 0; -1 is the last.
 
     Parameters: `layers.0.*`, ..., `norm.*`.
 
@@ -48,7 +48,9 @@ class Decoder(nn.Module):
         self.alignment_layer = alignment_layer % len(layers)
 
     def forward(self, x: Tensor, sources: Sequence[Source], *, need_weights: bool = False) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Map states (B, T, E) of whole targets: the new ones, and the shown layer's weights (B, H, T, S) on each source if asked for."""
+        """Map states (B, T, E) of whole targets to new ones; also return the alignment layer's weights (B, H, T, S) on each source if
+        requested.
+        """
         shown = None
         for number, layer in enumerate(self._layers()):
             asked = need_weights and number == self.alignment_layer
@@ -57,16 +59,16 @@ class Decoder(nn.Module):
         return x if self.norm is None else self.norm(x), shown
 
     def start(self, sources: Sequence[Source]) -> TransformerState:
-        """Return the state before the first token: every layer's own projection of the sources, made once."""
+        """Return the initial state: every layer's projection of the sources."""
         memories = tuple(layer.cross_attention.memories(sources, for_decoding=True) for layer in self._layers())
         states = sources[0].states
         places = torch.empty(states.shape[0], 0, dtype=torch.long, device=states.device)
         return TransformerState((None,) * len(memories), memories, places)
 
     def step(self, x: Tensor, state: TransformerState) -> tuple[Tensor, tuple[Tensor, ...] | None, TransformerState]:
-        """Map the state of one token of each hypothesis, (B, K, E): the new one, the shown layer's weights, and what is remembered.
+        """Map one state per hypothesis (B, K, E): the new one, the alignment layer's weights, and the caches.
 
-        Within `regard.ops.packed_weights`, where the native library knows all that the layers do, it is one call of it.
+        Within `regard.ops.packed_weights`, one native call if the library supports the layers.
         """
         current = state.current()
         plan = None

@@ -1,4 +1,4 @@
-"""The parts of a Transformer: layers, encoder, decoder. The same code with and without areas, for one source or several."""
+"""Transformer layers and encoder, with and without areas, for one or several sources."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "swish
 
 
 class CrossAttentionOutput(NamedTuple):
-    """What a decoder's layer found in the sources: (B, T, E), and for each source the weights (B, H, T, S) if they were asked for."""
+    """Output of cross-attention: (B, T, E), and weights (B, H, T, S) per source if requested."""
 
     context: Tensor
     weights: tuple[Tensor, ...] | None
 
 
 class ResidualNorm(nn.LayerNorm):
-    """What stands around a part f of a layer: a residual connection and a LayerNorm.
+    """Residual connection and LayerNorm around a sub-layer f.
 
         post   y = norm(x + dropout(f(x)))          Vaswani et al. 2017, 3.1 and 5.4
         pre    y = x + dropout(f(norm(x)))
 
     Args:
         dim: E.
-        pre: which of the two.
-        dropout: probability with which an element of f(x) is dropped in training.
+        pre: pre-norm instead of post-norm.
+        dropout: probability of dropping an element of f(x) in training.
 
     Parameters: `weight` and `bias` (E,).
 
@@ -52,11 +52,11 @@ class ResidualNorm(nn.LayerNorm):
         self.pre, self.dropout = pre, dropout
 
     def before(self, x: Tensor) -> Tensor:
-        """Return what f is given."""
+        """Return the input of f."""
         return self(x) if self.pre else x
 
     def after(self, x: Tensor, change: Tensor) -> Tensor:
-        """Return y, `change` being f of what `before` gave."""
+        """Return y for `change` = f(before(x))."""
         norm = (None, None) if self.pre else (self.weight, self.bias)
         return ops.residual(x, change, *norm, dropout=self.dropout if self.training else 0.0, eps=self.eps)
 
@@ -66,13 +66,13 @@ class ResidualNorm(nn.LayerNorm):
 
 
 class FeedForward(nn.Module):
-    """Transform each place on its own: `W_2 relu(W_1 x + b_1) + b_2`. Vaswani et al. 2017, Eq. 2.
+    """Position-wise feed-forward network: `W_2 relu(W_1 x + b_1) + b_2`. Vaswani et al. 2017, Eq. 2.
 
     Args:
         dim: E.
         hidden_size: F.
         dropout: on the hidden units.
-        activation: "relu", or in its place "swish" (x sigmoid(x)) or "gelu" (x Phi(x)).
+        activation: "relu", "swish" (x sigmoid(x)) or "gelu" (x Phi(x)).
 
     Parameters: `hidden.*` (F, E), `output.*` (E, F), each with weight and bias; weights start Xavier-uniform, biases at zero.
 
@@ -102,12 +102,12 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward, each with a residual connection and a LayerNorm. Vaswani et al. 2017, section 3.1.
 
     Args:
-        attention: of the states to themselves, with or without areas.
-        feed_forward: its size is E, too.
-        pre: LayerNorm before each part instead of after each residual.
-        dropout: on what is added to a residual.
+        attention: self-attention, with or without areas.
+        feed_forward: of size E.
+        pre: LayerNorm before each sub-layer instead of after each residual.
+        dropout: on sub-layer outputs.
 
-    Parameters: `attention.*`, `attention_norm.*`, `feed_forward.*`, `feed_forward_norm.*`, as these name them.
+    Parameters: `attention.*`, `attention_norm.*`, `feed_forward.*`, `feed_forward_norm.*`.
 
     Example:
         >>> layer = EncoderLayer(MultiHeadAttention(6, 2), FeedForward(6, 7), pre=False, dropout=0.0)
@@ -132,11 +132,11 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers, and with pre-norm a last LayerNorm. Vaswani et al. 2017, section 3.1.
+    """A stack of encoder layers, and with pre-norm a final LayerNorm. Vaswani et al. 2017, section 3.1.
 
     Args:
         layers: from the bottom up.
-        norm: of what comes out, or None.
+        norm: final norm, or None.
 
     Parameters: `layers.0.*`, ..., `norm.*`.
 
@@ -153,7 +153,7 @@ class Encoder(nn.Module):
         self.norm = norm
 
     def forward(self, x: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Map states (B, S, E); `key_mask` (B, S) bool, True = no padding. What padding becomes means nothing."""
+        """Map states (B, S, E); `key_mask` (B, S) bool, True = no padding. States of padding are arbitrary."""
         for layer in self.layers:
             x = layer(x, key_mask)
         return x if self.norm is None else self.norm(x)
@@ -161,14 +161,14 @@ class Encoder(nn.Module):
 
 @runtime_checkable
 class CrossAttention(Protocol):
-    """How a decoder's layer looks at the sources."""
+    """Interface of a decoder layer's cross-attention."""
 
     def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
-        """Project the sources once; `for_decoding`: for the many steps of a search, so that what is costly is made now."""
+        """Project the sources once; `for_decoding`: precompute costly parts for many steps."""
         ...
 
     def __call__(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
-        """Read with queries (B, T, E)."""
+        """Attend with queries (B, T, E)."""
         ...
 
 
@@ -176,7 +176,7 @@ class SourceAttention(nn.Module):
     """Attend to one source. Vaswani et al. 2017, section 3.2.3.
 
     Args:
-        attention: of the decoder to the source.
+        attention: multi-head attention to the source.
 
     Parameters: `attention.*`.
 
@@ -193,7 +193,7 @@ class SourceAttention(nn.Module):
         self.attention = attention
 
     def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
-        """Project the only source; `for_decoding`: for the steps of a search."""
+        """Project the only source; see `CrossAttention.memories`."""
         (source,) = sources
         return (cache_source(self.attention, source, for_decoding=for_decoding),)
 
@@ -204,14 +204,14 @@ class SourceAttention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention to what was written, a look at the sources, a feed-forward. Vaswani et al. 2017, section 3.1.
+    """Self-attention, cross-attention and feed-forward network. Vaswani et al. 2017, section 3.1.
 
     Args:
-        attention: of the states to themselves.
-        cross_attention: looks at the sources.
-        feed_forward: its size is E, too.
-        pre: LayerNorm before each part instead of after each residual.
-        dropout: on what is added to a residual.
+        attention: self-attention.
+        cross_attention: attention to the sources.
+        feed_forward: of size E.
+        pre: LayerNorm before each sub-layer instead of after each residual.
+        dropout: on sub-layer outputs.
 
     Parameters: `attention.*`, `attention_norm.*`, `cross_attention.*`, `cross_attention_norm.*`, `feed_forward.*`, `feed_forward_norm.*`.
 
@@ -239,7 +239,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Map states (B, T, E) of whole targets: the new ones, and the weights on each source if asked for."""
+        """Map states (B, T, E) of whole targets to new ones; also return weights on each source if requested."""
         given = self.attention_norm.before(x)
         x = self.attention_norm.after(x, self.attention(given, given, given, causal=True, finite=True).context)
         return self._read(x, memories, need_weights)
@@ -247,7 +247,7 @@ class DecoderLayer(nn.Module):
     def step(
         self, x: Tensor, past: LayerCache | None, current: CurrentStep, memories: Sequence[SourceMemory], *, need_weights: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, LayerCache]:
-        """Map the state of one token of each hypothesis, (B, K, E), each with a past of its own and all with the same sources."""
+        """Map one state per hypothesis (B, K, E), each with its own cache and all with the same sources."""
         given = self.attention_norm.before(x)
         token = given.flatten(0, 1).unsqueeze(1)  # (B K, 1, E)
         past, memory = append_step(past, token, current, self.attention)

@@ -1,4 +1,4 @@
-"""Whether the native library can do a decoder's step, and the step by it."""
+"""Transformer decoder steps by the native library."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from regard.ops.materialized_areas import shape_features
 def plan_of(
     layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, shown: int, dtype: torch.dtype = torch.float32
 ) -> DecoderPlan | None:
-    """Copy the weights of a decoder for the native library; None where it cannot do what the layers do.
+    """Pack a decoder's weights for the native library; None if it does not support the layers.
 
-    It does layers of attention to items, to areas that need not be made (`scored_area_length`), to those of keys by Eq. 9 and, of the
-    source, to areas made before; of one source, with relu between, in float32 on a CPU, in evaluation.
+    Supports attention to items, to areas that need not be materialized (`scored_area_length`), to areas with Eq. 9 keys and to precomputed
+    source areas; one source, relu, float32 on a CPU, in evaluation mode.
 
     Args:
         layers: from the bottom up.
-        norm: of what comes out, or None.
-        shown: the layer whose weights on the source are wanted.
-        dtype: of the products, torch.float32 or torch.int8.
+        norm: final norm, or None.
+        shown: the layer whose source weights are returned.
+        dtype: dtype of the products, torch.float32 or torch.int8.
 
     Example:
         >>> plan_of([], None, 0) is None
@@ -54,17 +54,17 @@ def plan_of(
 def native_step(
     plan: DecoderPlan, layers: Sequence[DecoderLayer], x: Tensor, state: TransformerState, current: CurrentStep
 ) -> tuple[Tensor, Tensor, list[LayerCache]]:
-    """Do a step by the plan of the decoder.
+    """Run a step of the plan.
 
     Args:
-        plan: of `plan_of`.
-        layers: it was made of.
-        x: (B, K, E), one embedded token of each hypothesis.
-        state: before it.
-        current: where the tokens will stand.
+        plan: from `plan_of`.
+        layers: layers of the plan.
+        x: (B, K, E), one embedded token per hypothesis.
+        state: state before the step.
+        current: slots of the tokens.
 
     Returns:
-        (B, K, E); the shown layer's weights (B, H, K, S); for each layer what it remembers, with the newest items.
+        (B, K, E); the shown layer's weights (B, H, K, S); the updated cache of each layer.
     """
     rows, (heads, size) = x.shape[0] * x.shape[1], plan.heads_and_size
     like = x.new_empty(1, heads, size).expand(rows, -1, -1)
@@ -77,7 +77,7 @@ def native_step(
 
 
 def _with_room(past: LayerCache | None, count: int, like: Tensor, areas: int) -> LayerCache:
-    # Room for the newest items, like (N, H, D), and where areas are made for `areas` of each.
+    # Free slots for the current items, like (N, H, D), and for `areas` of each where areas are materialized.
     if not areas:
         return KeyValueCache.with_room(past if isinstance(past, KeyValueCache) else None, count, like)
     items, made = past if isinstance(past, AreaCache) else (None, None)
@@ -137,7 +137,7 @@ def _area_keys(areas: Areas | None) -> AreaKeyWeights | None:
     if areas is None or weights is None or not isinstance(areas.max_area, int):
         return None
     size = weights.output.shape[0]
-    # Of areas that start at the first of so many items there is one of each size.
+    # One area of each size starts at the first of these items.
     shape = shape_features(weights, area_extent(areas.max_area, areas.max_area), starts=1)
     added = shape @ weights.hidden[:, 2 * size :].T
     return AreaKeyWeights(Affine(weights.hidden[:, : 2 * size], None), Affine(weights.output, None), added)
