@@ -1,7 +1,6 @@
-"""Work in many pieces on many processes or machines: each piece done once, and again where its worker was lost.
+"""Run jobs on many processes or machines: each once, and again if its worker was lost.
 
-Workers are processes that read jobs as JSON from a pipe. They run on this machine or, by Ray, on all machines of a cluster; what hands out
-the jobs is the same.
+Workers are processes that read jobs as JSON from a pipe, on this machine or, with Ray, on all machines of a cluster.
 """
 
 from regard.jobs.places import open_pool

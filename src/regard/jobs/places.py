@@ -1,4 +1,4 @@
-"""Where workers run: on this machine's cores, or on the machines of a Ray cluster."""
+"""Worker pools on this machine's cores or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def open_pool(
     """Return workers that run a command which calls `answer_jobs`.
 
     Args:
-        words: of the command, see `ProcessWorker`.
-        on: None for this machine; "ray" for the Ray cluster this machine belongs to, or else one started here for the time being; or the
-            address of a cluster, HOST:PORT or ray://HOST:PORT. Its machines need this installation, and these folders at the same paths.
-        workers: how many; None: one here, on Ray as many as it has room for at the moment.
-        cpus: threads of each; None: all cores here, divided among them; one on Ray.
-        gpus: devices that Ray reserves for each; here the workers take turns with those there are.
-        environment: variables to set in them.
+        words: the command, see `ProcessWorker`.
+        on: None for this machine; "ray" for this machine's Ray cluster, or a temporary one; or the address of a cluster, HOST:PORT or
+            ray://HOST:PORT. Its machines need this installation, and these folders at the same paths.
+        workers: number of workers; None: one here, on Ray as many as currently fit.
+        cpus: threads per worker; None: all cores here, divided among them; one on Ray.
+        gpus: devices that Ray reserves per worker; local workers share the available ones.
+        environment: variables to set in the workers.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: there is no cluster at this address.
+        ConfigError: no cluster at this address.
 
     Example:
         >>> open_pool(["regard", "--version"], workers=3).count
@@ -66,7 +66,7 @@ def _cores() -> int:
 
 
 def _device(number: int) -> dict[str, str]:
-    """Return what gives a worker a device of its own, as far as there are any."""
+    """Return the environment that assigns a device to a worker, if there are any."""
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -75,7 +75,7 @@ def _device(number: int) -> dict[str, str]:
 
 
 def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str, int], environment: dict[str, str]) -> Pool:
-    # Before Ray is imported: it sends nothing home, and leaves devices alone that nobody asked it for.
+    # Before importing Ray: no usage reports, and no changes to devices that were not requested.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -100,12 +100,12 @@ def _on_ray(words: Sequence[str], on: str, workers: int | None, needs: dict[str,
 
 
 class RemoteWorker:
-    """What Ray keeps on one of its machines for a worker: the process that does the work.
+    """The Ray actor of a worker: runs the process that does the work.
 
     Args:
         words: see `ProcessWorker`.
-        environment: of the process.
-        folder: of the process.
+        environment: environment of the process.
+        folder: working directory of the process.
     """
 
     def __init__(self, words: list[str], environment: dict[str, str], folder: str) -> None:
@@ -116,7 +116,7 @@ class RemoteWorker:
         return socket.gethostname()
 
     def call(self, job: Job) -> Answer:
-        """Do a job; where the worker is lost or refuses, say so in the answer."""
+        """Do a job; the answer reports a lost worker or a refusal."""
         try:
             return {"answer": self._worker.call(job)}
         except WorkerLost as lost:
@@ -125,23 +125,23 @@ class RemoteWorker:
             return {"refused": str(error), "exit_code": error.exit_code}
 
     def stop(self) -> None:
-        """Ask it to leave its job."""
+        """Ask the worker to stop its job."""
         self._worker.stop()
 
 
 class RayWorker:
-    """A worker somewhere in a Ray cluster.
+    """A worker in a Ray cluster.
 
     Args:
         ray: the module.
-        actor: a `RemoteWorker`, perhaps still waiting for a place.
+        actor: a `RemoteWorker`, possibly not yet scheduled.
     """
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray, self._actor, self._host = ray, actor, actor.host.remote()
 
     def ready(self, seconds: float) -> bool:
-        """Wait so long for a place in the cluster."""
+        """Wait up to `seconds` to be scheduled."""
         found, _ = self._ray.wait([self._host], timeout=seconds)
         if found:
             self._get(self._host)
@@ -159,13 +159,13 @@ class RayWorker:
         return found["answer"]
 
     def stop(self) -> None:
-        """Ask it to leave its job."""
-        with suppress(Exception):  # it may be gone
+        """Ask the worker to stop its job."""
+        with suppress(Exception):  # it may have ended
             self._actor.stop.remote()
 
     def close(self) -> None:
-        """Give its place back."""
-        with suppress(Exception):  # it may be gone, and so may the cluster
+        """Release its resources."""
+        with suppress(Exception):  # it may have ended, and so may the cluster
             self._ray.kill(self._actor)
 
     def _get(self, reference: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Hand out jobs to workers: each job once, and again where its worker was lost."""
+"""Distribute jobs to workers: each job once, and again if its worker was lost."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ POLL = 0.2
 
 
 class WorkerLost(Exception):
-    """A worker's process or machine is gone; the message says how. Its job may be given to another."""
+    """A worker's process or machine has died; another may take its job."""
 
 
 class Worker(Protocol):
-    """Does one job at a time."""
+    """Interface of workers, which do one job at a time."""
 
     def ready(self, seconds: float) -> bool:
-        """Wait so long for the worker to be there; say whether it is."""
+        """Wait up to `seconds` for the worker; return whether it is ready."""
         ...
 
     def call(self, job: Job) -> Answer:
-        """Do a job; raise `WorkerLost` where the worker ends before it has answered."""
+        """Do a job; raise `WorkerLost` if the worker ends before answering."""
         ...
 
     def stop(self) -> None:
-        """Ask the worker to leave its job in a state from which it can be resumed. Another thread waits in `call`."""
+        """Ask the worker to stop its job in a resumable state. Another thread waits in `call`."""
 
     def close(self) -> None:
-        """End the worker, whatever it does. Another thread may wait in `call`."""
+        """End the worker at once. Another thread may wait in `call`."""
 
 
 class Pool:
     """Workers that share jobs.
 
     Args:
-        start: returns worker number so-and-so, from 0; called again where one was lost.
-        count: of workers at most.
+        start: returns the worker of a number, from 0; called again if one was lost.
+        count: maximum number of workers.
 
     Attributes:
-        running: which worker does which job.
+        running: the jobs of the workers.
 
     Example:
         >>> class Doubling:
@@ -72,16 +72,16 @@ class Pool:
         self._ended = self._stopping = False
 
     def run(self, jobs: Mapping[str, Job], done: Callable[[str, Answer], None], tick: Callable[[], None] = lambda: None) -> None:
-        """Do jobs, or those begun before `stop` was called.
+        """Do jobs, until `stop` is called.
 
         Args:
-            jobs: by name; handed out in this order.
-            done: called with the name and the answer of each job, in the order in which they end, in this thread.
-            tick: called every now and then, in this thread.
+            jobs: jobs by name, started in this order.
+            done: called in this thread with name and answer of each job, in order of completion.
+            tick: called periodically in this thread.
 
         Raises:
-            TrainingError: a job lost `MAX_LOSSES` workers; names it.
-            RegardError: a worker refuses to begin.
+            TrainingError: a job lost `MAX_LOSSES` workers.
+            RegardError: a worker refuses to start.
         """
         self._waiting, losses, left = deque(jobs), Counter[str](), len(jobs)
         self._ended = self._stopping = False
@@ -124,7 +124,7 @@ class Pool:
                 thread.join(timeout=30)
 
     def stop(self) -> None:
-        """Hand out no more jobs, and ask the workers to leave theirs."""
+        """Start no more jobs, and ask the workers to stop theirs."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -137,7 +137,7 @@ class Pool:
             self._changed.notify()
 
     def _next(self, number: int) -> str | None:
-        """Wait for a job; None when there will be none."""
+        """Wait for a job; None at the end."""
         with self._changed:
             while not (self._waiting or self._ended or self._stopping):
                 self._changed.wait()
@@ -162,10 +162,10 @@ class Pool:
                     result = lost
                     if (gone := self._workers.pop(number, None)) is not None:
                         gone.close()
-                # In this order: who looks meanwhile must not find a job that nobody has and that has not ended.
+                # In this order, so that no job ever appears as neither running nor ended.
                 results.put((name, result))
                 self.running.pop(number, None)
-        except BaseException as error:  # told by the thread that waits
+        except BaseException as error:  # reported by the waiting thread
             results.put(("", error))
             self.running.pop(number, None)
         finally:

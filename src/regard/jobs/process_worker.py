@@ -1,4 +1,4 @@
-"""A worker that is a process of its own on this machine: one line of JSON in for each job, one out for each answer."""
+"""A worker process on this machine: one line of JSON per job in, one per answer out."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LAST_BYTES = 2000
 class ProcessWorker:
     """A Python process that calls `answer_jobs`.
 
-    It has a session of its own, so that Ctrl-C on the terminal does not reach it, and so that no process it started outlives it.
+    It has its own session, so that Ctrl-C on the terminal does not reach it, and so that its child processes end with it.
 
     Args:
-        words: of its command, without the interpreter and `-m`: a module and its arguments.
-        environment: variables to set in it.
-        folder: to start it in; None: this process's.
+        words: module and arguments of its command, without the interpreter and `-m`.
+        environment: variables to set.
+        folder: working directory; None: this process's.
 
     Example:
         >>> worker = ProcessWorker(["regard", "no-such-command"])
@@ -56,15 +56,15 @@ class ProcessWorker:
         )
 
     def ready(self, seconds: float) -> bool:
-        """Say that it is there: it is started at once."""
+        """Return True: the process is started at once."""
         return True
 
     def call(self, job: Job) -> Answer:
-        """Do a job; what the process writes to standard error meanwhile is under "said" in the answer.
+        """Do a job; the answer holds the process' standard error under "said".
 
         Raises:
             WorkerLost: the process was killed.
-            TrainingError: it ended of itself; holds its last words, and its exit code.
+            TrainingError: it exited; the message holds its last output and exit code.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -85,23 +85,23 @@ class ProcessWorker:
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """Kill the process and all that it has started."""
+        """Kill the process and its children."""
         with self._ending:
             self._kill()
             for stream in (self._process.stdin, self._process.stdout, self._said):
                 assert stream is not None
-                with suppress(OSError):  # what the dead will not read any more
+                with suppress(OSError):  # unread input of a dead process
                     stream.close()
 
     def _kill(self) -> None:
-        if not self._killed:  # once: later the number may be that of another group
+        if not self._killed:  # only once: the number may be reused
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._killed = True
         self._process.wait()
 
     def _why(self) -> WorkerLost | TrainingError:
-        with suppress(subprocess.TimeoutExpired):  # it has closed its output, and may still be about to end
+        with suppress(subprocess.TimeoutExpired):  # its output is closed, but it may still be ending
             self._process.wait(timeout=10)
         with self._ending:
             if self._said.closed:
@@ -123,13 +123,13 @@ class ProcessWorker:
 
 
 def answer_jobs(work: Callable[[Job], Answer]) -> NoReturn:
-    """Do the jobs that the process which started this one sends, until it ends or has no more; then this process ends, too.
+    """Do the jobs of the parent process until it ends or has no more, then exit.
 
     Args:
-        work: does one, in the main thread. A `RegardError` is the answer {"error": its message}; any other exception ends the process.
+        work: does a job, in the main thread. A `RegardError` becomes the answer {"error": message}; any other exception ends the process.
     """
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what is printed is no answer
+    os.dup2(2, 1)  # printed text is not an answer
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
@@ -137,7 +137,7 @@ def answer_jobs(work: Callable[[Job], Answer]) -> NoReturn:
             for line in lines:
                 jobs.put(line)
         if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with what it has started
+            os.killpg(0, signal.SIGKILL)  # with its children
         os._exit(0)
 
     threading.Thread(target=read, name="regard-jobs", daemon=True).start()

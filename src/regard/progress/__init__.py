@@ -1,8 +1,8 @@
-"""What long work says of itself: one mechanism for the library and the command line.
+"""Progress reports of long operations, for the library and the command line.
 
-Whoever does the work opens a `stage` and counts; a listener is told. From the start that is the logger "regard" (silent below WARNING, as
-any library); `set_listener` takes a function of yours, and `show` gives what the command line shows: a bar on a terminal, a line now and
-then elsewhere. Neither torch nor rich is imported before it is needed.
+An operation opens a `stage` and counts; a listener receives events. The default listener is the logger "regard" (silent below WARNING);
+`set_listener` sets your function, and `show` the display of the command line: a bar on a terminal, periodic lines elsewhere. torch and rich
+are imported lazily.
 """
 
 from regard.progress.display import Display, hide, show

@@ -1,4 +1,4 @@
-"""What the command line shows of long work, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""The command line's progress display on standard error: a bar on a terminal, periodic lines elsewhere."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ WORTH_A_LINE = 2.0
 
 
 class Display:
-    """Show stages on standard error; a listener, and a context manager that puts back the listener before it.
+    """Show stages on standard error; a listener, and a context manager that restores the previous listener.
 
-    A thread does the drawing, so that a stage is seen though its work sits in a call that takes minutes.
+    A thread draws, so that stages appear even during calls that take minutes.
 
     Args:
         stream: where to write; None for standard error.
@@ -63,7 +63,7 @@ class Display:
         self.close()
 
     def __call__(self, event: Event) -> None:
-        """Take note of an event."""
+        """Handle an event."""
         if self._mode == "quiet" and not event.warning:
             return
         with self._changed:
@@ -83,7 +83,7 @@ class Display:
                 self._end(event.stage)
 
     def start_up(self, name: str) -> None:
-        """Show a stage until there is something else to show: libraries are being loaded, which takes seconds."""
+        """Show a stage while libraries are loaded, until another stage starts."""
         starting = stage(name)
         self(Event("start", starting))
         self._startup = starting
@@ -94,7 +94,7 @@ class Display:
         self._mode = "quiet"
 
     def hide(self) -> None:
-        """Take the bars of the stages shown now off the terminal, for good: the program is about to write there itself."""
+        """Permanently remove the current bars from the terminal before the program writes there itself."""
         with self._changed:
             if self._bars is not None:
                 self._bars.stop()
@@ -103,7 +103,7 @@ class Display:
             self._tasks.clear()
 
     def close(self) -> None:
-        """Take away what is drawn; the thread ends."""
+        """Remove the drawing and end the thread."""
         with self._changed:
             self.hide()
             thread, self._thread = self._thread, None
@@ -113,7 +113,7 @@ class Display:
 
     def _watch(self) -> None:
         if self._mode == "bars":
-            importlib.import_module("rich.progress")  # takes a while, and nobody should wait for the lock meanwhile
+            importlib.import_module("rich.progress")  # slow, so do not hold the lock
         with self._changed:
             while self._thread is threading.current_thread():
                 if not self._stages:
@@ -128,13 +128,13 @@ class Display:
     def _tell(self) -> None:
         now = monotonic()
         for shown in self._stages:
-            # A part that comes again and again, as an evaluation does, has its first line once.
+            # A repeated stage, such as an evaluation, writes its first line once.
             part = (shown.parent, shown.name)
             if part not in self._told and now - shown.started >= DELAY:
                 self._told.add(part)
                 self._line(shown, now)
         inner = self._stages[-1]
-        # Where nothing was counted since the last line the work waits for its input, and a log need not fill with that.
+        # No progress since the last line means waiting for input: do not fill the log.
         moved = not inner.done or (inner, inner.done) != self._last
         if now - self._line_at >= LINE_INTERVAL and (inner.parent, inner.name) in self._told and moved:
             self._line(inner, now)
@@ -177,19 +177,19 @@ class Display:
         try:
             self._stream.write(f"regard: {text}\n")
             self._stream.flush()
-        except (OSError, ValueError):  # nobody reads there any more; the work goes on
+        except (OSError, ValueError):  # the reader has left; the work continues
             self._mode = "quiet"
 
 
 def show(stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines", "quiet"] = "auto") -> Display:
-    """Show from now on what the command line shows: a bar with rate and time left on a terminal, a line every 10 s elsewhere.
+    """Show progress like the command line: a bar with rate and time left on a terminal, a line every 10 s elsewhere.
 
     Args:
         stream: where to write; None for standard error.
         mode: "bars", "lines", "quiet" (warnings only), or "auto": bars on a terminal, lines elsewhere.
 
     Returns:
-        The `Display`; its `close` takes away what is drawn. Use `Display` in a `with` block to show only what happens there.
+        The `Display`; `close` removes the drawing. Use `Display` in a `with` block to limit it to the block.
 
     Example:
         >>> from regard.progress import log_events, message, set_listener
@@ -206,7 +206,7 @@ def show(stream: TextIO | None = None, *, mode: Literal["auto", "bars", "lines",
 
 
 def hide() -> None:
-    """Take the bars of the stages shown now off the terminal, where there are any: the program writes there itself.
+    """Remove the current bars from the terminal before the program writes there itself.
 
     Example:
         >>> hide()
@@ -233,7 +233,7 @@ def _make_bars(stream: TextIO) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    # Its own thread and its hold on standard output and error are left aside: the thread here draws, and messages come through `Display`.
+    # Without rich's thread and redirection of standard output and error: the thread here draws, and messages use `Display`.
     bars = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),

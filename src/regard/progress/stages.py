@@ -1,4 +1,4 @@
-"""Stages of long work, and who is told about them."""
+"""Stages of long operations, and their listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CURRENT: ContextVar[Stage | None] = ContextVar("regard_stage", default=None)
 
 
 class Event(NamedTuple):
-    """What a listener is told.
+    """An event for a listener.
 
     Attributes:
         kind: "start", "advance" (at most every `INTERVAL` seconds per stage) or "end" of a stage, or "message".
@@ -48,19 +48,19 @@ Listener = Callable[[Event], None]
 
 
 class Stage:
-    """A piece of work that takes time; made by `stage`.
+    """A stage of a long operation; created by `stage`.
 
     Attributes:
-        name: what is done, as a user would say it: "Reading train.en".
-        total: how many units there are; None where nobody knows.
-        unit: what is counted, in the plural: "lines".
+        name: name for users, such as "Reading train.en".
+        total: number of units; None if unknown.
+        unit: name of a unit, in the plural: "lines".
         done: units done so far.
-        figures: what else there is to say at the moment, for example a loss; often empty.
-        parent: the stage this one is a part of, or None.
-        failed: whether the stage was left by an exception.
-        started: when it began, by the clock `time.monotonic`.
-        ended: when it ended; None before.
-        told: when a listener last wrote a line of it; None before. For listeners that write now and then.
+        figures: other current values, such as a loss; often empty.
+        parent: the enclosing stage, or None.
+        failed: whether an exception ended the stage.
+        started: start time, `time.monotonic`.
+        ended: end time; None before.
+        told: time of the last written line, for listeners that write periodically; None before.
 
     Example:
         >>> with stage("Reading train.en", total=4, unit="lines") as reading:
@@ -91,15 +91,15 @@ class Stage:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.ended, self.failed = monotonic(), kind is not None
-        # Not by a token: a generator that holds a stage may be closed in another context.
+        # Not by a token: a generator with a stage may be closed in another context.
         if _CURRENT.get() is self:
             _CURRENT.set(self.parent)
         _tell(Event("end", self))
 
     def advance(self, count: int = 1) -> None:
-        """Count units that were done; may be called from several threads.
+        """Count finished units; thread-safe.
 
-        A call takes some 0.4 microseconds. Where a unit takes less than 40, count a block of them at a time, or use `track`.
+        A call takes about 0.4 microseconds. Count units of less than 40 microseconds in blocks, or use `track`.
         """
         with self._lock:
             self.done += count
@@ -108,7 +108,7 @@ class Stage:
             _tell(Event("advance", self))
 
     def update(self, *, done: int | None = None, total: int | None = None, figures: str | None = None) -> None:
-        """Set what has changed: units done, the total, other figures; None leaves as it is."""
+        """Set units done, total or other figures; None keeps a value."""
         with self._lock:
             self.done = self.done if done is None else done
             self.total = self.total if total is None else total
@@ -116,11 +116,11 @@ class Stage:
         self.advance(0)
 
     def track(self, items: Iterable[Item], *, block: int = 256) -> Iterator[Item]:
-        """Return the same items, each counted as one unit.
+        """Iterate over items, counting each as one unit.
 
         Args:
-            items: anything that can be iterated over.
-            block: items counted at a time; 1 where an item takes long.
+            items: an iterable.
+            block: items counted at a time; 1 for slow items.
         """
         count = 0
         try:
@@ -135,18 +135,18 @@ class Stage:
 
     @property
     def seconds(self) -> float:
-        """How long the stage has lasted."""
+        """Seconds since the start."""
         return (monotonic() if self.ended is None else self.ended) - self.started
 
     @property
     def rate(self) -> float | None:
-        """Units per second since the start; None while none is done."""
+        """Units per second since the start; None before the first."""
         seconds, done = self.seconds, self.done - self._initial
         return done / seconds if done > 0 and seconds > 0 else None
 
     @property
     def remaining(self) -> float | None:
-        """Seconds left at the rate so far; None where the total or the rate is not known."""
+        """Seconds left at the current rate; None if total or rate is unknown."""
         rate = self.rate
         return None if self.total is None or rate is None else max(0, self.total - self.done) / rate
 
@@ -171,19 +171,19 @@ class Stage:
 
 
 def stage(name: str, *, total: int | None = None, unit: str = "items", done: int = 0) -> Stage:
-    """Say what is being done, and how far it has come.
+    """Report progress of an operation.
 
-    The listener is told of the start, the end, and every `INTERVAL` seconds of how far it is. Stages may be nested. Worker processes (of
-    `multiprocessing`, and all but the first of `torchrun`) tell nothing: what they do is counted by the process that waits for them.
+    The listener receives start, end, and every `INTERVAL` seconds the progress. Stages may be nested. Worker processes (of
+    `multiprocessing`, and all but the first of `torchrun`) report nothing: the waiting process counts their work.
 
     Args:
-        name: what is done, as a user would say it: "Reading train.en".
-        total: how many units there are; None where nobody knows.
-        unit: what is counted, in the plural.
-        done: units that were done before, in an earlier try.
+        name: name for users, such as "Reading train.en".
+        total: number of units; None if unknown.
+        unit: name of a unit, in the plural.
+        done: units done in an earlier try.
 
     Returns:
-        A context manager that gives a `Stage`.
+        A context manager of a `Stage`.
 
     Example:
         >>> def listener(event):
@@ -197,14 +197,14 @@ def stage(name: str, *, total: int | None = None, unit: str = "items", done: int
 
 
 def track(items: Iterable[Item], name: str, *, total: int | None = None, unit: str = "items", block: int = 1) -> Iterator[Item]:
-    """Return the same items, as a stage of its own in which each counts as one unit.
+    """Iterate over items as a separate stage, counting each as one unit.
 
     Args:
-        items: anything that can be iterated over.
-        name: see `stage`, and so for total and unit; without a total, the length of the items where they have one.
-        total: how many there are.
-        unit: what is counted.
-        block: items counted at a time; more where an item takes less than 40 microseconds.
+        items: an iterable.
+        name: as for `stage`.
+        total: number of items; None: their length, if any.
+        unit: as for `stage`.
+        block: items counted at a time; more for items of less than 40 microseconds.
 
     Example:
         >>> [2 * number for number in track([1, 2, 3], "Doubling", unit="numbers")]
@@ -217,7 +217,7 @@ def track(items: Iterable[Item], name: str, *, total: int | None = None, unit: s
 
 
 def message(text: str, *, warning: bool = False) -> None:
-    """Tell something worth knowing, for example what was read; or a warning.
+    """Send a message, such as what was read, or a warning.
 
     Example:
         >>> with listening(lambda event: print(event.text)):
@@ -228,10 +228,10 @@ def message(text: str, *, warning: bool = False) -> None:
 
 
 def set_listener(listener: Listener | None) -> Listener | None:
-    """Choose who is told from now on; returns who was before.
+    """Set the listener; return the previous one.
 
     Args:
-        listener: called with every `Event`; None for nobody. At the start it is `log_events`.
+        listener: called with every `Event`, or None. The default is `log_events`.
 
     Example:
         >>> before = set_listener(None)
@@ -246,7 +246,7 @@ def set_listener(listener: Listener | None) -> Listener | None:
 
 
 def current_listener() -> Listener | None:
-    """Return who is told at the moment.
+    """Return the current listener.
 
     Example:
         >>> with listening(print):
@@ -258,7 +258,7 @@ def current_listener() -> Listener | None:
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
-    """Choose who is told inside a `with` block; see `set_listener`.
+    """Set the listener inside a `with` block; see `set_listener`.
 
     Example:
         >>> with listening(print):
@@ -273,10 +273,9 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 
 def log_events(event: Event) -> None:
-    """Write events to the logger "regard": starts, ends and messages, and every `LOG_INTERVAL` seconds how far a stage is.
+    """Write events to the logger "regard": starts, ends and messages, and progress every `LOG_INTERVAL` seconds.
 
-    This is the listener from the start. As everywhere in Python, level INFO is silent until the program asks for it
-    (`logging.basicConfig(level=logging.INFO)`); warnings are shown.
+    The default listener. Level INFO is silent unless enabled (`logging.basicConfig(level=logging.INFO)`); warnings are shown.
 
     Example:
         >>> log_events(Event("message", None, "not shown, unless the level is INFO"))
@@ -288,11 +287,11 @@ def log_events(event: Event) -> None:
         if event.kind == "advance" and event.stage.told is not None and now - event.stage.told < LOG_INTERVAL:
             return
         event.stage.told = now
-        _LOGGER.info("%s", str(event.stage))  # now: a handler may write it later, when the stage has gone on
+        _LOGGER.info("%s", str(event.stage))  # format now: a handler may write it later, when the stage has advanced
 
 
 def clock(seconds: float) -> str:
-    """Return a length of time as hours, minutes and seconds.
+    """Format a duration as hours, minutes and seconds.
 
     Example:
         >>> clock(3725)
@@ -315,12 +314,12 @@ def _tell(event: Event) -> None:
 
 
 def _is_worker() -> bool:
-    multiprocessing = sys.modules.get("multiprocessing")  # a worker has it; who has not need not load it to know
+    multiprocessing = sys.modules.get("multiprocessing")  # loaded in every worker; do not import it otherwise
     return os.environ.get("RANK", "0") != "0" or (multiprocessing is not None and multiprocessing.parent_process() is not None)
 
 
 def _forget_threads() -> None:
-    # In a forked child the thread that held the lock, and the one that draws, are gone.
+    # A forked child has neither the thread that held the lock nor the one that draws.
     global _TELLING, _LISTENER
     _TELLING, _LISTENER = threading.RLock(), None
 

@@ -1,4 +1,4 @@
-"""Studies: a grid of runs under one budget, handed out to processes or machines, and the report of what came of them."""
+"""Studies: a grid of runs under one budget, distributed to processes or machines, and their report."""
 
 from regard.study.grid import run_study
 from regard.study.report import Report, build_report

@@ -1,4 +1,4 @@
-"""What training will cost, before any is done: products of an update counted from a configuration, and rates at which machines do them."""
+"""Estimate training cost: operations of an update from the configuration, and the rates of machines."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BACKWARD = 3.0
 
 
 class Rate(NamedTuple):
-    """How fast a machine trains.
+    """Training speed of a machine.
 
     Attributes:
-        machine: what it is.
-        flops: floating-point operations of products a second, while it trains.
-        source: where the figure comes from.
+        machine: description.
+        flops: floating-point operations of products per second in training.
+        source: source of the figure.
     """
 
     machine: str
@@ -40,14 +40,14 @@ class Rate(NamedTuple):
 
 
 class TrainingCost(NamedTuple):
-    """What a run has to compute.
+    """Training cost of a run.
 
     Attributes:
-        parameters: of the model.
-        updates: of the run; None where epochs decide.
-        tokens: padded tokens of an update, of the longer side.
+        parameters: number of parameters.
+        updates: number of updates; None if epochs decide.
+        tokens: padded tokens per update, of the longer side.
         flops: floating-point operations of an update's products, two for each multiplication with its addition.
-        attention: those among them of queries with keys and of weights with values.
+        attention: the share of these in products of queries with keys and weights with values.
     """
 
     parameters: int
@@ -57,7 +57,7 @@ class TrainingCost(NamedTuple):
     attention: float
 
     def seconds(self, rate: Rate) -> float:
-        """Return how long an update takes."""
+        """Return the seconds per update."""
         return self.flops / rate.flops
 
 
@@ -69,19 +69,19 @@ RATES = (
 
 
 def training_cost(config: RunConfig) -> TrainingCost:
-    """Count what an update of a configuration computes.
+    """Count the operations of an update.
 
-    Products with weights are counted for every position that they are made at, those of attention for sentences of `SUBWORDS` tokens, 150
-    characters, or captions of `CAPTION` words; both twice more for the way back. Areas add sums, which are not counted.
+    Counts products with weights at every position, and attention for sentences of `SUBWORDS` tokens, 150 characters, or captions of
+    `CAPTION` words; the backward pass counts twice. Sums over areas are not counted.
 
     Args:
-        config: of a run of any task.
+        config: configuration of a run of any task.
 
     Returns:
-        The `TrainingCost`; of vocabularies as large as `vocabulary.size` says.
+        The `TrainingCost`, for vocabularies of `vocabulary.size`.
 
     Raises:
-        ConfigError: what a network of timm computes is not known.
+        ConfigError: timm networks are not supported.
 
     Example:
         >>> from regard.config import TranslationConfig, validate
@@ -97,18 +97,18 @@ def training_cost(config: RunConfig) -> TrainingCost:
     products = sum(_products(name, parameter, positions, config) for name, parameter in model.named_parameters())
     output = getattr(model, "output", None)
     if isinstance(output, nn.Module) and isinstance(output.weight, nn.Parameter) and not _named(model, output.weight).startswith("output."):
-        products += output.weight.numel() * positions["target"]  # tied to an embedding, under whose name it is no product
+        products += output.weight.numel() * positions["target"]  # tied to an embedding, which is not a product
     attention = 2 * BACKWARD * _attention(config, positions)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return TrainingCost(parameters, config.training.max_updates, tokens, 2 * BACKWARD * products + attention, attention)
 
 
 def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
-    """Return what each run of a study will cost, as columns and rows of text: one of each variant and data set.
+    """Return the cost per variant and data set of a study as columns and rows of text.
 
     Args:
-        study: at the scale that is asked for.
-        beside: the folder of the study's file.
+        study: the study at the selected scale.
+        beside: folder of the study's file.
 
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.
@@ -131,7 +131,7 @@ def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[
 
 
 def _positions(config: RunConfig, tokens: int) -> dict[str, float]:
-    # How many source positions, target positions and sentences an update has.
+    # Source positions, target positions and sentences of an update.
     if isinstance(config, CaptioningConfig):
         captions = tokens / CAPTION
         images = captions / config.data.captions_per_image

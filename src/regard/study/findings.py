@@ -1,4 +1,4 @@
-"""What became of the hypotheses of a study: comparisons over seeds and test items, verdicts, and a sentence for each."""
+"""Results of a study's hypotheses: comparisons over seeds and test items, verdicts, and sentences."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ Over = Literal["seeds and items", "items", "seeds"]
 
 
 class Finding(NamedTuple):
-    """A hypothesis of a study on one of its data sets.
+    """Result of a hypothesis on one data set.
 
     Attributes:
-        says: what it says.
+        says: text of the hypothesis.
         data: the data set.
-        published: the difference in a paper.
-        runs: how many seeds both of its variants have; 0: it was not tested.
-        gain: by how much the one said to be better is better; below 0 where it is worse.
-        interval: its 95 % interval; None where there is none.
-        p_value: of that difference; None without runs, or without the scores of test items.
+        published: published difference.
+        runs: number of seeds that both variants have; 0: not tested.
+        gain: advantage of the variant claimed to be better; negative if worse.
+        interval: its 95 % interval, or None.
+        p_value: p-value of that difference; None without runs or item scores.
         corrected: the p-value corrected for all hypotheses of the study (Holm).
-        over: what interval and p-value are about: both levels, test items alone (one seed), or seeds alone (no scores of items are kept).
-        needed: seeds of each variant that would find such a gain with a power of `POWER`, corrected as here; None: not known, or more than
-            are looked for.
-        tolerated: with one seed, the standard deviation over seeds up to which such a gain is more than chance.
+        over: variation that interval and p-value cover: both levels, test items only (one seed), or seeds only (no item scores).
+        needed: seeds per variant to detect this gain with power `POWER`, with the same correction; None: unknown or above the maximum.
+        tolerated: with one seed, the maximum standard deviation over seeds at which the gain stays significant.
     """
 
     says: str
@@ -102,7 +101,7 @@ class Finding(NamedTuple):
 
 
 def p_text(p_value: float) -> str:
-    """Return how a p-value is told.
+    """Format a p-value.
 
     Example:
         >>> p_text(0.0312), p_text(0.00001)
@@ -117,7 +116,7 @@ Compare = Callable[[str, str, str], Compared]
 
 
 def comparer(found: Found, samples: int) -> Compare:
-    """Return what compares two variants of a data set on the seeds that both have, and names these; each comparison is made once.
+    """Return a cached function that compares two variants of a data set on their common seeds, and returns these.
 
     Args:
         found: the results, by data set and variant, then by seed.
@@ -143,7 +142,7 @@ def comparer(found: Found, samples: int) -> Compare:
 
 
 def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
-    """Return what became of each hypothesis on each of its data sets."""
+    """Return the finding of each hypothesis on each data set."""
     rows, known = [], list[SeedComparison | None]()
     sign = -1 if study.compared_by in LOWER else 1
     for hypothesis in study.hypotheses:
@@ -179,7 +178,7 @@ def _with(row: Finding, compared: SeedComparison, sign: int) -> Finding:
 
 
 def _published(hypothesis: HypothesisConfig, figures: Mapping[str, float | str]) -> str | None:
-    # What the hypothesis says of it, or else the difference of the two figures that stand beside ours.
+    # The published difference of the hypothesis, otherwise of the two published figures.
     one, other = figures.get(hypothesis.better), figures.get(hypothesis.than)
     if hypothesis.published is None and isinstance(one, float | int) and isinstance(other, float | int):
         return f"{round(one - other, 6):+g}"

@@ -1,4 +1,4 @@
-"""The runs of a study: handed out to workers, each trained in a process of its own and measured."""
+"""Run a study: each run is trained in its own process and measured."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from regard.training import StopSignal, run_lock
 RUNS, RESULTS, CONFIGS, TRIALS, FAILED = "runs", "results", "configs", "trials", "failed"
 TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
 POLL = 0.2
-# What a file of weights holds beside parameters.
+# Entries of a weight file that are not parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 Trainer = Callable[[Sequence[str], Path], float | None]
@@ -47,7 +47,7 @@ Trainer = Callable[[Sequence[str], Path], float | None]
 
 
 class StudyStopped(Exception):
-    """A training was asked to stop, and has saved."""
+    """A training was stopped and has saved."""
 
 
 def run_study(
@@ -59,25 +59,24 @@ def run_study(
     train: Trainer | None = None,
     pool: Pool | None = None,
 ) -> int:
-    """Do the runs of a study that are not done.
+    """Do the missing runs of a study.
 
-    Every run is a `regard train` in a process of its own, which the same study resumes. A worker that is lost loses no run: another one
-    goes on from the run's newest checkpoint.
+    Every run is a resumable `regard train` in its own process. If a worker is lost, another one resumes its run from the latest checkpoint.
 
     Args:
         study: the study.
-        folder: of its runs and results; made if it is not there. Workers on other machines must see it at the same path.
+        folder: folder of runs and results; created if needed. Workers on other machines need it at the same path.
         beside: the folder of the study's file, for relative paths.
         on_result: called after each run.
-        train: does a training; None does each in a process of its own, see `train_apart`.
-        pool: workers that run `regard.study.worker`; None: one run after the other is done here.
+        train: runs a training; None: `train_apart`.
+        pool: workers that run `regard.study.worker`; None: runs are done here, one by one.
 
     Returns:
-        0 when all runs are done, else the number of the signal that stopped it.
+        0 if all runs are done, otherwise the number of the signal that stopped it.
 
     Raises:
-        ConfigError: see `check_study`; or a file of a test set is not there.
-        TrainingError: runs failed; names them. The others are done all the same. Or another process does this study.
+        ConfigError: see `check_study`; or a test file is missing.
+        TrainingError: runs failed (the others are done), or another process runs this study.
 
     Example:
         >>> from regard.config import validate
@@ -123,10 +122,10 @@ def run_study(
 
 
 def do_run(job: Job, train: Trainer) -> Answer:
-    """Do a run of a study, or what is left of it.
+    """Do or resume a run of a study.
 
     Args:
-        job: the study, its folder, the folder of its file, and the run, as `run_study` hands them out.
+        job: study, its folder, the folder of its file, and the run, from `run_study`.
         train: see `run_study`.
 
     Returns:
@@ -148,7 +147,7 @@ def do_run(job: Job, train: Trainer) -> Answer:
 
 
 class _Here:
-    """A worker that is this process."""
+    """This process as a worker."""
 
     def __init__(self, train: Trainer | None) -> None:
         self._stopped = threading.Event()
@@ -167,12 +166,12 @@ class _Here:
 
 
 def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
-    """Check that every run of a study has settings that fit, and those that are done have the study's.
+    """Check the settings of every run, and that finished runs match the study.
 
-    Variants, data sets and seeds may be added to a study that has begun: nothing of what is there becomes untrue.
+    Variants, data sets and seeds may be added to a running study.
 
     Raises:
-        ConfigError: names the run and the settings.
+        ConfigError: settings that do not fit or match.
     """
     for cell in study_cells(study):
         config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
@@ -197,12 +196,12 @@ def _check_test_files(study: StudyConfig) -> None:
 
 
 def failure_file(folder: Path, cell: StudyCell) -> Path:
-    """Return where it stands why a run failed; what it says is of the past once the run is done."""
+    """Return the file with the reason of a run's failure; obsolete once the run is done."""
     return folder / FAILED / f"{cell.name}.txt"
 
 
 def result_file(folder: Path, cell: StudyCell) -> Path:
-    """Return where the figures of a run are kept."""
+    """Return the result file of a run."""
     return folder / RESULTS / f"{cell.name}.json"
 
 
@@ -210,8 +209,8 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
     """Return the figures of a run.
 
     Args:
-        path: of the result.
-        metric: the main score that is expected.
+        path: result file.
+        metric: expected main score.
 
     Raises:
         ConfigError: the file is damaged, or its main score is another.
@@ -229,12 +228,12 @@ def read_result(path: Path, metric: str) -> dict[str, Any]:
 
 
 def train_command(study: StudyConfig, config: Path, run: Path) -> list[str]:
-    """Return the words of the command that trains a run, without the Python before it."""
+    """Return the training command of a run, without the Python interpreter."""
     return ["regard", "train", study.task, "--config", str(config), "--out", str(run)]
 
 
 def _put_once(path: Path, text: str) -> None:
-    # Whole or not at all, and never over what another has written.
+    # Atomic, and never overwriting.
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{uuid.uuid4().hex}")
@@ -262,7 +261,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
         "counts": measured.counts.tolist(),
         "lines_per_second": measured.lines / measured.seconds if measured.seconds else None,
         "parameters": _parameters(run),
-        "megabytes": None if done_before else megabytes,  # of a training that has ended, what is seen is not its memory
+        "megabytes": None if done_before else megabytes,  # not the memory of a training that has ended
         "attention": attention_of(study.task, run, study.data[cell.data].test),
         "selection": checkpoint_selection(run, study.data[cell.data].test, metric=study.metric)._asdict() if study.checkpoints else None,
     }
@@ -270,20 +269,20 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
 
 
 def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = lambda: False) -> float | None:
-    """Train in a process of its own.
+    """Train in a separate process.
 
     Args:
-        command: the words of the command, without the Python before it.
-        log: gets what it says.
-        stop: says whether to stop: the training is told, and saves.
+        command: the command, without the Python interpreter.
+        log: file for its output.
+        stop: returns whether to stop the training, which then saves.
 
     Returns:
-        The most memory the process took in MiB, None where that cannot be known.
+        Peak memory of the process in MiB, None if unknown.
 
     Raises:
         StudyStopped: it was stopped.
         WorkerLost: it was killed.
-        TrainingError: it failed; names the command and its last word.
+        TrainingError: it failed.
     """
     most, told = None, False
     with log.open("ab") as file:
@@ -291,7 +290,7 @@ def train_apart(command: Sequence[str], log: Path, stop: Callable[[], bool] = la
         while process.poll() is None:
             most = max(filter(None, (most, _peak(process.pid))), default=None)
             if stop() and not told:
-                process.send_signal(signal.SIGTERM)  # the terminal may have told it already, which does no harm
+                process.send_signal(signal.SIGTERM)  # the terminal may have signalled it already, which is harmless
                 told = True
             time.sleep(POLL)
     if told:
@@ -345,7 +344,7 @@ def _parameters(run: Path) -> int:
 
 
 def _known_updates(study: StudyConfig, folder: Path, cell: StudyCell) -> int | None:
-    # Of a budget of seconds or tokens, where the trial has been.
+    # Result of the trial for a budget of seconds or tokens.
     budget = study.budget
     if budget is None or budget.updates is not None or not (kept := _trial_file(folder, cell)).exists():
         return None
@@ -363,7 +362,7 @@ def _trial_file(folder: Path, cell: StudyCell) -> Path:
 
 
 def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, train: Trainer) -> int | None:
-    """Return how many updates a budget of seconds or tokens allows a variant on a data set, else None: a short training tells, once."""
+    """Return the updates that a budget of seconds or tokens allows, measured once by a short training; otherwise None."""
     if study.budget is None or study.budget.updates is not None:
         return None
     if (known := _known_updates(study, folder, cell)) is not None:
@@ -379,6 +378,6 @@ def _updates(study: StudyConfig, folder: Path, cell: StudyCell, beside: Path, tr
         trained = [event for event in _events(run) if event["event"] == "train"]
         seconds = (trained[-1]["seconds"] - trained[0]["seconds"]) / (trained[-1]["step"] - trained[0]["step"])
         tokens = seconds * statistics.mean(event["tokens_per_second"] for event in trained[1:])
-    # Whoever is first: one figure for all seeds.
+    # One figure for all seeds, from the first worker.
     _put_once(_trial_file(folder, cell), json.dumps({"seconds_per_update": seconds, "tokens_per_update": tokens}) + "\n")
     return _known_updates(study, folder, cell)

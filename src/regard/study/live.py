@@ -1,4 +1,4 @@
-"""The runs of a study while they are trained: a row each, by what their logs say."""
+"""Live progress of a study's runs, from their logs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TAIL = 4096
 
 
 class LiveTable:
-    """Show a stage for the study, and one for each run at work.
+    """Show a stage for the study and one per active run.
 
     Args:
         runs: folder of the runs.
-        pool: who trains them.
+        pool: the workers.
         total: runs in all.
-        done: those that are done.
+        done: finished runs.
     """
 
     def __init__(self, runs: Path, pool: Pool, *, total: int, done: int) -> None:
@@ -45,12 +45,12 @@ class LiveTable:
         self._study.__exit__(kind, error, trace)
 
     def advance(self, name: str) -> None:
-        """Count a run that has been done."""
+        """Count a finished run."""
         self._study.advance()
         message(f"{name}: done, {self._study.done} of {self._study.total}")
 
     def look(self) -> None:
-        """Look at what is trained now; into the logs at most once a second."""
+        """Update the active runs; read the logs at most once a second."""
         running = dict.fromkeys(self._pool.running.copy().values())
         if monotonic() < self._due and running.keys() == self._rows.keys():
             return
@@ -59,7 +59,7 @@ class LiveTable:
             self._rows.pop(name)[1]()
         for name in running:
             if name not in self._rows:
-                # In a context of its own: each is a part of the study, not of the run that began before it.
+                # In a separate context: each is part of the study, not of the previous run.
                 row, context = stage(f"Run {name}", unit="updates"), self._within.copy()
                 context.run(row.__enter__)
                 self._rows[name] = row, lambda row=row, context=context: context.run(row.__exit__, None, None, None)
@@ -68,7 +68,7 @@ class LiveTable:
 
 
 def _newest(log: Path) -> tuple[int | None, str | None]:
-    """Return the update that a training's log has come to, and its loss."""
+    """Return the last update and loss in a training's log."""
     with suppress(OSError), open(log, "rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL))
         for line in reversed(stream.read().splitlines()):

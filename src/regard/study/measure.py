@@ -1,4 +1,4 @@
-"""What a finished run of a study reaches on its test set, and what its attention is like."""
+"""Measure a finished run on its test set, including its attention."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from regard.tasks.translation_prediction import Translator
 from regard.training.checkpoint import list_checkpoints, load_weights
 from regard.viewer import AttentionRecord
 
-# Test examples whose attention is looked at: the mean of a few hundred rows is near that of all.
+# Test examples for attention figures: the mean of a few hundred rows is close to that of all.
 MAX_ATTENTION_EXAMPLES = 64
 
 
 class RunMeasures(NamedTuple):
-    """What a run reaches.
+    """Test results of a run.
 
     Attributes:
         scores: by name.
-        metric: how the main score is made of counts, see `regard.metrics.score_of_counts`.
+        metric: metric of the main score, see `regard.metrics.score_of_counts`.
         main: the name of the main score.
-        counts: (N, D) what each test item adds to it.
-        seconds: that the outputs took.
-        lines: how many those are.
+        counts: (N, D) its counts per test item.
+        seconds: decoding time.
+        lines: number of outputs.
         by_length: translations only: (words of the source, sentences, BLEU), see `regard.tasks.translation_evaluation.Evaluation`.
     """
 
@@ -64,7 +64,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
     """Measure a run of any task on a test set.
 
     Args:
-        task: of the run.
+        task: task of the run.
         run: its folder.
         test: the files, named as in `regard.config.study.TEST_FILES`.
         metric: the main score, one of `regard.config.study.METRICS`; None: the first of the task's.
@@ -115,7 +115,7 @@ def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     features = FeatureFile(test["features"]) if "features" in test else None
     found = evaluate_captioning(captioner, examples, features=features)
     if metric == "BLEU-4":
-        # Its corpus value is not the mean of the images'.
+        # The corpus value is not the mean over images.
         kind, counts = "caption-bleu", caption_bleu_counts(examples.references, [item.text for item in found.captions])
     else:
         values = np.array(found.items[metric])
@@ -148,11 +148,11 @@ def _language(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
 
 
 class CheckpointSelection(NamedTuple):
-    """How good on the test set the checkpoint is that validation would choose.
+    """Test rank of the checkpoint selected by validation.
 
     Attributes:
-        rank: of that one on the test set, 1 is the best.
-        of: how many checkpoints there are.
+        rank: its rank on the test set, 1 is the best.
+        of: number of checkpoints.
         points: (update, score on the validation set, score on the test set).
     """
 
@@ -162,10 +162,10 @@ class CheckpointSelection(NamedTuple):
 
 
 def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | None = None) -> CheckpointSelection:
-    """Measure every checkpoint that a run of translation has kept. Li et al. 2019, Table 2.
+    """Measure every kept checkpoint of a translation run. Li et al. 2019, Table 2.
 
     Args:
-        run: its folder; `training.keep_checkpoints` says how many it has.
+        run: its folder, with `training.keep_checkpoints` checkpoints.
         test: see `measure_run`.
         metric: see `measure_run`.
 
@@ -196,7 +196,7 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
 
 
 def best_checkpoint(points: list[tuple[int, float, float]]) -> CheckpointSelection:
-    """Return what validation chooses: the first of the best.
+    """Return the checkpoint selected by validation: the first of the best.
 
     Args:
         points: at least one of (update, score on the validation set, score on the test set), higher is better.
@@ -210,9 +210,9 @@ def best_checkpoint(points: list[tuple[int, float, float]]) -> CheckpointSelecti
 
 
 def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any]:
-    """Return the mean entropy of a run's attention on the first test examples, in bits, and the mass on areas of each size.
+    """Return the mean attention entropy on the first test examples, in bits, and the attention mass per area size.
 
-    Nothing for a model without attention, and for one that reads features, which cannot be looked at.
+    Empty for models without attention, and for models of image features.
     """
     if task == "captioning":
         if "features" in test:
@@ -234,7 +234,7 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
 
 
 def record_figures(records: Sequence[AttentionRecord]) -> dict[str, Any]:
-    """Return `entropy`, in bits, mean over rows and heads of the first map, and `areas`, of all maps that have any the mass by size.
+    """Return `entropy`, in bits, the mean over rows and heads of the first map, and `areas`, the mass by size over all maps with areas.
 
     Example:
         >>> from regard.viewer import AttentionMap

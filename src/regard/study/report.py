@@ -1,4 +1,4 @@
-"""What came of a study."""
+"""Results of a study."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class Row(NamedTuple):
     Attributes:
         data: the data set.
         variant: the variant.
-        runs: how many seeds there are.
+        runs: number of seeds.
         score: mean of the main score.
         deviation: its standard deviation over the seeds; None for one.
-        difference: to the baseline's mean, on the seeds that both have; None for the baseline itself.
+        difference: to the baseline's mean on common seeds; None for the baseline.
         interval: the 95 % interval of that difference.
-        p_value: of that difference; None where no scores of test items are kept.
-        over: what both are about, see `regard.study.findings.Finding`.
+        p_value: p-value of that difference; None without item scores.
+        over: the variation they cover, see `regard.study.findings.Finding`.
         corrected: the p-value corrected for all comparisons of the study (Holm).
         figures: medians over the runs: parameters, seconds_per_update, tokens_per_second, megabytes, lines_per_second, updates; entropy.
         scores: means of all scores, by name.
         areas: share of the attention on areas of each size, mean over the runs.
-        ranks: for each run the test rank of the checkpoint that validation would choose, and of how many.
+        ranks: per run the test rank of the checkpoint selected by validation, and the number of checkpoints.
         by_length: translations: mean BLEU by source length in words.
-        published: a figure to stand beside ours.
-        command: that trains the first run.
+        published: published figure for comparison.
+        command: training command of the first run.
     """
 
     data: str
@@ -64,10 +64,10 @@ class Report(NamedTuple):
     Attributes:
         study: the study.
         metric: the name of the main score.
-        rows: a row for each data set and variant that has a run.
-        findings: a row for each hypothesis and data set.
-        runs: all results, as they were kept, without the counts of items.
-        missing: names of runs that are not done, each with why it failed, or "".
+        rows: one per data set and variant with a run.
+        findings: one per hypothesis and data set.
+        runs: all results, without item counts.
+        missing: missing runs by name, with the reason of failure or "".
     """
 
     study: StudyConfig
@@ -84,17 +84,17 @@ FIGURES = ("parameters", "updates", "seconds_per_update", "tokens_per_second", "
 def build_report(study: StudyConfig, folder: Path, *, samples: int = 100_000) -> Report:
     """Read the results of a study and compare them.
 
-    A difference is between the means over the seeds that both variants have; its interval and p-value are over seeds and test items, see
-    `regard.metrics.seeds.compare_seeds`. The p-value is corrected for how many comparisons the study makes.
+    A difference is between means over common seeds; its interval and p-value cover seeds and test items, see
+    `regard.metrics.seeds.compare_seeds`. P-values are corrected for the number of comparisons.
 
     Args:
         study: the study.
-        folder: of its results.
+        folder: folder of its results.
         samples: draws of each comparison.
 
     Raises:
         DataError: there is no result yet.
-        ConfigError: a result is damaged, or measured by another metric.
+        ConfigError: a result is damaged or uses another metric.
 
     Example:
         >>> from regard.config import validate

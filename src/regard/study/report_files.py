@@ -1,4 +1,4 @@
-"""The report of a study as files: Markdown, HTML, CSV and JSON."""
+"""Study reports as Markdown, HTML, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from regard.metrics.seeds import LEVEL, MAX_SEEDS
 from regard.study.findings import LOWER, POWER, SEEDS, p_text
 from regard.study.report import Report
 
-# What a test set with known alignments or regions tells of the attention.
+# Attention scores of test sets with known alignments or regions.
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
-# Decimals of the main score: those of captions are about 1, all others up to 100.
+# Decimals of the main score: caption scores are about 1, others up to 100.
 DECIMALS = {"captioning": 3}
 LINES = ("-", "--", ":", "-.")  # of curves: there are ten colours
 
@@ -33,7 +33,7 @@ def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and the rows of the report as text; columns in which nothing stands are left out."""
+    """Return the columns and rows of the report as text, without empty columns."""
     study = report.study
     head = [
         "data",
@@ -89,7 +89,7 @@ def _p_value(value: float | None, over: str | None) -> str:
 
 
 def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return BLEU by source length in words as columns and rows; None if the runs have none."""
+    """Return BLEU by source length in words as columns and rows, or None."""
     ranges = list(dict.fromkeys(words for row in report.rows for words in row.by_length))
     if not ranges:
         return None
@@ -103,7 +103,7 @@ def by_length(report: Report) -> tuple[list[str], list[list[str]]] | None:
 
 
 def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return what became of the study's hypotheses as columns and rows; None where it has none."""
+    """Return the study's findings as columns and rows, or None."""
     if not report.findings:
         return None
     study = report.study
@@ -120,7 +120,7 @@ def findings(report: Report) -> tuple[list[str], list[list[str]]] | None:
 
 
 def conclusions(report: Report) -> list[str]:
-    """Return a sentence for each hypothesis and data set."""
+    """Return a sentence per hypothesis and data set."""
     study = report.study
     return [
         row.sentence(report.metric, data=study.data[row.data].title or row.data, decimals=DECIMALS.get(study.task, 2))
@@ -184,9 +184,9 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
     """Write report.md, report.html, report.csv and report.json; return their paths.
 
     Args:
-        report: of a study.
-        folder: gets the files.
-        style: address of a style sheet that several pages share, see `write_style`; None: the page holds its own, and is one file.
+        report: report of a study.
+        folder: output folder.
+        style: URL of a shared style sheet, see `write_style`; None: the page is a single file.
 
     Raises:
         DataError: the folder cannot be written.
@@ -225,7 +225,7 @@ def write_report(report: Report, folder: Path, *, style: str | None = None) -> l
 
 
 def write_style(path: Path) -> None:
-    """Write the style sheet that pages of several reports may share.
+    """Write the shared style sheet of reports.
 
     Raises:
         DataError: the file cannot be written.
@@ -241,7 +241,7 @@ STYLE = (
 
 
 def page(report: Report, *, style: str | None = None) -> str:
-    """Return the report as a page of HTML that needs no network, with the learning curves; `style` as for `write_report`."""
+    """Return the report as an offline HTML page with learning curves; `style` as for `write_report`."""
     study = report.study
     columns, rows = table(report)
     escape = html.escape
@@ -266,7 +266,7 @@ def _as_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def curves(report: Report) -> str:
-    """Return the validation loss of every run over its updates, a drawing for each data set, as SVG within HTML."""
+    """Return validation loss curves of all runs, one SVG per data set, as HTML."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""A process that does runs of studies: `python -m regard.study.worker`, started by `regard compare` with several workers."""
+"""Worker process of studies: `python -m regard.study.worker`, started by `regard compare` with several workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _work(job: Job) -> Answer:
     with StopSignal() as stop:
         try:
             return do_run(job, partial(train_apart, stop=lambda: bool(stop.received)))
-        except WorkerLost:  # what kills a training without a word is told as the loss of the worker that it is
+        except WorkerLost:  # a silently killed training is reported as a lost worker
             os.kill(os.getpid(), signal.SIGKILL)
             raise
 
