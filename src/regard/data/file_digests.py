@@ -81,7 +81,7 @@ def write_digests(path: Path, facts: Mapping[str, FileDigest]) -> None:
     """Write digests for a later start, unless unchanged.
 
     Raises:
-        DataError: the file cannot be written; names it.
+        DataError: the file cannot be written.
     """
     if read_digests(path) != facts:
         write_files({path: (json.dumps({name: list(known) for name, known in facts.items()}, indent=1) + "\n").encode()})

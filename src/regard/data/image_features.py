@@ -122,7 +122,7 @@ class FeatureFile:
         """Return the features of some images: float32 (n, L, D), a copy.
 
         Raises:
-            DataError: an id is not in the file; names it.
+            DataError: an id is not in the file.
         """
         unknown = next((name for name in ids if name not in self._rows), None)
         if unknown is not None:

@@ -48,7 +48,7 @@ class Preprocessing:
         std: divisor of the differences, above 0.
 
     Raises:
-        ConfigError: an argument is outside its range; names it.
+        ConfigError: an argument is outside its range.
 
     Example:
         >>> import tempfile
@@ -110,7 +110,7 @@ class Preprocessing:
             float32 (..., 3, H, W).
 
         Raises:
-            DataError: the last axis is not 3, or the type is not uint8; names both.
+            DataError: the last axis is not 3, or the type is not uint8.
         """
         values = pixels if isinstance(pixels, torch.Tensor) else torch.from_numpy(np.array(pixels))
         if values.dtype != torch.uint8 or values.ndim < 3 or values.shape[-1] != 3:
@@ -151,7 +151,7 @@ def expand_images(arguments: Sequence[str | Path]) -> ImageList:
         An `ImageList`; no arguments give no paths.
 
     Raises:
-        DataError: a folder holds no image, or a folder or list cannot be read; names it.
+        DataError: a folder holds no image, or a folder or list cannot be read.
 
     Example:
         >>> expand_images(["b.jpg", "a.png"]).paths == (Path("b.jpg"), Path("a.png"))
@@ -189,7 +189,7 @@ def open_source(source: ImageSource) -> BinaryIO:
     """Open an image file, or one in an archive, for reading.
 
     Raises:
-        DataError: it is missing, is no ordinary file or may not be read; names it.
+        DataError: it is missing, is no ordinary file or may not be read.
 
     Example:
         >>> open_source("missing.jpg")

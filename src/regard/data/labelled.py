@@ -189,7 +189,7 @@ def plan_labelled(lengths: Sequence[Sequence[int] | np.ndarray], *, batch_tokens
     Args:
         lengths: token counts of all examples, per text.
         batch_tokens: maximum padded tokens of the longer texts of a batch.
-        seed: of the run.
+        seed: seed of the run.
         epoch: from 0.
 
     Returns:

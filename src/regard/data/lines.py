@@ -267,7 +267,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
     r"""Open a file for atomic writing in a block; creates its folder.
 
     Raises:
-        DataError: it cannot be written; names it.
+        DataError: it cannot be written.
 
     Example:
         >>> import tempfile

@@ -101,7 +101,7 @@ def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair])
     Both files are complete under temporary names before either gets its own, so an interruption leaves no half file.
 
     Args:
-        folder: made if it is not there.
+        folder: created if needed.
         name: the start of both file names; no folder in it.
         pairs: (source, target) sentences, at least one.
 
@@ -185,7 +185,7 @@ def file_digest(path: str | Path) -> str:
     """Return the sha256 of a file's bytes as 64 hexadecimal digits.
 
     Raises:
-        DataError: the file is missing or cannot be read; names it.
+        DataError: the file is missing or cannot be read.
 
     Example:
         >>> import os

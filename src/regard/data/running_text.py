@@ -156,7 +156,7 @@ class TextStreams:
         seed: of the order.
 
     Raises:
-        DataError: there are fewer tokens than streams; holds both numbers.
+        DataError: there are fewer tokens than streams.
 
     Example:
         >>> vocabulary = Vocabulary.train(["a b c d e f g"], kind="word", size=20)

@@ -55,7 +55,7 @@ class SentencePieceVocabulary(Vocabulary):
         """Return the text of token ids as one line: pieces joined, special tokens left out, UNK as "<unk>".
 
         Raises:
-            DataError: an id is outside the vocabulary; holds the id and the size.
+            DataError: an id is outside the vocabulary.
         """
         parts: list[str] = []
         pieces: list[str] = []

@@ -39,7 +39,7 @@ class ParallelText:
 
     Raises:
         DataError: a file is missing or unreadable, the numbers of files or of their lines differ, there is no pair, or a line of a file of
-            pairs is not what its format asks for; names file and line.
+            pairs is not what its format asks for.
 
     Example:
         >>> import tempfile
@@ -82,7 +82,7 @@ class ParallelText:
         """Yield all pairs, shard after shard.
 
         Raises:
-            DataError: a file cannot be read, or has changed since it was counted; names it.
+            DataError: a file cannot be read, or has changed since it was counted.
         """
         if self._seconds is None:
             yield from self._pairs()
@@ -173,7 +173,7 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
         The source and the target file of each shard, at least one, or the one file of each.
 
     Raises:
-        DataError: a pattern finds nothing, or there are unequal numbers of files; names it.
+        DataError: a pattern finds nothing, or there are unequal numbers of files.
 
     Example:
         >>> import tempfile

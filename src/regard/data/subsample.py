@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 
 
 def in_sample(total: int, count: int, first: int, size: int) -> np.ndarray:
-    """Say which of `size` items, of which the first is number `first` of `total`, are in a sample of `count`.
+    """Return which of `size` items from number `first` of `total` are in a sample of `count`.
 
     The sample is drawn evenly from all over: of a block of items it takes as many as its share, at random. Whoever asks in blocks of other
     sizes draws another sample.

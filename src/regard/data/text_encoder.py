@@ -38,7 +38,7 @@ class EncodedLines(NamedTuple):
 
 
 def usable_lines(sides: Sequence[EncodedLines], max_length: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Say which examples of one text or two can be trained on, (N,) bool, and how many are left out, by reason."""
+    """Return which examples of one text or two can be trained on, (N,) bool, and how many are left out, by reason."""
     lengths = np.stack([side.lengths for side in sides])
     # A blank line is never worked on either.
     empty = np.any([side.blank for side in sides], 0) | (lengths == 0).any(0)

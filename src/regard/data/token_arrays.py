@@ -112,7 +112,7 @@ class TokenFile:
         dtype: of the ids.
 
     Raises:
-        DataError: a file is missing or is too short; names it.
+        DataError: a file is missing or is too short.
     """
 
     def __init__(self, path: Path, dtype: str) -> None:

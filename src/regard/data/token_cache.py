@@ -29,10 +29,10 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
 
     Args:
         folder: the cache's name.
-        about: all that the content follows from, ready for JSON.
+        about: everything that determines the content, as a JSON value.
 
     Raises:
-        DataError: the folder cannot be written; names it.
+        DataError: the folder cannot be written.
 
     Example:
         >>> import tempfile
@@ -95,7 +95,7 @@ def read_cache(folder: Path) -> dict[str, Any]:
     """Return what was kept beside the files of a cache that another process has just made or checked.
 
     Raises:
-        DataError: there is none; names the folder.
+        DataError: there is none.
 
     Example:
         >>> read_cache(Path("no-such-cache"))

@@ -111,7 +111,7 @@ class Vocabulary:
 
         Raises:
             DataError: the texts hold nothing but white space.
-            ConfigError: the kind is unknown, or `size` or `min_count` too small; holds what it may be.
+            ConfigError: the kind is unknown, or `size` or `min_count` too small.
         """
         if kind == IMPORTED:
             raise ConfigError(f"vocabulary.kind: {kind} comes with an imported model (`regard import`); train one of {', '.join(KINDS)}")
@@ -159,7 +159,7 @@ class Vocabulary:
         Bytes that are no UTF-8 become U+FFFD; a line break inside the text becomes a space (see `single_line`).
 
         Raises:
-            DataError: an id is outside the vocabulary; holds the id and the size.
+            DataError: an id is outside the vocabulary.
         """
         parts = [self._bytes[index] for index in self._checked_ids(ids) if index not in (PAD, BOS, EOS)]
         text = (b" " if self.kind == "word" else b"").join(parts).decode("utf-8", errors="replace")
@@ -169,7 +169,7 @@ class Vocabulary:
         r"""Return the readable text of each token; a byte that is no whole character stands as `\xe4`.
 
         Raises:
-            DataError: an id is outside the vocabulary; holds the id and the size.
+            DataError: an id is outside the vocabulary.
         """
         return [self._pieces[index] for index in self._checked_ids(ids)]
 
@@ -193,7 +193,7 @@ class Vocabulary:
         """Write the vocabulary as JSON: our kind, and under "tokenizer" the format of the tokenizers library.
 
         Raises:
-            DataError: the file cannot be written; names it.
+            DataError: the file cannot be written.
         """
         write_files({Path(path): self.to_bytes()})
 
@@ -208,7 +208,7 @@ class Vocabulary:
         """Read what `save` wrote. Only the entries are taken from the file; how text is split follows from the kind.
 
         Raises:
-            DataError: the file is missing, is not such a file, or is damaged; names it.
+            DataError: the file is missing, is not such a file, or is damaged.
         """
         try:
             content = parse_json(Path(path).read_bytes())
@@ -316,7 +316,7 @@ def _token_bytes(kind: str, token: str) -> bytes:
 
 
 class _ForkGuard:
-    """Tell the library before a fork that the child is to use one thread.
+    """Set the library to one thread in forked children.
 
     Otherwise some releases say so on standard output, in the midst of a user's translations, and others may hang.
     """

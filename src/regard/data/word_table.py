@@ -146,7 +146,7 @@ class WordTable:
         return ((mixed * _SPREAD) >> self._shift).astype(np.int64)
 
     def _differs(self, words: Words, rows: np.ndarray | slice, found: np.ndarray) -> np.ndarray:
-        """Say which of the words found in the table are not those looked for; nothing found is no other word."""
+        """Return which of the found words differ from those looked up; missing words do not differ."""
         differs = (self._marks[found] != words.marks[rows]) | (self._keys[found, 0] != words.column(0, rows))
         sizes = words.sizes[rows]
         for number in range(1, _COLUMNS):

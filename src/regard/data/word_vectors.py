@@ -47,7 +47,7 @@ def read_vectors(path: str | Path, words: Collection[str]) -> WordVectors:
 
     Raises:
         DataError: the file cannot be read, has no vector, or a line has another number of numbers than the first, or something else in
-            their place; names the file and the line.
+            their place.
 
     Example:
         >>> import tempfile

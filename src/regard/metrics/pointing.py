@@ -56,7 +56,7 @@ def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
         float64 (h * w,) of 0 to 1, row by row.
 
     Raises:
-        DataError: the region is no (H, W) array of pixels, or a side of the grid is below 1; names both.
+        DataError: the region is no (H, W) array of pixels, or a side of the grid is below 1.
 
     Example:
         >>> cell_coverage([[True, True, False, False], [False, True, False, False]], (1, 2)).tolist()
@@ -68,7 +68,7 @@ def cell_coverage(region: Any, grid: tuple[int, int]) -> np.ndarray:
 
 
 def cell_hits(region: Any, grid: tuple[int, int], *, tolerance: float = 0.0) -> np.ndarray:
-    """Say which cells count as hits: those whose centre lies inside a region, or near it (Zhang et al., 2016).
+    """Return which cells count as hits: those whose centre lies inside a region, or near it (Zhang et al., 2016).
 
     Args:
         region: bool (H, W), the pixels of the region.

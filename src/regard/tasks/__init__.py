@@ -1,4 +1,4 @@
-"""Wiring: data, model, training, decoding and metrics into tasks."""
+"""Tasks: combine data, model, training, decoding and metrics."""
 
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_training import train_captioning

@@ -1,4 +1,4 @@
-"""Records of what a run attended to, and where they go."""
+"""Attention records of runs, and their files."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def attention_records(
     beam_size: int | None = None,
     methods: Sequence[str] = (),
 ) -> list[AttentionRecord]:
-    """Record what a run of any task attended to.
+    """Record the attention of a run of any task.
 
     Args:
         folder: a run folder.
-        seen: what its task reads: lines of text, or paths of images for a captioner.
-        target: for translation and captioning, look at this output instead of the model's own.
+        seen: inputs: lines of text, or image paths for a captioner.
+        target: for translation and captioning, use this output instead of the model's own.
         beam_size: for these, hypotheses of the search; None takes the run's setting.
-        methods: of explanation, whose scores are maps beside the attention: names of `regard.explanations.METHODS`, or "all".
+        methods: explanation methods to add as maps: names of `regard.explanations.METHODS`, or "all".
 
     Returns:
-        One record for each that has anything in it.
+        One record per non-empty input.
 
     Raises:
         ConfigError: the model has no attention, text is given to a captioner or images to another run, `target` or `beam_size` do not go
             with the task or the number of lines, or a method is unknown or not defined for the model.
-        DataError: there is nothing to look at, or an image cannot be read.
+        DataError: no input, or an image cannot be read.
 
     Example:
         >>> attention_records("no-such-run", ["a joy"])
@@ -105,21 +105,21 @@ def _captioned(
 def translation_records(
     folder: str | Path, lines: Sequence[str], *, target: str | None = None, beam_size: int | None = None, methods: Sequence[str] = ()
 ) -> list[AttentionRecord]:
-    """Translate lines with a run and record what it attended to.
+    """Translate lines with a run and record the attention.
 
     Args:
         folder: a run folder.
         lines: sentences.
-        target: look at this translation of the only line instead of the model's own.
-        beam_size: hypotheses of the search; None takes the run's setting.
+        target: use this translation of the only line instead of the model's own.
+        beam_size: beam size; None: the run's.
         methods: see `attention_records`.
 
     Returns:
-        One record a line that has anything in it.
+        One record per non-empty line.
 
     Raises:
         ConfigError: the model has no attention, or `target` comes with several lines.
-        DataError: no line holds anything to translate.
+        DataError: all lines are empty.
     """
     translator = Translator.open(folder)
     if not translator.run.config.model.attends:
@@ -166,14 +166,14 @@ def side_by_side(
     beam_size: int | None = None,
     methods: Sequence[str] = (),
 ) -> list[AttentionRecord]:
-    """Record what several runs attended to: for each line or image one record of each run, named after its folder.
+    """Record the attention of several runs: per line or image one record of each run, named after its folder.
 
     Args:
-        folders: run folders, of tasks that read the same.
-        seen: see `attention_records`, and so for the rest.
+        folders: run folders, of tasks with the same kind of input.
+        seen: see `attention_records`, also for the rest.
         target: instead of the models' own output.
-        beam_size: hypotheses of the search.
-        methods: of explanation.
+        beam_size: beam size.
+        methods: explanation methods.
 
     Raises:
         ConfigError: see `attention_records`.
@@ -187,11 +187,11 @@ def side_by_side(
 
 
 def choose_example(records: Sequence[AttentionRecord], number: int) -> list[AttentionRecord]:
-    """Return the records of one example: one, or those of all updates of a training.
+    """Return the records of one example: one, or one per recorded update of a training.
 
     Args:
-        records: of all.
-        number: of the example, from 1.
+        records: all records.
+        number: number of the example, from 1.
 
     Raises:
         ConfigError: there are fewer; says how many.
@@ -207,10 +207,10 @@ def choose_example(records: Sequence[AttentionRecord], number: int) -> list[Atte
 
 
 def save_records(records: Sequence[AttentionRecord], path: Path, *, map: str | None = None, head: int | None = None) -> None:
-    """Write records as the file's ending says.
+    """Write records in the format of the file's extension.
 
     Args:
-        records: what to write.
+        records: the records.
         path: the file: .html a page, .json records, .png .svg .pdf a picture of the only example, at the last update recorded of a
             training, .gif an animation of the only example over the updates of a training.
         map: for a picture the name of a map, see `AttentionRecord.matrix`.

@@ -1,6 +1,6 @@
-"""Batches side by side, a thread each: sooner done than one after another with all threads, and far sooner on a busy machine.
+"""Run batches in parallel, one thread per batch: faster than one after another with all threads, and much faster on a busy machine.
 
-Threads that share an operator wait for the last of them at its end; one that another program holds up holds up all.
+Threads within an operator wait for the slowest; one delayed by another program delays all.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from regard import progress
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Python's own part of a step is done by one thread at a time, so more would wait for each other.
+# Python's part of a step runs in one thread at a time, so more would wait for each other.
 MAX_WORKERS = 4
 # A batch of a few rows costs almost what a larger one does.
 MIN_ROWS = 8
 
 
 def cut_batches(rows: list[Item], size: int, *, device: torch.device) -> list[list[Item]]:
-    """Cut rows into batches of at most `size`, and into no fewer than are worked on at a time where there are rows enough for that.
+    """Split rows into batches of at most `size`, and at least as many as run in parallel, if there are enough rows.
 
     Args:
-        rows: in the order they are to be worked on.
-        size: rows of a batch at most.
-        device: where the work is done; only on a CPU are several worked on at a time.
+        rows: row indices, in processing order.
+        size: maximum rows per batch.
+        device: device of the model; batches run in parallel on CPUs only.
 
     Example:
         >>> cut_batches([3, 1, 4, 1, 5], 2, device=torch.device("cpu"))
@@ -51,18 +51,18 @@ def map_batches(
     stage: progress.Stage | None = None,
     size: Callable[[Any], int] = lambda item: 1,
 ) -> list[Result]:
-    """Return `function` of each item, in order, several at a time on a CPU.
+    """Map `function` over items, in order, several at a time on a CPU.
 
-    A step of a small model is too short to be shared out among threads well; whole batches are. PyTorch's threads are divided among
-    the workers, and given back.
+    Steps of small models are too short to divide among threads; whole batches are not. PyTorch's threads are divided among the workers, and
+    restored.
 
     Args:
-        function: called in other threads; must not depend on what other calls do.
-        items: what to call it with.
-        device: where the work is done; elsewhere than on a CPU it is one item after another.
-        poll: called by this thread before an item is begun; may raise to leave.
-        stage: open while it lasts.
-        size: how many of its units an item counts.
+        function: called in other threads; calls must be independent.
+        items: its arguments.
+        device: device of the model; sequential except on CPUs.
+        poll: called by this thread before each item; may raise to stop.
+        stage: progress stage.
+        size: units per item.
 
     Example:
         >>> map_batches(lambda item: item + 1, [1, 2, 3], device=torch.device("cpu"))
@@ -72,7 +72,7 @@ def map_batches(
         with stage:
             return map_batches(_counted(function, stage, size), items, device=device, poll=poll)
     threads = torch.get_num_threads()
-    # Under torchrun `poll` and the hooks of a sharded model talk to the other processes, in one order.
+    # Under torchrun `poll` and a sharded model communicate with other processes in a fixed order.
     alone = not (dist.is_available() and dist.is_initialized())
     workers = min(threads, MAX_WORKERS, len(items)) if device.type == "cpu" and alone else 1
     poll = poll or (lambda: None)
@@ -91,15 +91,15 @@ def map_batches(
     try:
         with ThreadPoolExecutor(workers) as pool:
             for item in items:
-                if len(waiting) == 2 * workers:  # one waits for each that runs: nobody idles until the oldest is done
+                if len(waiting) == 2 * workers:  # one waiting item per running one, so that no worker idles
                     results.append(waiting.popleft().result())
                 poll()
-                # A context can be entered once at a time: a copy for each.
+                # A context can be entered only once at a time: copy it.
                 context = copy_context()
                 waiting.append(pool.submit(lambda context=context, item=item: context.run(work, item)))
             results += [future.result() for future in waiting]
     finally:
-        # A worker's setting is also what threads not yet born begin with.
+        # New threads start with a worker's setting.
         torch.set_num_threads(threads)
     return results
 

@@ -1,4 +1,4 @@
-"""A quick measurement of this machine: area attention, a training step and decoding, each beside standard attention."""
+"""Quick benchmark of this machine: area attention, a training step and decoding, each compared with standard attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure_speed(rounds: int = 5) -> Iterator[str]:
     """Yield the lines of a report: medians of interleaved rounds, and ratios round by round, on the CPU in float32.
 
     Args:
-        rounds: how often each contender is measured, 1 or more.
+        rounds: measurements per contender, 1 or more.
 
     Example:
         >>> next(measure_speed(rounds=1))
@@ -69,7 +69,7 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], rounds: int) -> 
 
 
 def _rows(title: str, times: dict[str, list[float]], show: Callable[[float], str]) -> Iterator[str]:
-    # The first contender is what the others stand beside.
+    # The first contender is the baseline.
     first = next(iter(times.values()))
     yield title
     for name, values in times.items():
@@ -118,7 +118,7 @@ def _training(area: AreaConfig | None) -> Callable[[], object]:
 
 
 def _decoding(area: AreaConfig | None, beam_size: int) -> Callable[[], object]:
-    # Random weights do not know when to end.
+    # Random weights do not generate EOS.
     model, batch = _model(area).eval(), _batch()
     options = DecodingOptions(bos=BOS, eos=EOS, beam_size=beam_size, min_length=LENGTH, max_length=LENGTH, banned=(PAD, BOS))
     search = greedy_search if beam_size == 1 else beam_search

@@ -1,4 +1,4 @@
-"""The data of a captioning run: images or features, captions as tokens, and what a timm model or a file says about both."""
+"""Data of a captioning run: images or features, encoded captions, and settings from timm models or feature files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from regard.models.image_encoder import import_timm
 
 
 class IndexedImages(Protocol):
-    """Images by number, as a model takes them: (n, 3, H, W), or features (n, L, D)."""
+    """Images by index, (n, 3, H, W), or features (n, L, D)."""
 
     def __len__(self) -> int: ...
 
@@ -43,7 +43,7 @@ class FeatureRows:
         ids: the names, each of which the file must have.
 
     Raises:
-        DataError: an id is not in the file; names it.
+        DataError: an id is not in the file.
     """
 
     def __init__(self, file: FeatureFile, ids: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class FeatureRows:
 
 
 class CaptionData(NamedTuple):
-    """Captioned images to train and to validate on, and the sha256 of what they were read from, by the key of `data`."""
+    """Training and validation images with captions, and the sha256 of their files by `data` key."""
 
     train: CaptionSet
     valid: CaptionSet
@@ -124,18 +124,18 @@ class CaptionCorpus(NamedTuple):
 def encode_captions(
     examples: CaptionSet, pictures: IndexedImages, vocabulary: Vocabulary, config: CaptioningConfig, *, cells: int, name: str
 ) -> CaptionCorpus:
-    """Turn the captions of images into tokens, leaving out (and counting) those that are too long.
+    """Encode captions, skipping and counting those that are too long.
 
     Args:
         examples: the captioned images.
         pictures: their images, in the same order.
-        vocabulary: of the run.
+        vocabulary: vocabulary of the run.
         config: of the run; with `data.shuffle_images` the captions of each image go with another one.
         cells: L, cells of an image.
         name: what to call the captions in an error.
 
     Raises:
-        DataError: no caption is left; holds the name.
+        DataError: no caption is left.
     """
     pairs = examples.pairs
     targets = TextEncoder(vocabulary).encode_all([normalize_caption(text, config.data) for _, text in pairs], f"the {name}")
@@ -148,7 +148,7 @@ def encode_captions(
 
 
 def _once(picks: list[int], together: int) -> list[int]:
-    # The most captions, up to `together`, that all images of a batch have in common, one group after another.
+    # Groups of up to `together` captions that all images of a batch have.
     for size in range(min(together, len(picks)), 1, -1):
         heads = picks[::size]
         if len(picks) % size == 0 and picks == [pick for pick in heads for _ in range(size)]:
@@ -164,7 +164,7 @@ def _by_image(picks: Sequence[int]) -> list[list[int]]:
 
 
 def normalize_caption(caption: str, data: CaptionDataConfig) -> str:
-    """Return a caption as the vocabulary sees it.
+    """Normalise a caption for the vocabulary.
 
     Example:
         >>> normalize_caption("A dog", CaptionDataConfig())
@@ -212,7 +212,7 @@ def read_caption_data(config: CaptioningConfig) -> CaptionData:
 
 
 def read_caption_set(captions: str, images: str | None, split: str | None, *, features: str | None = None) -> CaptionSet:
-    """Read captioned images; where there are features of them, the images themselves need not be there.
+    """Read captioned images; with features, the images may be missing.
 
     Raises:
         DataError: see `regard.data.captions.read_captions`.
@@ -224,10 +224,10 @@ def read_caption_set(captions: str, images: str | None, split: str | None, *, fe
 
 
 def resolve_config(config: CaptioningConfig) -> CaptioningConfig:
-    """Fill in what a file of features, or a timm model, says: the grid and its features, or how images are to be cut to size.
+    """Complete settings from a feature file or a timm model: grid and features, or preprocessing.
 
     Raises:
-        ConfigError: settings that contradict each other; names them.
+        ConfigError: settings that contradict each other.
         DataError: the features cannot be read.
         MissingExtraError: timm is needed but not installed.
 

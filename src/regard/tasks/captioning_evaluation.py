@@ -1,4 +1,4 @@
-"""Measuring a captioner on captioned images: against all references, and where it looked against known regions."""
+"""Evaluate a captioner against all references, and its attention against known regions."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from regard.tasks.captioning_training import caption_likelihood
 
 
 class CaptionEvaluation(NamedTuple):
-    """What a captioner reaches on a test set.
+    """Test results of a captioner.
 
     Attributes:
         scores: each with its signature.
         captions: one for each image.
-        items: for each image its own scores, by name.
-        seconds: that the captions took.
+        items: scores per image, by name.
+        seconds: decoding time.
     """
 
     scores: list[Score]
@@ -41,12 +41,12 @@ class CaptionEvaluation(NamedTuple):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         return {"scores": [{"name": s.name, "value": s.value, "unit": s.unit, "signature": s.signature} for s in self.scores]}
 
 
 class FileImages:
-    """Images read when they are asked for: a test set is looked at once.
+    """Images read on access: a test set is used once.
 
     Args:
         captioner: how images are read.
@@ -73,12 +73,12 @@ def evaluate_captioning(
     frequencies: DocumentFrequencies | None = None,
     with_meteor: bool = False,
 ) -> CaptionEvaluation:
-    """Caption images and compare with all references; where regions of words are known, say how often attention points there.
+    """Caption images and compare with all references; with known regions of words, measure how often attention points there.
 
     Args:
         captioner: an opened run.
         examples: images with their references.
-        decoding: how to search; None takes the run's own settings.
+        decoding: decoding settings; None: the run's.
         features: the images' features, for a run that reads these.
         frequencies: document frequencies for CIDEr; None counts the references given.
         with_meteor: METEOR, too (`regard.metrics.meteor`).
@@ -98,7 +98,7 @@ def evaluate_captioning(
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     if with_meteor:
-        find_meteor()  # before the work, not after it
+        find_meteor()  # fail before the work, not after it
     config = captioner.run.config
     if isinstance(config.model.encoder, FeaturesConfig) != (features is not None):
         raise DataError(f"{captioner.run.folder}: features are given to a run that reads features, images to one that reads images")
@@ -163,6 +163,6 @@ def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tu
 
 
 def describe_captions(evaluation: CaptionEvaluation, say: Callable[[str], None]) -> None:
-    """Tell the scores, one a line."""
+    """Report the scores, one a line."""
     for score in evaluation.scores:
         say(f"{score.name:<22}{score.value:9.4f} {score.unit:<10}{score.signature}")

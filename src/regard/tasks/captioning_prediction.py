@@ -1,4 +1,4 @@
-"""Using a trained captioner: images in, one caption each out, with where it looked."""
+"""Caption images with a trained run, with attention."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
 
 
 class Caption(NamedTuple):
-    """What became of one image.
+    """Result for one image.
 
     Attributes:
         text: the best caption, one line; empty where there is an error.
@@ -56,7 +56,7 @@ class Caption(NamedTuple):
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the texts with what they were chosen by, or the error, ready for JSON."""
+        """Return texts and scores, or the error, as a JSON value."""
         if self.error is not None:
             return {"image": str(self.source), "error": self.error}
         return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
@@ -66,8 +66,8 @@ class Captioner(Predictor[CaptionRun]):
     """Caption images with a trained run.
 
     Args:
-        run: an opened run.
-        poll: called before each batch; may raise to leave.
+        run: a loaded run.
+        poll: called before each batch; may raise to stop.
 
     Example:
         >>> Captioner.open("no-such-run")
@@ -86,7 +86,7 @@ class Captioner(Predictor[CaptionRun]):
         return cls(open_caption_run(folder))
 
     def choose(self, mode: str | None) -> None:
-        """Set how hard attention chooses from now on: "sample", "argmax" or "expected"; None leaves it as the run says.
+        """Set the mode of hard attention: "sample", "argmax" or "expected"; None keeps the run's.
 
         Raises:
             ConfigError: the run's attention is not hard.
@@ -108,19 +108,19 @@ class Captioner(Predictor[CaptionRun]):
         sampling: SamplingOptions | None = None,
         need_attention: bool = False,
     ) -> list[Caption]:
-        """Caption images; the result of one does not depend on the others.
+        """Caption images; results do not depend on the other items.
 
         (But where hard attention draws: each draw depends on those before it. `torch.manual_seed` repeats all of them.)
 
         Args:
             images: image files, or images in an archive.
-            decoding: how to search; None takes the run's own settings.
-            n_best: hypotheses for each image; with sampling, see `SamplingOptions.num_samples`.
-            sampling: draw words instead of search.
+            decoding: decoding settings; None: the run's.
+            n_best: hypotheses per image; with sampling, see `SamplingOptions.num_samples`.
+            sampling: sample instead of beam search.
             need_attention: return attention with the hypotheses.
 
         Returns:
-            One `Caption` an image, in order; one that cannot be read has an `error` instead of a text.
+            One `Caption` per image, in order; one that cannot be read has an `error` instead of a text.
 
         Raises:
             ConfigError: the run reads features, not images.
@@ -201,7 +201,7 @@ class Captioner(Predictor[CaptionRun]):
         Args:
             image: an image file.
             text: look at this caption instead of the model's own.
-            decoding: how to search; None takes the run's own settings.
+            decoding: decoding settings; None: the run's.
             methods: of explanation, whose scores are added; see `regard.tasks.explained_records.add_methods`.
 
         Returns:

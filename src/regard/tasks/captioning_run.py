@@ -24,7 +24,7 @@ def open_caption_run(folder: str | Path) -> CaptionRun:
         folder: a run folder as `regard train captioning` leaves it, finished or not.
 
     Raises:
-        CheckpointError: the folder is not such a run, or a file in it is missing, damaged or does not fit; names the file.
+        CheckpointError: the folder is not such a run, or a file in it is missing, damaged or does not fit.
         MissingExtraError: its encoder needs timm, which is not installed.
 
     Example:

@@ -66,10 +66,10 @@ def train_captioning(config: CaptioningConfig, folder: str | Path, *, on_event: 
 
 
 def check_captioning_settings(config: CaptioningConfig) -> None:
-    """Refuse settings that do not fit together, before anything is read or written.
+    """Check the settings before reading or writing anything.
 
     Raises:
-        ConfigError: names the setting and what it needs.
+        ConfigError: incompatible settings.
 
     Example:
         >>> check_captioning_settings(CaptioningConfig())
@@ -117,7 +117,7 @@ def caption_likelihood(model: CaptionModel[Any], corpus: CaptionCorpus, *, poll:
     Args:
         model: in evaluation mode.
         corpus: captions and their images.
-        poll: called once a batch.
+        poll: called once per batch.
     """
     # A corpus of captions plans and collates as one of sentences does. Few at a time: an image takes more room than a sentence.
     return translation_likelihood(model, cast(Any, corpus), poll=poll, batch_tokens=1024)
@@ -175,7 +175,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         return build_captioner(self.config.model, image_size=size, vocab_size=entries, pretrained=pretrained)
 
     def report(self, model: CaptionModel[Any]) -> None:
-        """Tell the numbers of captions and images, and what the model sees of these."""
+        """Report the numbers of captions and images, and what the model sees of these."""
         parts = (self.train, self.corpus), (self.valid, self.held)
         sizes = [f"{len(corpus.targets)} captions of {len(examples)}" for examples, corpus in parts]
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training images, {sizes[1]} validation images")

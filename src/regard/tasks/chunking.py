@@ -1,4 +1,4 @@
-"""Any number of items in constant memory."""
+"""Process any number of items in constant memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-# What is read before any of it is worked on: enough to sort by length, little enough to hold.
+# Size of a chunk: enough to sort by length, small enough for memory.
 CHUNK_ITEMS = 4096
 CHUNK_CHARACTERS = 4_000_000
 

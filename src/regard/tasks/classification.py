@@ -1,4 +1,4 @@
-"""Labelling sentences, and pairs of a premise and a hypothesis: training, and a trained run at work."""
+"""Classification of sentences and sentence pairs: training and prediction."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Labeller(Predictor[SentenceRun]):
     """What `Classifier` and `Entailer` share.
 
     Args:
-        run: an opened run.
-        poll: called before each batch; may raise to leave.
+        run: a loaded run.
+        poll: called before each batch; may raise to stop.
     """
 
     kind: ClassVar[type[ClassificationConfig] | type[EntailmentConfig]]
@@ -97,19 +97,19 @@ class Classifier(Labeller):
     kind = ClassificationConfig
 
     def classify(self, lines: Sequence[str], *, need_weights: bool = False) -> list[LabelPrediction]:
-        """Label lines; the result of one does not depend on the others.
+        """Label lines; results do not depend on the other items.
 
         Args:
             lines: one sentence each.
-            need_weights: what each hop looked at, too.
+            need_weights: also return the weights of each hop.
 
         Returns:
-            One `LabelPrediction` a line, in order; an empty or blank line has the label "".
+            One `LabelPrediction` per line, in order; an empty or blank line has the label "".
         """
         return self.label([(line,) for line in lines], need_weights=need_weights)
 
     def stream(self, lines: Iterable[str]) -> Iterator[LabelPrediction]:
-        """Label any number of lines in constant memory, a chunk at a time; in order, one result a line."""
+        """Label any number of lines in constant memory, a chunk at a time; in order, one result per line."""
         return self.label_stream((line,) for line in lines)
 
 
@@ -126,19 +126,19 @@ class Entailer(Labeller):
     kind = EntailmentConfig
 
     def entail(self, pairs: Sequence[Pair], *, need_weights: bool = False) -> list[LabelPrediction]:
-        """Label pairs of (premise, hypothesis); the result of one does not depend on the others.
+        """Label pairs of (premise, hypothesis); results do not depend on the other items.
 
         Args:
             pairs: premise and hypothesis of each.
-            need_weights: what each hop looked at, too.
+            need_weights: also return the weights of each hop.
 
         Returns:
-            One `LabelPrediction` a pair, in order; a pair with an empty or blank side has the label "".
+            One `LabelPrediction` per pair, in order; a pair with an empty or blank side has the label "".
         """
         return self.label(pairs, need_weights=need_weights)
 
     def stream(self, pairs: Iterable[Pair]) -> Iterator[LabelPrediction]:
-        """Label any number of pairs in constant memory, a chunk at a time; in order, one result a pair."""
+        """Label any number of pairs in constant memory, a chunk at a time; in order, one result per pair."""
         return self.label_stream(pairs)
 
 

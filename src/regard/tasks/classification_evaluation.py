@@ -1,4 +1,4 @@
-"""Measuring a trained run on labelled examples."""
+"""Evaluate a trained run on labelled examples."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from regard.tasks.classification_training import SentenceRun
 
 
 class LabelEvaluation(NamedTuple):
-    """What a run reaches on a test set.
+    """Test results of a run.
 
     Attributes:
         scores: accuracy with its interval, macro-F1, calibration error, log loss.
-        confusion: which label was taken for which.
-        outputs: the labels found; "" for an empty text, which is wrong.
+        confusion: the confusion matrix.
+        outputs: predicted labels; "" for an empty text, which is wrong.
     """
 
     scores: list[Score]
@@ -38,7 +38,7 @@ class LabelEvaluation(NamedTuple):
     outputs: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         names = ("label", "precision", "recall", "f1", "examples")
         return {
             "scores": [{"name": s.name, "value": s.value, "unit": s.unit, "signature": s.signature} for s in self.scores],
@@ -56,7 +56,7 @@ def evaluate_labels(run: SentenceRun, file: LabelledFile) -> LabelEvaluation:
         file: as `regard.tasks.classification_training.read_labelled_file` reads it.
 
     Raises:
-        DataError: a label that the run does not know; names file and line.
+        DataError: a label that the run does not know.
     """
     for example in file.examples:
         if example.label not in run.labels:
@@ -75,13 +75,13 @@ def evaluate_labels(run: SentenceRun, file: LabelledFile) -> LabelEvaluation:
 
 
 def _log_loss(told: Sequence[tuple[LabelPrediction, str]], total: int) -> Score:
-    # A probability of 0 is one that rounding has left of a smaller one.
+    # A probability of 0 is a smaller one after rounding.
     losses = [-math.log(max(item.probabilities[label], float(np.finfo(np.float64).tiny))) for item, label in told]
     return Score("log loss", sum(losses) / len(losses), "nats", f"n:{len(told)}/{total}")
 
 
 def describe_labels(evaluation: LabelEvaluation, say: Callable[[str], None]) -> None:
-    """Tell the scores, one a line, then what was taken for what."""
+    """Report the scores, one per line, then the confusion matrix."""
     for score in evaluation.scores:
         say(f"{score.name:<22}{score.value:9.2f} {score.unit:<8}{score.signature}")
     labels, counts = evaluation.confusion.labels, evaluation.confusion.counts
@@ -97,7 +97,7 @@ def describe_labels(evaluation: LabelEvaluation, say: Callable[[str], None]) -> 
 def describe_label_comparison(
     evaluation: LabelEvaluation, other: LabelEvaluation, expected: Sequence[str], name: str, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Tell in one line how the accuracy compares with that of another run, and return the figures, ready for a JSON file."""
+    """Report in one line how the accuracy compares with that of another run, and return the figures as a JSON value."""
     found: AccuracyComparison = compare_accuracy(evaluation.outputs, other.outputs, expected)
     low, high = found.interval
     values = f"accuracy {evaluation.scores[0].value:.2f} against {other.scores[0].value:.2f} of {name}"

@@ -1,4 +1,4 @@
-"""Asking a trained run for labels: one for each text or pair, whatever else is asked for beside it."""
+"""Label texts or pairs with a trained run, each independent of the others."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from regard.tasks.predict import longest_first, predict
 from regard.tasks.run_folder import device_of
 
 BATCH_SIZE = 64
-# More digits would tell of the batch an example was in, not of the example.
+# More digits would depend on the batch.
 DIGITS = 6
 
 
 class LabelPrediction(NamedTuple):
-    """What became of one example.
+    """Result for one example.
 
     Attributes:
-        label: the most probable label; "" where a text is empty or blank.
+        label: the most probable label; "" for an empty or blank text.
         probabilities: of each label; empty without one.
-        weights: for each text (R, S), how much each token counted in each hop; None if not asked for, or without a label.
-        truncated: how many tokens were cut off (`data.max_length`).
+        weights: (R, S) token weights of each hop, per text; None if not requested, or without a label.
+        truncated: number of tokens cut off (`data.max_length`).
     """
 
     label: str
@@ -35,7 +35,7 @@ class LabelPrediction(NamedTuple):
     truncated: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return label (null for an empty text) and probabilities, ready for JSON."""
+        """Return label (null for an empty text) and probabilities as a JSON value."""
         return {"label": self.label or None, "probabilities": {name: round(p, DIGITS) for name, p in self.probabilities.items()}}
 
 
@@ -52,10 +52,10 @@ def predict_labels(
     """Return what a run says of encoded examples; of one it does not depend on the others, but for rounding.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         examples: token ids of the text, or of premise and hypothesis.
-        need_weights: what its hops looked at, too.
-        poll: called before each batch; may raise to leave.
+        need_weights: also return the weights of its hops.
+        poll: called before each batch; may raise to stop.
     """
     device = device_of(run.model)
     order = longest_first([max(map(len, texts)) for texts in examples])
@@ -98,13 +98,13 @@ def label_texts(
     """Label examples: texts, or pairs of premise and hypothesis.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         examples: a text each, or a premise and a hypothesis.
-        need_weights: what its hops looked at, too.
-        poll: called before each batch; may raise to leave.
+        need_weights: also return the weights of its hops.
+        poll: called before each batch; may raise to stop.
 
     Returns:
-        One `LabelPrediction` an example, in order; of an empty or blank text there is none to tell ("").
+        One `LabelPrediction` per example, in order; of an empty or blank text there is none to tell ("").
     """
     # One at a time: the tokens of a line of a megabyte take a hundred times its size.
     encoded = [encode_example(run, texts) for texts in progress.track(examples, "Encoding the examples", unit="examples", block=256)]

@@ -1,4 +1,4 @@
-"""What classification and entailment share: a run on labelled examples, made, trained, opened, and asked for labels."""
+"""Runs of classification and entailment: training, loading and evaluation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
 LABELS = "labels.json"
-# The names of a hundred thousand labels have room; a file that is larger is something else.
+# Maximum file size: enough for the names of a hundred thousand labels.
 MAX_LABEL_BYTES = 2**22
 RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
 METRICS = ("loss", "accuracy", "macro_f1")
@@ -65,15 +65,15 @@ SentenceConfig = ClassificationConfig | EntailmentConfig
 
 
 class SentenceRun(NamedTuple):
-    """A trained run, opened for use.
+    """A loaded run.
 
     Attributes:
-        folder: where it is.
-        config: how it was made.
+        folder: the run folder.
+        config: the run's configuration.
         vocabulary: of its texts.
         labels: C names, in the order of its classes.
-        model: with the trained weights, in evaluation mode.
-        weights: the file these came from.
+        model: the trained model, in evaluation mode.
+        weights: the weight file.
     """
 
     folder: Path
@@ -121,7 +121,7 @@ def open_sentence_run(folder: str | Path, kind: type[ClassificationConfig] | typ
         kind: the configuration of the task it must be of; None: of either.
 
     Raises:
-        CheckpointError: the folder is not a run of this task, or a file in it is missing, damaged or does not fit; names the file.
+        CheckpointError: the folder is not a run of this task, or a file in it is missing, damaged or does not fit.
 
     Example:
         >>> open_sentence_run("no-such-run", EntailmentConfig)
@@ -156,7 +156,7 @@ def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence
 
 
 def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Vocabulary, labels: Sequence[str]) -> LabelledCorpus:
-    """Encode examples, leaving out (and counting) those that cannot be trained on.
+    """Encode examples, skipping and counting unusable ones.
 
     Raises:
         DataError: an example has a label that is not among `labels`, or none is left; names file and line, or why.
@@ -216,10 +216,10 @@ def measure_labels(
 
 
 def check_sentence_settings(config: SentenceConfig) -> None:
-    """Refuse settings that do not fit together, before anything is read or written.
+    """Check the settings before reading or writing anything.
 
     Raises:
-        ConfigError: names the setting and what it needs.
+        ConfigError: incompatible settings.
 
     Example:
         >>> from regard.config import ClassificationConfig
@@ -286,7 +286,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         return build_classifier(self.config.model, vocab_size=len(self.vocabulary), classes=len(self.labels), unknown=UNK)
 
     def report(self, model: SentenceClassifier) -> None:
-        """Tell the numbers of examples and what the vocabulary does not know, and put the vectors into the model."""
+        """Report the numbers of examples and what the vocabulary does not know, and put the vectors into the model."""
         corpora = (self.corpus, self.held)
         sizes = [len(part.labels) for part in corpora]
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")

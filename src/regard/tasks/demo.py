@@ -1,4 +1,4 @@
-"""The demonstration: a small attention model learns to read dates, and shows where it looked."""
+"""The demonstration: train a small attention model on dates, and draw its attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this installation uses, and why."""
+"""Report on this installation: device, code paths, versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole documents: cut into sentences, translated, and put together as they were."""
+"""Translate documents: split into sentences, translate, and reassemble."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PAUSES = (re.compile(r"[;:.!?\u2026][\"')\u201d]?\s"), re.compile(r"[,)\u2014\u2
 
 
 class DocumentTranslation(NamedTuple):
-    """What became of a document.
+    """Result for a document.
 
     Attributes:
         text: the translated document.
-        sentences: how many were translated.
+        sentences: number of translated sentences.
         divided: each sentence that is longer than the model reads, and in how many parts it was translated.
     """
 
@@ -96,7 +96,7 @@ def translate_document(
         text: the document.
         name: of its file; says how it is read, see `regard.data.documents.read_document`.
         language: of the document; decides where sentences end.
-        decoding: how to search; None takes the run's own settings.
+        decoding: decoding settings; None: the run's.
         terms: words with the translation that they must get.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a labeller looks at, over many examples: the words of each label, the overlap of its hops, and whether it counts."""
+"""Attention of a classifier over many examples: words of each label, overlap of hops, and faithfulness."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from regard.viewer import AttentionRecord
 
 
 class Explanation(NamedTuple):
-    """What a run looks at.
+    """Attention summary of a run.
 
     Attributes:
-        words: for each label and hop the most attended words.
+        words: the most attended words per label and hop.
         overlap: of the hops; None with fewer than two.
         faithfulness: what taking words away does.
         records: for each label, to look at.
@@ -30,21 +30,21 @@ class Explanation(NamedTuple):
     records: list[AttentionRecord]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         words = [{**row._asdict(), "words": [{"word": w, "weight": x, "count": n} for w, x, n in row.words]} for row in self.words]
         overlap = None if self.overlap is None else self.overlap._asdict()
         return {"overlap": overlap, "faithfulness": self.faithfulness.to_json(), "words": words}
 
 
 def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5, random_draws: int = 5, seed: int = 1) -> Explanation:
-    """Look at a run of classification or entailment on the examples of a file.
+    """Summarise the attention of a classification or entailment run on the examples of a file.
 
     Args:
         folder: the run.
         examples: the file, as for training.
-        max_words: words taken away at most.
-        random_draws: random choices of words for each example.
-        seed: of these.
+        max_words: maximum removed words.
+        random_draws: random word choices per example.
+        seed: seed of these.
 
     Raises:
         RegardError: see `regard.tasks.classification_training.open_sentence_run`, `read_labelled_file` and `measure_faithfulness`.
@@ -66,7 +66,7 @@ def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5,
 
 
 def describe_explanation(found: Explanation, say: Callable[[str], None]) -> None:
-    """Tell the most attended words of each label, the overlap of hops, and the faithfulness curve."""
+    """Report the most attended words of each label, the overlap of hops, and the faithfulness curve."""
     for row in found.words:
         say(f"{row.label}, hop {row.hop + 1}: " + ", ".join(f"{word} {weight:.2f}" for word, weight, _ in row.words))
     if found.overlap is not None:

@@ -1,4 +1,4 @@
-"""Examples of a trained run as the methods of `regard.explanations` take them, and what these say of each."""
+"""Convert a run's examples for `regard.explanations`, and collect the results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ExplainedBatch(NamedTuple):
 
 
 class ExplainedExample(NamedTuple):
-    """What methods say of one example.
+    """Explanations of one example.
 
     Attributes:
         inputs: as text.
@@ -71,7 +71,7 @@ class ExplainedExample(NamedTuple):
     scores: dict[Method, np.ndarray]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return all of it as a JSON value."""
         return {"inputs": self.inputs, "outputs": self.outputs, "scores": {name: found.tolist() for name, found in self.scores.items()}}
 
 
@@ -85,7 +85,7 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
     """Return sentence pairs in batches, in order; both sides are cut to `data.max_length` tokens.
 
     Raises:
-        DataError: a pair with an empty side; names its number.
+        DataError: a pair with an empty side.
     """
     limit, found = run.config.data.max_length, []
     for start in range(0, len(pairs), BATCH_SIZE):

@@ -1,4 +1,4 @@
-"""Records with explanations beside attention: the scores of methods as further maps, and what could have been written instead."""
+"""Add explanation scores and token alternatives to attention records."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_methods(methods: Sequence[str]) -> None:
 def add_methods(
     record: AttentionRecord, batch: ModelBatch, methods: Sequence[str], *, query: str, keys: Sequence[str], kind: str
 ) -> AttentionRecord:
-    """Add what methods say of an example to its record; the weights are there already.
+    """Add explanation scores of an example to its record.
 
     Args:
         record: of the example.

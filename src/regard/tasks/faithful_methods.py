@@ -1,4 +1,4 @@
-"""How faithful the methods of `regard.explanations` are to a run: erasure, known links, random weights; each with an interval."""
+"""Faithfulness of `regard.explanations` methods for a run: erasure, known links, random weights, with intervals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 class MethodFigures(NamedTuple):
-    """How faithful a method is.
+    """Faithfulness figures of a method.
 
     Attributes:
         method: its name, or `RANDOM`, or `GREEDY`.
@@ -60,7 +60,7 @@ class MethodFigures(NamedTuple):
     refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         return {name: part._asdict() if isinstance(part, Figure) else part for name, part in self._asdict().items()}
 
 
@@ -84,7 +84,7 @@ class FaithfulnessTable(NamedTuple):
     agreement: dict[Method, dict[Method, float]] = {}  # noqa: RUF012 - never changed
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         return {**self._asdict(), "methods": [figures.to_json() for figures in self.methods]}
 
 

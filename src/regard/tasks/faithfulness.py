@@ -1,4 +1,4 @@
-"""Is a highlight more than decoration? What a labeller says when the words it looked at are taken away, or are all that is left."""
+"""Faithfulness of a classifier's attention: predictions without the most attended words, or with only these."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ WordPosition = tuple[int, int]
 
 
 class FaithfulnessPoint(NamedTuple):
-    """What taking k words does to the probability of the label that the whole example gets; means over the examples.
+    """Effect of removing k words on the probability of the predicted label; means over examples.
 
     Attributes:
         removed: k.
-        comprehensiveness: how much is lost without the k most attended words.
+        comprehensiveness: loss without the k most attended words.
         comprehensiveness_random: without k random ones.
-        change: how much the probability changes, up or down, without the k most attended words.
+        change: absolute change without the k most attended words.
         change_random: without k random ones.
-        flips: share of the examples that get another label without the k most attended words.
+        flips: share of examples whose label changes without the k most attended words.
         flips_random: without k random ones.
-        sufficiency: how much is lost when only the k most attended words are left.
-        sufficiency_random: when only k random ones are.
+        sufficiency: loss with only the k most attended words.
+        sufficiency_random: with only k random ones.
     """
 
     removed: int
@@ -46,10 +46,10 @@ class Faithfulness(NamedTuple):
 
     Attributes:
         points: one for each k.
-        examples: how many were measured.
-        left_out: how many had too few tokens (or an empty text).
-        random_draws: random choices for each example and k.
-        seed: of these.
+        examples: number of measured examples.
+        left_out: number of examples with too few tokens (or an empty text).
+        random_draws: random choices per example and k.
+        seed: seed of these.
     """
 
     points: list[FaithfulnessPoint]
@@ -59,7 +59,7 @@ class Faithfulness(NamedTuple):
     seed: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         return {**self._asdict(), "points": [point._asdict() for point in self.points]}
 
 
@@ -92,8 +92,8 @@ def measure_faithfulness(
         examples: texts or pairs.
         max_words: the largest k; examples with no text of more tokens than that are left out, so that all points tell of the same ones.
         random_draws: random choices for each example and k, of which the mean is taken.
-        seed: of these.
-        poll: called before each batch; may raise to leave.
+        seed: seed of these.
+        poll: called before each batch; may raise to stop.
 
     Raises:
         DataError: no example has enough tokens, or the run has no attention.

@@ -1,7 +1,7 @@
-"""Going on from a trained run in a new one: its weights, its vocabularies and, where it fits, the state of its optimizer.
+"""Fine-tuning: start a run from another run's weights, vocabularies and, if it fits, optimizer state.
 
-The new run keeps what the old one is (settings of model, vocabulary and image, their files, the weights) and may change how it trains and
-on what. Epochs, updates and the learning rate schedule count from the beginning.
+The new run keeps the settings of model, vocabulary and image, their files and the weights; training settings and data may change. Epochs,
+updates and the learning rate schedule start at 0.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ GROWABLE = ("training.epochs", "training.max_updates")
 
 
 def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool = True) -> dict[str, Any]:
-    """Return the settings of a run that goes on from another: `base` for `regard.config.load_config`.
+    """Return the settings of a run that fine-tunes another: `base` for `regard.config.load_config`.
 
     Args:
-        run: the folder of the run to go on from, finished or not, trained or imported.
+        run: folder of the initial run, finished or not, trained or imported.
         kind: the configuration of its task.
         keep_data: with the files it was trained on; False where all that is trained on is named anew.
 
     Raises:
-        CheckpointError: the folder is not a run of this task; names it.
+        CheckpointError: the folder is not a run of this task.
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -92,14 +92,14 @@ def data_files(kind: type[RunConfig]) -> list[str]:
 
 
 def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
-    """Check the run that a new one goes on from, and note the sha256 of its weights in the configuration.
+    """Check the initial run, and record the sha256 of its weights in the configuration.
 
     Args:
         config: what is asked for.
         folder: the new run's. If there is a run, what it began with counts; the run it went on from need not be there any more.
 
     Raises:
-        ConfigError: the run is `folder` itself, or of other settings of model, vocabulary or image; names them.
+        ConfigError: the run is `folder` itself, or of other settings of model, vocabulary or image.
         CheckpointError: there is no such run, or it is damaged.
     """
     start = config.start
@@ -133,7 +133,7 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
 
 
 def inherited_files(run: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the files of a run that one which goes on from it takes over, vocabularies and labels, by name.
+    """Return the files of a run that a fine-tuned one inherits, vocabularies and labels, by name.
 
     Raises:
         CheckpointError: one is missing, or has changed since the weights were saved.
@@ -145,7 +145,7 @@ def inherited_files(run: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def initial_state(config: RunConfig) -> Callable[[TrainingState], None]:
-    """Return what a new run begins with, for `regard.training.TrainingJob`: nothing, or another run's weights and optimizer state.
+    """Return the initial state for `regard.training.TrainingJob`: none, or another run's weights and optimizer state.
 
     Args:
         config: as `resolve_start` returned it.
@@ -177,10 +177,10 @@ def initial_state(config: RunConfig) -> Callable[[TrainingState], None]:
 
 
 def report_unknown(config: RunConfig, vocabulary: Vocabulary, texts: Iterable[str], *, name: str = "vocabulary") -> None:
-    """Tell how much of the new training text a vocabulary, which is another run's, does not know; of a run of its own, nothing.
+    """Report how much of the new training text an inherited vocabulary does not know.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         vocabulary: taken over.
         texts: the training text; read only where there is something to tell.
         name: of the vocabulary.

@@ -1,4 +1,4 @@
-"""Text that translations must hold: a beginning for each line, and the wanted translations of terms found in it."""
+"""Forced text of translations: a prefix per line, and translations of terms."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read_terms(path: Path) -> list[Term]:
     """Read a file of terms: a source, a tab and the wanted translation per line; blank lines are left out.
 
     Raises:
-        DataError: a line is something else, or a source comes again with another translation; names the file and the line.
+        DataError: a line is something else, or a source comes again with another translation.
     """
     terms: dict[tuple[str, ...], tuple[int, Term]] = {}
     for number, line in enumerate(stream_lines(path), start=1):
@@ -97,7 +97,7 @@ class Beginnings:
         """Return the next ones, or None without a file.
 
         Raises:
-            DataError: there are not so many; names the file.
+            DataError: there are not so many.
         """
         found = list(islice(self._lines, count))
         if self._path is None:
@@ -110,19 +110,19 @@ class Beginnings:
         """Check that all were taken.
 
         Raises:
-            DataError: one is left; names the file.
+            DataError: one is left.
         """
         if next(self._lines, None) is not None:
             raise DataError(f"{self._path}: has more lines than the input")
 
 
 class ForcedText(NamedTuple):
-    """What a translation must hold, as tokens.
+    """Forced text of a translation as tokens.
 
     Attributes:
-        begin: what it begins with.
-        prefix: the tokens of that.
-        phrases: what it holds besides: the text, and its tokens.
+        begin: the prefix.
+        prefix: its tokens.
+        phrases: other forced text, and its tokens.
         unplaced: terms that cannot be placed: the vocabulary lacks them, or there is no room.
     """
 
@@ -146,11 +146,11 @@ class ForcedText(NamedTuple):
 
     @property
     def room(self) -> int:
-        """How many tokens the phrases take."""
+        """Number of tokens of the phrases."""
         return sum(_longest(phrase) for _, phrase in self.phrases)
 
     def missed(self, tokens: Sequence[int], follow: Sequence[bool]) -> list[str]:
-        """Return what a translation lacks; one without tokens is that of a blank line."""
+        """Return the missing text of a translation; one without tokens belongs to a blank line."""
         begin = [self.begin] if self.prefix and (not tokens or UNK in self.prefix) else []
         return [*begin, *self.unplaced, *(text for text, phrase in self.phrases if not phrase.within(tokens, follow))]
 

@@ -1,4 +1,4 @@
-"""The same work in several processes that share this one's memory, where the system can fork."""
+"""Run work in forked processes that share this one's memory."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def can_fork() -> bool:
 
 
 def in_forks(work: Callable[[int], object], count: int, poll: Callable[[], object]) -> bool:
-    """Call `work` with each number below `count`, in a process of its own.
+    """Call `work` with each number below `count`, each in its own process.
 
-    The processes leave with this one, however it ends. They have no threads but their own: `work` must not use torch or the display.
+    The processes end with this one. They have a single thread: `work` must not use torch or the display.
 
     Args:
-        work: what it is to leave behind it writes to files.
-        count: of processes.
-        poll: called now and then, in this process; what it raises ends all.
+        work: writes its results to files.
+        count: number of processes.
+        poll: called periodically in this process; an exception ends all.
 
     Returns:
-        Whether every call came to its end; if not, call `work` here to learn why.
+        Whether every call finished; if not, call `work` here to see why.
 
     Example:
         >>> in_forks(lambda number: None, 2, lambda: None)
@@ -75,7 +75,7 @@ def _serve(work: Callable[[int], object], number: int, parent: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         set_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_death_signal, int(signal.SIGKILL))
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are not here
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the parent's threads do not exist here
         if os.getppid() == parent:
             work(number)
             code = 0

@@ -1,4 +1,4 @@
-"""How glibc keeps what a server or a training has freed: in one arena, and not for long."""
+"""Limit the memory that glibc keeps after it is freed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 
 # From malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-# What is larger is a mapping of its own, given back when it is freed.
+# Larger allocations are separate mappings, returned when freed.
 MMAP_BYTES = 1_048_576
-# More than this, free at the end of the arena, is given back.
+# More free memory than this at the end of the arena is returned.
 TRIM_BYTES = 1_048_576
 SETTINGS = {
     M_ARENA_MAX: ("MALLOC_ARENA_MAX", 1),
@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def bound_free_memory() -> bool:
-    """Keep the memory of a process flat that works for long on requests or batches of many sizes: call it before the first thread starts.
+    """Keep memory constant over many requests or batches of different sizes: call it before the first thread starts.
 
     By default each thread has an arena of its own, and each arena keeps what is freed in it, up to a threshold that grows with what is
     asked for: bytes in use are flat while those of the process grow. What the environment says (`MALLOC_ARENA_MAX`,

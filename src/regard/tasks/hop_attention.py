@@ -1,4 +1,4 @@
-"""What the hops of a labeller look at: in one sentence, in all those of a label, and whether each looks elsewhere."""
+"""Attention of a classifier's hops: in one sentence, over all sentences of a label, and its overlap."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, PredictionRecord, Tokens
 
 HOPS = "hops"
-# A word seen less often tells of its sentence, not of its label.
+# Rarer words describe a sentence, not its label.
 MIN_OCCURRENCES = 5
 MAX_WORDS = 10
 
 
 class HopOverlap(NamedTuple):
-    """How far hops look at the same words; means over texts, of A A^T (R, R).
+    """Overlap of hops: means of A A^T (R, R) over texts.
 
     Attributes:
         overlap: of its entries off the diagonal: 0 for hops that share no word, 1 for hops that look at the same single word.
         focus: of its diagonal: 1 for a hop on a single word, 1 / S for one that looks evenly.
         cosine: of the cosine between two hops' weights: overlap without regard to focus; 1 for equal hops.
-        texts: how many were measured.
+        texts: number of measured texts.
         hops: R.
         matrix: (R, R), the mean of A A^T itself.
     """
@@ -73,7 +73,7 @@ def hop_overlap(labellings: Sequence[LabelPrediction]) -> HopOverlap:
 
 
 class HopWords(NamedTuple):
-    """What one hop looked at in the texts of one label.
+    """Most attended words of one hop in the texts of one label.
 
     Attributes:
         label: the label the run gave.

@@ -1,4 +1,4 @@
-"""The text of a language model's run: counted, sampled for the vocabulary, encoded into the run folder, and mapped from there."""
+"""Text of a language model's run: counted, sampled for the vocabulary, encoded into the run folder, and memory-mapped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrainingLines:
     """The lines a language model is trained and validated on.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         folder: of the run. What an earlier start has kept there is used.
 
     Attributes:
@@ -43,7 +43,7 @@ class TrainingLines:
         size: lines to train on.
 
     Raises:
-        DataError: no text is named, or a file cannot be read or has too few lines; names it.
+        DataError: no text is named, or a file cannot be read or has too few lines.
     """
 
     def __init__(self, config: LanguageConfig, folder: Path) -> None:
@@ -77,7 +77,7 @@ class TrainingLines:
         """Encode the lines into the run folder, unless that is done.
 
         Args:
-            vocabulary: of the run.
+            vocabulary: vocabulary of the run.
             file: where it is stored.
 
         Raises:
@@ -117,7 +117,7 @@ def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:
     """Open the encoded training and validation text in a run folder.
 
     Raises:
-        DataError: it is not there, or it is damaged; names the file.
+        DataError: it is not there, or it is damaged.
     """
     kept, texts = read_cache(folder / TOKENS), []
     for part in PARTS:

@@ -1,4 +1,4 @@
-"""Using a trained language model: how likely is a line, how does it go on, and what was looked at."""
+"""Score lines, continue prompts, and record attention with a trained language model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from regard.viewer import AttentionMap, AttentionRecord, Tokens
 
 # Rows of logits alive at a time.
 BATCH_ROWS = 512
-# Of a longer prompt only the last so many tokens are read: each takes a step.
+# Maximum prompt tokens (the last ones): each takes a step.
 MAX_PROMPT = 512
 # Tokens of a line whose attention is shown: a page of more weights opens slowly.
 MAX_RECORD_TOKENS = 2048
 
 
 class LineScore(NamedTuple):
-    """How likely a line is.
+    """Score of a line.
 
     Attributes:
         line: the line.
@@ -56,13 +56,13 @@ class LineScore(NamedTuple):
         return self.total / len(self.log_probs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return all of it as a JSON value."""
         figures = {"log_prob": self.total, "log_prob_per_token": self.mean}
         return {"text": self.line, **figures, "tokens": self.pieces, "log_probs": self.log_probs}
 
 
 class Continuation(NamedTuple):
-    """How a prompt goes on.
+    """Continuations of a prompt.
 
     Attributes:
         prompt: the prompt, one line.
@@ -82,7 +82,7 @@ class Continuation(NamedTuple):
         return self.texts[0]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the texts with what they were chosen by, ready for JSON."""
+        """Return texts and scores as a JSON value."""
         return {"prompt": self.prompt, "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
@@ -90,8 +90,8 @@ class LanguageModel(Predictor[LanguageRun]):
     """Score lines and continue prompts with a trained run; each line is read from the beginning, nothing is remembered from others.
 
     Args:
-        run: an opened run.
-        poll: called before each batch; may raise to leave.
+        run: a loaded run.
+        poll: called before each batch; may raise to stop.
 
     Example:
         >>> LanguageModel.open("no-such-run")
@@ -131,7 +131,7 @@ class LanguageModel(Predictor[LanguageRun]):
         ]
 
     def score_stream(self, lines: Iterable[str], *, batch_size: int = 64) -> Iterator[LineScore]:
-        """Score any number of lines in constant memory; in order, one result a line."""
+        """Score any number of lines in constant memory; in order, one result per line."""
         for chunk in in_chunks(lines, len):
             yield from self.score(chunk, batch_size=batch_size)
 
@@ -145,18 +145,18 @@ class LanguageModel(Predictor[LanguageRun]):
         sampling: SamplingOptions | None = None,
         batch_size: int = 64,
     ) -> list[Continuation]:
-        """Continue prompts to the end of the line; the result of one does not depend on the others.
+        """Continue prompts to the end of the line; results do not depend on the other items.
 
         Args:
             prompts: how each line begins; an empty one leaves all of it to the model.
             max_length: tokens generated at most.
             beam_size: hypotheses of the search; 1 takes the most probable token at every step.
-            n_best: hypotheses for each prompt; with sampling, see `SamplingOptions.num_samples`.
-            sampling: draw instead of search.
+            n_best: hypotheses per prompt; with sampling, see `SamplingOptions.num_samples`.
+            sampling: sample instead of beam search.
             batch_size: prompts continued together.
 
         Returns:
-            One `Continuation` a prompt, in order.
+            One `Continuation` per prompt, in order.
 
         Raises:
             ConfigError: an option out of range.
@@ -201,7 +201,7 @@ class LanguageModel(Predictor[LanguageRun]):
         sampling: SamplingOptions | None = None,
         batch_size: int = 64,
     ) -> Iterator[Continuation]:
-        """Continue any number of prompts in constant memory; in order, one result a prompt. See `generate`."""
+        """Continue any number of prompts in constant memory; in order, one result per prompt. See `generate`."""
         for chunk in in_chunks(prompts, len):
             yield from self.generate(
                 chunk, max_length=max_length, beam_size=beam_size, n_best=n_best, sampling=sampling, batch_size=batch_size

@@ -1,4 +1,4 @@
-"""The language model: training on text, and measuring."""
+"""Language model training and evaluation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def open_language_run(folder: str | Path) -> LanguageRun:
     """Open a trained run: configuration, vocabulary, verified weights.
 
     Raises:
-        CheckpointError: the folder is not a run of this task, or a file is missing or damaged; names it.
+        CheckpointError: the folder is not a run of this task, or a file is missing or damaged.
         DataError: the vocabulary is damaged.
 
     Example:
@@ -91,10 +91,10 @@ def train_language(config: LanguageConfig, folder: str | Path, *, on_event: Call
 
 
 def check_language_settings(config: LanguageConfig) -> None:
-    """Refuse settings that do not fit together, before anything is read or written.
+    """Check the settings before reading or writing anything.
 
     Raises:
-        ConfigError: names the setting and what it needs.
+        ConfigError: incompatible settings.
 
     Example:
         >>> check_language_settings(LanguageConfig())
@@ -150,7 +150,7 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         return build_language_model(self.config.model, vocab_size=len(self.vocabulary))
 
     def report(self, model: nn.Module) -> None:
-        """Tell the numbers of lines and tokens, and what the vocabulary does not know."""
+        """Report the numbers of lines and tokens, and what the vocabulary does not know."""
         counts = [(len(part.starts) - 1, len(part.tokens)) for part in (self.text, self.valid)]
         progress.message(f"{time.strftime('%H:%M:%S')} {counts[0][0]} training lines, {counts[1][0]} validation lines")
         progress.message(f"{counts[0][1]:,} training tokens, {counts[1][1]:,} validation tokens, ends of lines included")
@@ -212,7 +212,7 @@ def text_likelihood(
         text: encoded lines.
         lines: "continuous": what was read is remembered from line to line; "separate": each line from the beginning.
         streams: running: so many places of the text at once, which is faster; each begins with nothing remembered. 1 reads it in order.
-        poll: called once a batch.
+        poll: called once per batch.
 
     Returns:
         loss (nats per token), perplexity, token_accuracy (0 to 1), and, where no token is unknown, bits_per_byte: the text's negative
@@ -259,7 +259,7 @@ def evaluate_language(run: LanguageRun, lines: Sequence[str]) -> list[Score]:
     are none where the text holds unknown words or characters, for these are not predicted.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         lines: the text.
 
     Returns:

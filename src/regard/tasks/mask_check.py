@@ -17,7 +17,7 @@ def check_run(folder: str | Path) -> Report:
         folder: a run of any task, finished or not.
 
     Raises:
-        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit; names the file.
+        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit.
 
     Example:
         >>> check_run("no-such-run")

@@ -1,4 +1,4 @@
-"""How likely a translation model finds given pairs, by sentence and by token."""
+"""Log-probabilities of given sentence pairs, per sentence and token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_ROWS = 512
 
 
 class PairScore(NamedTuple):
-    """How likely a target is, given its source.
+    """Score of a target given its source.
 
     Attributes:
         source: the source.
@@ -49,7 +49,7 @@ class PairScore(NamedTuple):
         return self.total / len(self.log_probs)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it, ready for JSON."""
+        """Return all of it as a JSON value."""
         figures = {"log_prob": self.total, "log_prob_per_token": self.mean}
         cut = {"truncated": list(self.truncated)} if any(self.truncated) else {}
         return {"source": self.source, "target": self.target, **figures, "tokens": self.pieces, "log_probs": self.log_probs, **cut}
@@ -64,7 +64,7 @@ def score_pairs(
         run: an opened run, or several (`regard.tasks.translation_run.open_ensemble`).
         pairs: (source, target). Both are cut to `data.max_length` tokens.
         batch_size: pairs per batch.
-        poll: called before each batch; may raise to leave.
+        poll: called before each batch; may raise to stop.
 
     Returns:
         One `PairScore` per pair, in order.

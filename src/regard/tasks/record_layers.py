@@ -1,4 +1,4 @@
-"""Everything a run attends to on one example: all layers and heads, areas and hypotheses, as parts of a record."""
+"""Attention of all layers, heads, areas and hypotheses of one example, as parts of a record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from regard.tasks.translation_run import TranslationRun
 from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Tokens
 from regard.viewer import HypothesisRecord as Shown
 
-# A page of more weights than this opens slowly; what is left out is told in the record's facts.
+# Pages with more weights open slowly; the record's facts list omissions.
 MAX_WEIGHTS = 4_194_304
 WRITTEN = "written"
 

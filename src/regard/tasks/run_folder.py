@@ -1,4 +1,4 @@
-"""A run folder, whatever the task: how it is started, resumed and read.
+"""Run folders of all tasks: start, resume and read.
 
 config.yaml               the resolved configuration
 data.json                 which files were read, with their sha256
@@ -49,11 +49,11 @@ class Run(NamedTuple, Generic[AnyConfig, AnyModel]):
     """A trained run of one vocabulary, opened for use.
 
     Attributes:
-        folder: where it is.
-        config: how it was made.
+        folder: the run folder.
+        config: the run's configuration.
         vocabulary: of its text.
-        model: with the trained weights, in evaluation mode.
-        weights: the file these came from.
+        model: the trained model, in evaluation mode.
+        weights: the weight file.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ def run_task(folder: Path) -> str:
     """Return the task of a run.
 
     Raises:
-        CheckpointError: the folder is not a run, or its configuration is damaged; names it.
+        CheckpointError: the folder is not a run, or its configuration is damaged.
 
     Example:
         >>> run_task(Path("no-such-run"))
@@ -94,7 +94,7 @@ def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
         kind: the configuration of the task it must be of.
 
     Raises:
-        CheckpointError: the folder is not a run, is one of another task, or its configuration is damaged; names it.
+        CheckpointError: the folder is not a run, is one of another task, or its configuration is damaged.
     """
     task, wanted = run_task(folder), kind.model_fields["task"].default
     if task != wanted:
@@ -133,7 +133,7 @@ def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], mak
     """Start a run folder, or check that an existing one is of the same configuration and data.
 
     Args:
-        folder: made if it is not there.
+        folder: created if needed.
         config: what is asked for.
         digests: sha256 of each data file, by the key of `data` that names it.
         make: gives the contents of the task's own files, by name; called only to start a run, before anything is written.
@@ -166,7 +166,7 @@ def create_run(
     Killed at any moment, it leaves either a run or what the next call recognises by that name, and removes.
 
     Args:
-        folder: made if it is not there; may hold what a killed call has left, and nothing else.
+        folder: created if needed; may hold what a killed call has left, and nothing else.
         make: gives the contents of the files by name, the configuration among them; called once the folder is known to be fit.
         complete: called with the folder of the files before it is moved; may add to it.
         wanted: what the folder was expected to be, for the error.
@@ -341,7 +341,7 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
         The model, in evaluation mode, and the file the weights came from.
 
     Raises:
-        CheckpointError: a file is missing, damaged or does not fit; names it.
+        CheckpointError: a file is missing, damaged or does not fit.
     """
     with progress.stage(f"Loading {folder}"):
         while True:

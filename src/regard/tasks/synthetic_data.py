@@ -1,4 +1,4 @@
-"""Writing the generated sets: parallel files with their known links, or images with captions and known regions."""
+"""Write synthetic data: parallel files with known links, or images with captions and known regions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
 
     Args:
         kind: "dates", "copy", "reverse", "sort" or "scenes".
-        folder: made if it is not there.
+        folder: created if needed.
         train: training pairs or images, at least 1.
         test: test pairs or images, at least 1.
         seed: of the set.

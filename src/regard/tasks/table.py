@@ -1,4 +1,4 @@
-"""The tasks, one description each, and opening a run of any of them."""
+"""Table of tasks, and opening a run of any task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AnyModel = Captioner | Classifier | Entailer | LanguageModel | Translator
 
 
 class Task(NamedTuple):
-    """What is a task's own.
+    """Description of a task.
 
     Attributes:
         training: which settings fit, and how a run is trained.
@@ -53,7 +53,7 @@ def open_any(folder: str | Path) -> AnyModel:
         weights that its commands use.
 
     Raises:
-        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit; names the file.
+        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit.
 
     Example:
         >>> open_any("no-such-run")

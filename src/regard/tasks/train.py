@@ -1,4 +1,4 @@
-"""Training, whatever the task: a run is started or resumed, its data encoded, its model built, and the loop run."""
+"""Training of any task: start or resume a run, encode its data, build its model, and run the loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Config = TypeVar("Config", bound=RunConfig)
 
 
 class TaskTraining(Protocol[Config]):
-    """A task's own part of a training. Its methods are called in the order in which they stand here.
+    """The task-specific part of a training. Methods are called in this order.
 
     Args:
-        config: what is to be trained; `read` may complete it.
+        config: the configuration; `read` may complete it.
         folder: the run folder.
         world: the processes.
 
@@ -75,7 +75,7 @@ class TaskTraining(Protocol[Config]):
         """Encode the data by the files of the run; set `corpus`. A DataError or ConfigError takes a new run back."""
 
     def network(self) -> nn.Module:
-        """Build the model, without further ado."""
+        """Build the model."""
         ...
 
     def build(self) -> nn.Module:
@@ -84,7 +84,7 @@ class TaskTraining(Protocol[Config]):
         return build_with_memory_check(self.network, self.config.training, self.world.device)
 
     def report(self, model: Any) -> None:
-        """Tell what is trained on what; the size of the model is told afterwards."""
+        """Report what is trained on what; the size of the model is told afterwards."""
 
     def plan(self, epoch: int) -> Sequence[Any]:
         """Return the batches of an epoch."""
@@ -115,7 +115,7 @@ class TaskTraining(Protocol[Config]):
         """Return what a model attends to in a validation example."""
 
     def finish(self, result: TrainResult) -> None:
-        """Do what is left to do in the run folder."""
+        """Finish the run folder."""
 
 
 def train_task(
@@ -170,6 +170,6 @@ def make_vocabulary(settings: Any, texts: Any) -> bytes:
 
 
 def report_left_out(counts: Mapping[str, int], what: str) -> None:
-    """Tell how many examples cannot be trained on, and why; nothing where there are none."""
+    """Report how many examples cannot be trained on, and why; nothing where there are none."""
     if left := ", ".join(f"{count} {reason}" for reason, count in counts.items() if count):
         progress.message(f"{what} left out: {left}")

@@ -1,4 +1,4 @@
-"""Parallel text as tokens: read as a stream, kept flat in the run folder, and planned in arrays, so that memory does not grow with it."""
+"""Encoded parallel text: streamed, stored in the run folder, and planned in arrays, so that memory does not grow with its size."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """How many pairs are taken."""
+        """Number of pairs."""
         return len(self.source)
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
@@ -126,7 +126,7 @@ class BlockPlan(Sequence[PlannedBatch]):
     Args:
         corpus: the text.
         batch_tokens: see `plan_batches`.
-        seed: of the run.
+        seed: seed of the run.
         epoch: from 0.
     """
 
@@ -186,7 +186,7 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
 
 
 class TrainingText:
-    """The training text of a run: found and counted, sampled for the vocabularies, encoded into the run folder.
+    """Training text of a run: counted, sampled for the vocabularies, encoded into the run folder.
 
     Args:
         config: of the run, its recipe not yet resolved.
@@ -324,7 +324,7 @@ def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
     """Open the encoded training text in a run folder.
 
     Raises:
-        DataError: it is not there, or it is damaged; names the file.
+        DataError: it is not there, or it is damaged.
     """
     kept = read_cache(folder / TOKENS)
     source, target = (TokenFile(folder / TOKENS / side, dtype) for side, dtype in zip(("source", "target"), kept["dtypes"], strict=True))

@@ -1,4 +1,4 @@
-"""Measuring a trained run on given sentence pairs."""
+"""Evaluate a trained run on sentence pairs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class KnownLinks(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What a run reaches on a test set.
+    """Test results of a run.
 
     Attributes:
         scores: each with its signature.
         by_length: rows (words of the source, sentences, BLEU).
         outputs: the translations.
-        seconds: that they took.
+        seconds: decoding time.
     """
 
     scores: list[Score]
@@ -49,7 +49,7 @@ class Evaluation(NamedTuple):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures, ready for a JSON file."""
+        """Return the figures as a JSON value."""
         return {
             "scores": [{"name": s.name, "value": s.value, "unit": s.unit, "signature": s.signature} for s in self.scores],
             "by_length": [{"source_words": r, "sentences": n, "bleu": b} for r, n, b in self.by_length],
@@ -64,7 +64,7 @@ def evaluate_translation(
     Args:
         translator: an opened run.
         pairs: (source, reference).
-        decoding: how to search; None takes the run's own settings.
+        decoding: decoding settings; None: the run's.
         links: known alignments, for the alignment error rate of the attention on the references.
 
     Returns:
@@ -114,7 +114,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
         unit: what the numbers count, words or characters.
 
     Raises:
-        DataError: a link that is not of this form; names file and line.
+        DataError: a link that is not of this form.
     """
     known = KnownLinks([], [], unit)
     for number, line in enumerate(read_lines(path), start=1):
@@ -148,7 +148,7 @@ def _alignment_error(translator: Translator, pairs: Sequence[SentencePair], know
 
 
 def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], None]) -> None:
-    """Tell the scores, one a line, then BLEU by source length."""
+    """Report the scores, one a line, then BLEU by source length."""
     for score in evaluation.scores:
         say(f"{score.name:<22}{score.value:9.2f} {score.unit:<18}{score.signature}")
     if len(evaluation.by_length) > 1:
@@ -156,7 +156,7 @@ def describe_translation_scores(evaluation: Evaluation, say: Callable[[str], Non
 
 
 def describe_comparison(found: Comparison, name: str, say: Callable[[str], None]) -> dict[str, Any]:
-    """Tell in one line how BLEU compares with that of another run, and return the figures, ready for a JSON file."""
+    """Report in one line how BLEU compares with that of another run, and return the figures as a JSON value."""
     low, high = found.difference_interval
     against = f"BLEU {found.system.value:.2f} against {found.baseline.value:.2f} of {name}"
     say(f"{against}: {found.difference:+.2f} [{low:+.2f}, {high:+.2f}], p = {found.p_value:.4f}")

@@ -1,4 +1,4 @@
-"""Using a trained run: text in, text out, one line for each line, with what was attended to."""
+"""Translate text with a trained run, line by line, with attention."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Terms = Glossary | Sequence[Glossary] | None
 
 
 class Translation(NamedTuple):
-    """What became of one line.
+    """Result for one line.
 
     Attributes:
         text: the best translation, one line; empty for an empty or blank line.
         texts: the texts of all hypotheses returned, best first.
         hypotheses: their tokens, scores and attention.
-        source: the tokens that were read.
-        truncated: how many source tokens were cut off.
-        unplaced: prefixes and terms that were asked for and that the text does not hold.
+        source: source tokens.
+        truncated: number of source tokens cut off.
+        unplaced: requested prefixes and terms that the text lacks.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Translation(NamedTuple):
     unplaced: list[str] = []  # noqa: RUF012 - a field of a tuple; nobody adds to it
 
     def to_json(self) -> dict[str, Any]:
-        """Return the texts with what they were chosen by, ready for JSON; `unplaced` where there is any."""
+        """Return texts and scores as a JSON value, with `unplaced` if any."""
         unplaced = {"unplaced": self.unplaced} if self.unplaced else {}
         return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **unplaced}
 
@@ -61,7 +61,7 @@ class Translator(Predictor[TranslationRun]):
 
     Args:
         run: an opened run; `regard.tasks.translation_run.open_ensemble` makes one of several.
-        poll: called before each batch; may raise to leave.
+        poll: called before each batch; may raise to stop.
 
     Example:
         >>> Translator.open("no-such-run")
@@ -91,23 +91,23 @@ class Translator(Predictor[TranslationRun]):
         terms: Terms = None,
         need_attention: bool = False,
     ) -> list[Translation]:
-        """Translate lines; the result of one does not depend on the others.
+        """Translate lines; results do not depend on the other items.
 
         Args:
             lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`).
-            decoding: how to search; None takes the run's own settings.
-            n_best: hypotheses for each line; with sampling, see `SamplingOptions.num_samples`.
-            sampling: draw instead of search.
+            decoding: decoding settings; None: the run's.
+            n_best: hypotheses per line; with sampling, see `SamplingOptions.num_samples`.
+            sampling: sample instead of beam search.
             prefixes: for each line, text its translation must begin with; "" for none.
             terms: words with the translation that they must get, for all lines or for each line its own.
             need_attention: return attention with the hypotheses.
 
         Returns:
-            One `Translation` a line, in order.
+            One `Translation` per line, in order.
 
         Raises:
             ConfigError: settings that do not fit the model.
-            DataError: a line lacks an input; names the line.
+            DataError: a line lacks an input.
         """
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
@@ -185,7 +185,7 @@ class Translator(Predictor[TranslationRun]):
     def stream(
         self, lines: Iterable[str], *, decoding: DecodingConfig | None = None, n_best: int = 1, sampling: SamplingOptions | None = None
     ) -> Iterator[Translation]:
-        """Translate any number of lines in constant memory, a chunk at a time; in order, one result a line."""
+        """Translate any number of lines in constant memory, a chunk at a time; in order, one result per line."""
         for chunk in in_chunks(lines, len):
             yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
@@ -289,12 +289,12 @@ def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, atten
     """Refuse a way of decoding that a run's model or vocabulary cannot follow.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         decoding: what is asked for.
         attends: whether there is an attention over the source; None: as the configuration says.
 
     Raises:
-        ConfigError: names the setting and what it needs.
+        ConfigError: incompatible settings.
 
     Example:
         >>> check_decoding(TranslationConfig(), DecodingConfig(replace_unknown=True))

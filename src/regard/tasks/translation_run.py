@@ -1,4 +1,4 @@
-"""A translation run: its vocabularies and model beside what every run folder has."""
+"""Translation runs: vocabularies and model."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Vocabularies(NamedTuple):
 
 
 class TranslationRun(NamedTuple):
-    """A trained run, opened for use.
+    """A loaded run.
 
     Attributes:
-        folder: where it is.
-        config: how it was made.
+        folder: the run folder.
+        config: the run's configuration.
         vocabularies: of both sides.
-        model: with the trained weights, in evaluation mode.
-        weights: the file these came from.
+        model: the trained model, in evaluation mode.
+        weights: the weight file.
     """
 
     folder: Path
@@ -73,7 +73,7 @@ def open_translation_run(folder: str | Path) -> TranslationRun:
         The `TranslationRun`; its model is in evaluation mode.
 
     Raises:
-        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit; names the file.
+        CheckpointError: the folder is not a run, or a file in it is missing, damaged or does not fit.
 
     Example:
         >>> open_translation_run("no-such-run")
@@ -99,7 +99,7 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
         The first `TranslationRun` with an `Ensemble` for its model; one folder alone is opened as it is.
 
     Raises:
-        ConfigError: the vocabularies of two runs differ; names both.
+        ConfigError: the vocabularies of two runs differ.
         CheckpointError: see `open_translation_run`.
 
     Example:
@@ -135,7 +135,7 @@ def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
     """Read the vocabularies of a run folder.
 
     Raises:
-        DataError: one is missing or damaged; names the file.
+        DataError: one is missing or damaged.
     """
     names = vocabulary_files(config)
     loaded = {name: Vocabulary.load(folder / name) for name in dict.fromkeys(names)}
@@ -160,7 +160,7 @@ def make_vocabularies(config: TranslationConfig, sample: Callable[[int, int], It
     """Train the vocabularies on training text: the contents of their files, by name.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         sample: gives about so many (second argument) sources (0), targets (1) or second inputs (2).
 
     Raises:

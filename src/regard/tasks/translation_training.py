@@ -64,10 +64,10 @@ def train_translation(config: TranslationConfig, folder: str | Path, *, on_event
 
 
 def check_translation_settings(config: TranslationConfig) -> None:
-    """Refuse settings that do not fit together, before anything is read or written.
+    """Check the settings before reading or writing anything.
 
     Raises:
-        ConfigError: names the setting and what it needs.
+        ConfigError: incompatible settings.
 
     Example:
         >>> check_translation_settings(TranslationConfig())
@@ -162,7 +162,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         return build(self.config.model, **self.vocabularies.sizes)
 
     def report(self, model: nn.Module) -> None:
-        """Tell the recipe, the numbers of pairs, and what the vocabularies do not know."""
+        """Report the recipe, the numbers of pairs, and what the vocabularies do not know."""
         config = self.config
         if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
             progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
@@ -221,7 +221,7 @@ def translation_likelihood(
     Args:
         model: in evaluation mode.
         corpus: encoded pairs.
-        poll: called once a batch.
+        poll: called once per batch.
         batch_tokens: padded tokens of a batch at most.
 
     Returns:

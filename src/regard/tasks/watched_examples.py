@@ -1,4 +1,4 @@
-"""The attention of a model on the same few validation examples, recorded while it is trained (`training.watch`)."""
+"""Record the attention on a few validation examples during training (`training.watch`)."""
 
 from __future__ import annotations
 

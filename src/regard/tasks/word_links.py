@@ -1,4 +1,4 @@
-"""Word links from a trained model: which source word each target word comes from, and which attention says so best."""
+"""Word links from a trained model, and the selection of the best attention for them."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def find_links(
     the word whose tokens, each left out alone, take the most from the log-probability of the target word; it takes a forward pass a token.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         pairs: (source, target). Both are cut to `data.max_length` tokens; what is cut off has no links.
         unit: what the numbers count: words (what white space separates) or characters.
         method: "attention" or "leave-one-out".
-        poll: called before each sentence; may raise to leave.
+        poll: called before each sentence; may raise to stop.
 
     Returns:
         For each pair a set of (target, source), numbers from 0; at most one link for each target word, none for an empty side.
@@ -171,7 +171,7 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
     """Return what leaving out each source token takes from the log-probability of each target token.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         source: S token ids, without EOS.
         target: T token ids, without EOS.
 
@@ -194,7 +194,7 @@ def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> Link
     (Chen et al. 2020, arXiv:2004.14837), so both are tried.
 
     Args:
-        run: an opened run.
+        run: a loaded run.
         pairs: sentence pairs, such as those of the validation set; the first 64 of at most 40 tokens a side are used.
 
     Returns:
@@ -231,7 +231,7 @@ def read_choice(run: TranslationRun) -> LinkAttention | None:
     """Return the stored choice of a run, or None: none is stored, or several models decode together.
 
     Raises:
-        CheckpointError: it is damaged; names the file.
+        CheckpointError: it is damaged.
     """
     path = run.folder / FILE
     if not path.exists() or hasattr(run.model, "models"):

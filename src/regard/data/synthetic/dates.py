@@ -132,7 +132,7 @@ def generate_dates(count: int, *, seed: int, start: int = 0, locales: Sequence[s
         The examples; an empty list for a count of 0.
 
     Raises:
-        ConfigError: `count` or `start` is negative, or a locale is not one of `LOCALES`; names it.
+        ConfigError: `count` or `start` is negative, or a locale is not one of `LOCALES`.
 
     Example:
         >>> example = generate_dates(1, seed=1, locales=["en_GB"], noise=False)[0]
@@ -198,7 +198,7 @@ def render_date(date: datetime.date, locale: str, style: str) -> str:
         style: one of `date_styles(locale)`.
 
     Raises:
-        ConfigError: locale or style is unknown, or the year is outside the range; names it.
+        ConfigError: locale or style is unknown, or the year is outside the range.
 
     Example:
         >>> render_date(datetime.date(1987, 3, 8), "es", "long")
@@ -215,7 +215,7 @@ def date_styles(locale: str) -> tuple[str, ...]:
     """Return the styles a locale takes part with: CLDR's names, and for English some patterns of ours.
 
     Raises:
-        ConfigError: the locale is unknown; names it.
+        ConfigError: the locale is unknown.
 
     Example:
         >>> date_styles("ko")

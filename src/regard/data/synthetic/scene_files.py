@@ -25,7 +25,7 @@ def write_scenes(folder: str | Path, name: str, scenes: Iterable[Scene]) -> tupl
     colour and shape word the boxes of the objects it fits. Images are written one by one, the two lists at the end.
 
     Args:
-        folder: made if it is not there.
+        folder: created if needed.
         name: the start of the file names; no folder in it.
         scenes: at least one, each with captions.
 
@@ -74,7 +74,7 @@ def read_scenes(path: str | Path) -> list[Scene]:
         The scenes, in the order of the file.
 
     Raises:
-        DataError: the file cannot be read, or a line holds no scene; names the file and the line.
+        DataError: the file cannot be read, or a line holds no scene.
 
     Example:
         >>> read_scenes("missing.jsonl")

@@ -54,7 +54,7 @@ class SceneSettings:
         shapes: to draw from, names of `SHAPES`; they may repeat within a scene.
 
     Raises:
-        ConfigError: a setting is outside its range, or the objects would crowd the canvas; holds what it may be.
+        ConfigError: a setting is outside its range, or the objects would crowd the canvas.
 
     Example:
         >>> SceneSettings(size=64, objects=(9, 9))
@@ -111,7 +111,7 @@ class Scene:
         captions: different true captions.
 
     Raises:
-        DataError: an object has an unknown colour or shape, a colour twice, or lies outside the canvas; names it.
+        DataError: an object has an unknown colour or shape, a colour twice, or lies outside the canvas.
 
     Example:
         >>> scene = Scene(31, (SceneObject("red", "circle", 7, 9, 5), SceneObject("blue", "square", 23, 11, 5)))
@@ -155,7 +155,7 @@ class Scene:
         return left, top, right, bottom
 
     def holds(self, first: int, relation: str, second: int) -> bool:
-        """Say whether a relation holds between two objects.
+        """Return whether a relation holds between two objects.
 
         Their centres must differ on the relation's axis by at least the smaller radius, so that no truth hangs on a pixel.
         Of two objects side by side on a slant both relations hold; of an object and itself none.
@@ -165,7 +165,7 @@ class Scene:
         return direction * ((one.x, one.y)[axis] - (other.x, other.y)[axis]) >= min(one.radius, other.radius)
 
     def is_true(self, caption: str) -> bool:
-        """Say whether a caption is true: its objects are in the scene and stand so; a caption outside the grammar is not true."""
+        """Return whether a caption is grammatical, its objects are in the scene, and their relation holds."""
         found = _CAPTION.fullmatch(caption)
         if found is None:
             return False
@@ -207,7 +207,7 @@ class Scene:
 
 
 def is_grammatical(caption: str) -> bool:
-    """Say whether a caption follows the grammar: one object, or two and their relation.
+    """Return whether a caption follows the grammar: one object, or two and their relation.
 
     Example:
         >>> is_grammatical("a red circle above a red circle"), is_grammatical("red circle a")
@@ -217,7 +217,7 @@ def is_grammatical(caption: str) -> bool:
 
 
 def word_kind(word: str) -> WordKind:
-    """Say whether a word of a caption names a colour or a shape.
+    """Return whether a word of a caption names a colour or a shape.
 
     Example:
         >>> [word_kind(word) for word in "a red circle above".split()]

@@ -42,7 +42,7 @@ def generate_toys(
         The examples; an empty list for a count of 0.
 
     Raises:
-        ConfigError: an argument is outside its range; holds what it may be.
+        ConfigError: an argument is outside its range.
 
     Example:
         >>> generate_toys("reverse", 1, seed=7, lengths=(3, 3))[0]
