@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,19 @@ PLANTED = (
     "src/regard/ops/__pycache__/linear.cpython-311.pyc",
     "tests/__pycache__/test_house.cpython-311.pyc",
 )
+# In one process: nearly all the time of one goes into importing torch.
+RUN_ALL = """
+import json, sys
+import regard.cli
+
+assert regard.__file__.startswith(sys.argv[1]), regard.__file__
+for words in json.loads(sys.argv[2]):
+    sys.argv = ["regard", *words]
+    try:
+        regard.cli.main()
+    except SystemExit as leaving:
+        assert not leaving.code, words
+"""
 
 
 def parsed(path: Path) -> dict[str, Any]:
@@ -156,10 +170,38 @@ def test_the_source_distribution_holds_tests_configurations_and_c_sources_and_no
     assert [name for name in sorted(held) if re.search(r"__pycache__|\.py[cod]$|\.so$|^\.git/|^\.(venv|hypothesis)|cache/", name)] == []
 
 
-def test_a_pure_wheel_fits_every_platform_and_holds_no_library(copied: Path) -> None:
+def test_tests_run_from_the_source_distribution(copied: Path, tmp_path: Path) -> None:
+    with tarfile.open(build(copied, "sdist")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/metrics/test_alignment.py", "tests/test_recipes.py"]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\d+ passed", done.stdout)
+
+
+def test_a_pure_wheel_fits_every_platform_holds_no_library_and_runs(copied: Path) -> None:
     (copied / "src/regard/ops/kernels/_cpu.abi3.so").unlink()  # what lies there would be taken along
     wheel = build(copied, "bdist_wheel", REGARD_PURE="1")
     assert wheel.name.endswith("-py3-none-any.whl")
     held = zipfile.ZipFile(wheel).namelist()
     assert "regard/ops/kernels/native.py" in held
     assert [name for name in held if name.endswith((".so", ".pyd", ".dylib"))] == []
+    # Unpacked, it runs in an empty folder, with all that a training and its page need.
+    where, empty = copied.parent / "wheel", copied.parent / "empty"
+    zipfile.ZipFile(wheel).extractall(where)
+    empty.mkdir()
+    small = ["vocabulary.kind=word", "model.embed_dim=4", "model.encoder_dim=4", "model.decoder_dim=8", "training.max_updates=2"]
+    commands = [
+        ["--help"],
+        ["generate", "copy", "--out", "words", "--count", "40", "--test", "3"],
+        ["train", "translation", "--source", "words/train.source", "--target", "words/train.target", "--out", "run", *small],
+        ["view", "run", "--text", "a b", "-o", "page.html"],
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(where), "REGARD_DEVICE": "cpu"}
+    program = [sys.executable, "-c", RUN_ALL, str(where), json.dumps(commands)]
+    done = subprocess.run(program, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: regard" in done.stdout
+    assert "<!doctype html>" in (empty / "page.html").read_text(encoding="utf-8")
