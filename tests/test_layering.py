@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": {"errors", "progress", "config"},
     "viewer": {"errors", "strict_json", "progress", "config"},
     "mask_check": {"errors", "models"},
-    "observe": {"errors", "ops", "attention", "models", "viewer"},
+    "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "ops", "attention", "models"},
     "tasks": LIBRARY | LEAVES | {"strict_json", "mask_check", "explanations"},
     "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "training", "tasks"} | LEAVES,

@@ -64,7 +64,7 @@ def weights(model: Any, tokenizer: Any, text: str) -> Any:
 
 def test_an_encoder_shows_each_text_of_a_batch_as_it_is_alone(bert: Any, tokenizer: Any) -> None:
     bert.train()
-    seen, keys, queries = watch_text(bert, tokenizer, [TEXT, "a mat"])
+    seen, keys, queries, _ = watch_text(bert, tokenizer, [TEXT, "a mat"])
     assert (keys, queries) == ([TEXT.split(), ["a", "mat"]], None)
     assert all(module.training for module in bert.modules())  # left as it was
     for record, text in zip(seen.records(keys), (TEXT, "a mat"), strict=True):
@@ -78,7 +78,7 @@ def test_an_encoder_shows_each_text_of_a_batch_as_it_is_alone(bert: Any, tokeniz
 def test_left_padding_keeps_its_columns(gpt2: Any, tokenizer: Any) -> None:
     tokenizer.padding_side = "left"
     try:
-        _, keys, _ = watch_text(gpt2, tokenizer, [TEXT, "a mat"])
+        _, keys, *_ = watch_text(gpt2, tokenizer, [TEXT, "a mat"])
     finally:
         tokenizer.padding_side = "right"
     assert keys == [TEXT.split(), ["[PAD]"] * 4 + ["a", "mat"]]
@@ -88,10 +88,10 @@ def test_an_encoder_decoder_reads_its_own_greedy_output_or_a_given_one(marian: A
     ids = tokenizer(TEXT, return_tensors="pt")
     written = marian.generate(**ids, do_sample=False, num_beams=1, max_new_tokens=6)[0]
     marian.generation_config.max_new_tokens = 6
-    seen, _, queries = watch_text(marian, tokenizer, TEXT)
+    seen, _, queries, _ = watch_text(marian, tokenizer, TEXT)
     assert queries == [tokenizer.convert_ids_to_tokens(written[:-1])]
     assert seen.map("model.decoder.layers.0.encoder_attn").weights.shape == (1, 3, len(written) - 1, 6)
-    _, keys, queries = watch_text(marian, tokenizer, [(TEXT, "der Hund sat"), ("a mat", "der")])
+    _, keys, queries, _ = watch_text(marian, tokenizer, [(TEXT, "der Hund sat"), ("a mat", "der")])
     assert (keys[1], queries) == (["a", "mat"], [["[PAD]", "der", "Hund"], ["[PAD]", "der"]])
     assert '"Hund"' in regard.view(marian, tokenizer, (TEXT, "der Hund sat")).html
 
@@ -173,6 +173,10 @@ def test_the_command_shows_a_folder(
     assert call("view", "--hf", folder, "--text", TEXT, "--text", "a mat", "-o", records) == 0
     assert capsys.readouterr().out == f"{records}: 2 examples\n"
     assert [record.title for record in read_records(records)] == [TEXT, "a mat"]
+    assert call("view", "--hf", folder, "--text", TEXT, "--method", "rollout", "--method", "flow", "-o", records) == 0
+    assert [found.method for found in read_records(records)[0].maps] == ["", "", "rollout", "flow"]
+    assert call("view", "--hf", folder, "--text", TEXT, "--method", "alti") == 2
+    assert "alti: needs the projections inside each attention" in capsys.readouterr().err
     assert call("view", "--hf", folder, tmp_path) == 2
     assert "give run folders or record files, or --hf" in capsys.readouterr().err
     assert call("view", "--hf", folder, "--text", "a", "--image", "b.png") == 2

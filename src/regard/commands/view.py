@@ -61,8 +61,8 @@ def view(
     if (runs is None) == (hf is None):
         raise ConfigError("view: give run folders or record files, or --hf and the folder of a Hugging Face model")
     if hf is not None:
-        refuse({"--beam-size": beam_size, "--history": history or None, "--method": method}, "not with --hf")
-        records = _pretrained(hf, text, image, target)
+        refuse({"--beam-size": beam_size, "--history": history or None}, "not with --hf")
+        records = _pretrained(hf, _inputs(text, image), target, method or [])
     else:
         paths = runs or []
         asked = {"--text": text, "--image": image, "--target": target, "--beam-size": beam_size, "--method": method}
@@ -107,15 +107,16 @@ def _inputs(text: list[str] | None, image: list[Path] | None) -> list[str] | lis
     return image if image is not None else text if text is not None else list(input_lines("a line"))
 
 
-def _pretrained(folder: Path, text: list[str] | None, image: list[Path] | None, target: str | None) -> list[AttentionRecord]:
+def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, methods: list[str]) -> list[AttentionRecord]:
     """Run a Hugging Face model and record what it attends to."""
     from regard.mask_check import load_folder
+    from regard.observe.explained import check_methods
     from regard.observe.pretrained import load_processor, records_of
 
-    seen = _inputs(text, image)
+    methods, images = check_methods(methods), bool(seen) and isinstance(seen[0], Path)
     model = load_folder(folder)
     with progress.stage("Recording attention", unit="examples"):
-        return records_of(model, load_processor(folder, images=image is not None), seen, output=target)
+        return records_of(model, load_processor(folder, images=images), seen, output=target, methods=methods)
 
 
 def _histories(runs: list[Path]) -> list[AttentionRecord]:

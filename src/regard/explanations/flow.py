@@ -40,14 +40,25 @@ def attention_flow(batch: ModelBatch) -> Tensor:
         >>> attention_flow(TranslationBatch(model, *pair)).shape
         torch.Size([1, 2, 3])
     """
-    graph = attention_graph(batch, "flow")
-    found = torch.zeros(*batch.outputs.shape, batch.inputs.shape[1])
-    for number, (inputs, outputs) in enumerate(zip(batch.inputs, batch.outputs, strict=True)):
+    return maximum_flows(attention_graph(batch, "flow"), batch.inputs, batch.outputs)
+
+
+def maximum_flows(graph: LayerGraph, inputs: Tensor, outputs: Tensor) -> Tensor:
+    """Return the maximum flow (B, T, S) from each of the outputs (B, T) bool down to each of the inputs (B, S) bool of a graph.
+
+    Example:
+        >>> half = torch.full((1, 2, 2), 0.5)
+        >>> there = torch.ones(1, 2, dtype=torch.bool)
+        >>> maximum_flows(LayerGraph({"source": torch.eye(2)[None]}, [{"source": {"source": half}}], "source"), there, there)[0].tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+    found = torch.zeros(*outputs.shape, inputs.shape[1])
+    for number, (own, rows) in enumerate(zip(inputs, outputs, strict=True)):
         network = _network(graph, number)
-        for output in outputs.nonzero().flatten().tolist():
-            for place in inputs.nonzero().flatten().tolist():
+        for output in rows.nonzero().flatten().tolist():
+            for place in own.nonzero().flatten().tolist():
                 found[number, output, place] = network.maximum(network.ends[output], network.inputs[place])
-    return found.to(batch.inputs.device)
+    return found.to(inputs.device)
 
 
 class FlowNetwork:

@@ -225,6 +225,11 @@ def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, f
     return None, 0.0
 
 
+CARRIES = (nn.RNNBase, nn.ZeroPad2d, nn.ZeroPad1d, _ConvNd)
+CARRIED = (
+    "what comes before is carried on, by a shift, a convolution or a recurrence, and no mask keeps the padding out; set it to zero there, "
+    "or pad on the right"
+)
 FROM_FIRST = "positions are counted from the first column, padding included; count real tokens: (mask.cumsum(-1) - 1).clamp(min=0)"
 
 
@@ -237,6 +242,8 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
     # Where the columns of real tokens have changed, as they do when padding comes before them, so do positions that count columns.
     moved = probe.check == "left padding" or (probe.check != "padding content" and survey.template.side == "left")
     if moved and (blind or (found is None and not _attends(origin))):
+        if module is not None and isinstance(module.module, CARRIES):
+            return CARRIED
         return "its positions do not follow the padding" if _attends(origin) else FROM_FIRST
     if blind and "padding content" not in probe.name:
         return (

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from regard.errors import DataError, missing_extra, shortened
+from regard.errors import ConfigError, DataError, missing_extra, shortened
+from regard.observe.explained import PretrainedBatch, add_explanations, image_batch, text_batch
 from regard.observe.recording import Recording
 from regard.observe.watch import watch
 from regard.viewer import AttentionRecord
@@ -21,16 +22,29 @@ if TYPE_CHECKING:
 Texts = str | tuple[str, str] | Sequence[str] | Sequence[tuple[str, str]]
 
 
-def watch_text(model: Any, tokenizer: Any, texts: Texts) -> tuple[Recording, list[list[str]], list[list[str]] | None]:
+class Watched(NamedTuple):
+    """A model's run on texts.
+
+    Attributes:
+        seen: the recording.
+        keys: the tokens of each text.
+        queries: of an encoder-decoder those of each decoder input, else None.
+        inputs: what the model was called with.
+    """
+
+    seen: Recording
+    keys: list[list[str]]
+    queries: list[list[str]] | None
+    inputs: dict[str, Tensor]
+
+
+def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     """Run a model on texts and record it; an encoder-decoder on its own greedy output where none is given.
 
     Args:
         model: of Hugging Face, or called and configured as those are.
         tokenizer: its own.
         texts: one or several; with an output each is a pair.
-
-    Returns:
-        The recording, the tokens of each text, and of an encoder-decoder those of each decoder input, else None.
 
     Raises:
         DataError: a text has no tokens or more than the model takes, an output is given to a model that writes none, or one is missing.
@@ -49,16 +63,16 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> tuple[Recording, lis
             model(**inputs)
     keys = [_tokens(tokenizer, ids, mask) for ids, mask in zip(inputs["input_ids"], _mask(inputs), strict=True)]
     if not writes:
-        return seen, keys, None
+        return Watched(seen, keys, None, inputs)
     written = inputs["decoder_input_ids"]
     # The first token starts the output, and may be the one that pads.
     real = written != tokenizer.pad_token_id
     real[:, 0] = True
-    return seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)]
+    return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs)
 
 
-def watch_image(model: Any, processor: Any, image: Any) -> Recording:
-    """Run a vision model on an image and record it.
+def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict[str, Tensor]]:
+    """Run a vision model on an image: the recording, and what it was called with.
 
     Args:
         model: of Hugging Face, or called as those are.
@@ -80,10 +94,60 @@ def watch_image(model: Any, processor: Any, image: Any) -> Recording:
         inputs = _on_device(model, processor(images=image, return_tensors="pt"))
         with watch(model) as seen:
             model(**inputs)
-    return seen
+    return seen, inputs
 
 
-def records_of(model: Any, processor: Any, inputs: Sequence[str] | Sequence[Path], *, output: str | None = None) -> list[AttentionRecord]:
+def text_records(model: Any, tokenizer: Any, texts: Texts, *, methods: Sequence[str] = (), title: str = "") -> list[AttentionRecord]:
+    """Run a model on texts and return a record of each, with what methods of explanation say.
+
+    Raises:
+        DataError: as `watch_text`.
+        ConfigError: a method cannot be computed; says why.
+    """
+    found = watch_text(model, tokenizer, texts)
+    records = found.seen.records(found.keys, found.queries, title=title)
+    return _explained(records, model, found.seen, methods, lambda: text_batch(model, tokenizer, found.inputs))
+
+
+def image_records(
+    model: Any,
+    processor: Any,
+    image: Any,
+    *,
+    grid: tuple[int, int] | None = None,
+    methods: Sequence[str] = (),
+    title: str = "",
+) -> list[AttentionRecord]:
+    """Run a vision model on an image and return its record, with what methods of explanation say.
+
+    Raises:
+        DataError: as `watch_image`.
+        ConfigError: a method cannot be computed; says why.
+    """
+    seen, inputs = watch_image(model, processor, image)
+    records = seen.records(image=image, grid=grid, title=title)
+    if grid is not None:
+        seen.patches = seen.patches._replace(grid=grid)
+    grid = seen.patches.grid
+    return _explained(records, model, seen, methods, lambda: image_batch(model, inputs["pixel_values"], grid or (1, 1)))
+
+
+def _explained(
+    records: list[AttentionRecord], model: Any, seen: Recording, methods: Sequence[str], make: Callable[[], PretrainedBatch]
+) -> list[AttentionRecord]:
+    if not methods:
+        return records
+    with _evaluating(model):
+        try:
+            batch = make()
+        except ConfigError:  # no head: methods that read attention alone remain
+            batch = None
+        return add_explanations(records, seen, batch, methods)
+
+
+def records_of(
+    model: Any, processor: Any, inputs: Sequence[str] | Sequence[Path], *, output: str | None = None, methods: Sequence[str] = ()
+) -> list[AttentionRecord]:
     """Run a model on texts or images, each alone, and return a record of each.
 
     Args:
@@ -91,17 +155,18 @@ def records_of(model: Any, processor: Any, inputs: Sequence[str] | Sequence[Path
         processor: its tokenizer or image processor.
         inputs: texts, or image files.
         output: what an encoder-decoder wrote to each text; None: its own greedy output.
+        methods: names of methods of explanation whose scores are added; "all": all that can be computed.
 
     Raises:
         DataError: as `watch_text` and `watch_image`.
+        ConfigError: a method cannot be computed; says why.
     """
     found = list[AttentionRecord]()
     for each in inputs:
         if isinstance(each, Path):
-            found += watch_image(model, processor, each).records(image=each, title=each.name)
+            found += image_records(model, processor, each, methods=methods, title=each.name)
         else:
-            seen, keys, queries = watch_text(model, processor, each if output is None else (each, output))
-            found += seen.records(keys, queries, title=each)
+            found += text_records(model, processor, each if output is None else (each, output), methods=methods, title=each)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ from torch import nn
 
 from regard import viewer
 from regard.errors import DataError
+from regard.observe.explained import check_methods
 from regard.observe.outputs import has_attention, recording_of
-from regard.observe.pretrained import watch_image, watch_text
+from regard.observe.pretrained import image_records, text_records
 from regard.observe.recording import Recording
 from regard.viewer import AttentionRecord, Page
 
@@ -23,6 +24,7 @@ def view(
     *,
     image: Any = None,
     grid: tuple[int, int] | None = None,
+    method: str | Sequence[str] = (),
     path: str | Path | None = None,
     title: str = "",
 ) -> Page:
@@ -43,6 +45,8 @@ def view(
         query_tokens: T tokens that attend; None: `key_tokens` (self-attention). With a model the text, a list of texts, or pairs.
         image: with a vision model or a recording of one: the image it is given, a file, a picture of Pillow, an array or a tensor.
         grid: (rows, columns) of the image's patches, where the model does not tell.
+        method: with a model: methods of explanation whose scores are shown beside its attention, such as "input-gradient"; "all": all that
+            can be computed for it.
         path: write the page to this file, too.
         title: a name for the example.
 
@@ -52,6 +56,7 @@ def view(
     Raises:
         DataError: tokens are missing or do not fit, the outputs hold no weights, a text is longer than the model takes, or a file cannot be
             written.
+        ConfigError: a method cannot be computed for the model; says why.
 
     Example:
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]
@@ -60,10 +65,14 @@ def view(
     if isinstance(what, nn.Module):
         if key_tokens is None or (query_tokens is None) == (image is None):
             raise DataError('a model is shown by view(model, tokenizer, "text") or view(model, image_processor, image=image)')
+        methods = check_methods(method)
         if image is None:
-            what, key_tokens, query_tokens = watch_text(what, key_tokens, query_tokens)
+            what = text_records(what, key_tokens, query_tokens, methods=methods, title=title)
         else:
-            what, key_tokens = watch_image(what, key_tokens, image), None
-    elif has_attention(what):
+            what = image_records(what, key_tokens, image, grid=grid, methods=methods, title=title)
+        return viewer.view(what, path=path)
+    if method:
+        raise DataError('method: only with a model: view(model, tokenizer, "text", method=...)')
+    if has_attention(what):
         what = recording_of(what)
     return viewer.view(what, key_tokens, query_tokens, image=image, grid=grid, path=path, title=title)

@@ -1,0 +1,293 @@
+"""Methods of explanation for Hugging Face models: as batches that the methods of `regard.explanations` read, and as maps of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, get_args
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, listed, shown
+from regard.explanations import METHODS, ModelBatch, input_times_gradient, integrated_gradients, leave_one_out
+from regard.explanations.flow import maximum_flows
+from regard.explanations.methods import Method
+from regard.explanations.rollout import LayerGraph, compose
+from regard.observe.call import AttentionCall
+from regard.observe.images import patch_places
+from regard.observe.recording import Recording
+from regard.viewer import AttentionMap, AttentionRecord
+
+ALL = "all"
+"""In place of methods: all that can be computed for the model."""
+WITHIN = ("value-norms", "alti", "gradient-attention")
+"""Methods that need the projections or the gradients inside an attention, which have another name in each architecture."""
+
+
+@dataclass(frozen=True)
+class PretrainedBatch(ModelBatch):
+    """B texts or images of a Hugging Face model, and the outputs whose probability is explained.
+
+    Of a model that writes, an output is the next token at each place, at the last one the most probable; of any other the most probable
+    token at each place, or the most probable class. What is left out of a text reads as a vector of zeros and, unless the model writes it
+    itself, is hidden from attention; a patch of an image becomes the mean patch.
+
+    Args:
+        model: in evaluation mode, called and configured as those of Hugging Face are; its output has `logits`.
+        given: what it is called with besides, by name; each (B, ...).
+        vectors: (B, S, E) what it reads: embedded tokens, or the pixels of patches.
+        goals: (B, T) numbers of tokens or classes.
+        real: (B, T) bool: goals that are there.
+        ranked: (B, S) bool: inputs that count: no padding, no special tokens.
+        kept: (B, S) bool: inputs that are not left out.
+        grid: (rows, columns) of the patches of an image, or None.
+    """
+
+    model: nn.Module
+    given: Mapping[str, Tensor]
+    vectors: Tensor
+    goals: Tensor
+    real: Tensor
+    ranked: Tensor
+    kept: Tensor
+    grid: tuple[int, int] | None = None
+
+    @property
+    def inputs(self) -> Tensor:
+        """(B, S) bool: tokens or patches."""
+        return self.ranked
+
+    @property
+    def outputs(self) -> Tensor:
+        """(B, T) bool: goals that are there."""
+        return self.real
+
+    @property
+    def attends_to_itself(self) -> bool:
+        """Whether it writes on behind its inputs."""
+        return _writes(self.model) and "decoder_input_ids" not in self.given
+
+    def select(self, rows: Tensor) -> Self:
+        """Return the examples `rows` (B',)."""
+        names = ("vectors", "goals", "real", "ranked", "kept")
+        given = {name: tensor[rows] for name, tensor in self.given.items()}
+        return replace(self, given=given, **{name: getattr(self, name)[rows] for name in names})
+
+    def keep(self, kept: Tensor) -> Self:
+        """Leave inputs out."""
+        return replace(self, kept=self.kept & (kept | ~self.ranked))
+
+    def embed(self) -> Tensor:
+        """Return what the model reads (B, S, E)."""
+        return self.vectors
+
+    def log_probs(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the log-probability of each goal (B, T)."""
+        found = self.logits(embedded).log_softmax(-1)
+        return found.gather(-1, self.goals.unsqueeze(-1)).squeeze(-1) * self.real
+
+    def logits(self, embedded: Tensor | None = None) -> Tensor:
+        """Return the logits (B, T, V) of tokens, or (B, 1, C) of classes."""
+        vectors, given = self.vectors if embedded is None else embedded, dict(self.given)
+        if self.grid is not None:
+            mean = self.vectors.mean(1, keepdim=True)
+            given["pixel_values"] = _image_of(torch.where(self.kept.unsqueeze(-1), vectors, mean), self.grid, given["pixel_values"].shape)
+        else:
+            given["inputs_embeds"] = vectors * self.kept.unsqueeze(-1)
+            if not self.attends_to_itself:
+                given["attention_mask"] = given["attention_mask"] * self.kept
+        logits = getattr(self.model(**given), "logits", None)
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+            kind = type(self.model).__name__
+            raise ConfigError(f"{kind} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
+        return logits if logits.dim() == 3 else logits.unsqueeze(1)
+
+
+def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> PretrainedBatch:
+    """Make a batch of texts.
+
+    Args:
+        model: of Hugging Face.
+        tokenizer: its own.
+        inputs: `input_ids` (B, S), `attention_mask`, of an encoder-decoder `decoder_input_ids` (B, T), and what its tokenizer gives
+            besides.
+
+    Raises:
+        ConfigError: the model returns no logits.
+    """
+    ids = inputs["input_ids"]
+    mask = inputs.get("attention_mask", torch.ones_like(ids))
+    special = [tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True) for row in ids.tolist()]
+    ranked = mask.bool() & ~torch.tensor(special, dtype=torch.bool, device=ids.device)
+    given = {name: value for name, value in inputs.items() if name not in ("input_ids", "attention_mask")} | {"attention_mask": mask}
+    written = inputs.get("decoder_input_ids", ids if _writes(model) else None)
+    real = mask.bool()
+    if "decoder_input_ids" in inputs:
+        real = inputs["decoder_input_ids"] != tokenizer.pad_token_id
+        real[:, 0] = True
+    vectors = model.get_input_embeddings()(ids).detach()
+    return _with_goals(PretrainedBatch(model, given, vectors, ids, real, ranked, torch.ones_like(ranked)), written)
+
+
+def image_batch(model: Any, pixels: Tensor, grid: tuple[int, int]) -> PretrainedBatch:
+    """Make a batch of images (B, C, H, W), whose patches lie in a grid.
+
+    Raises:
+        ConfigError: the model returns no logits.
+    """
+    patches = _patches_of(pixels, grid)
+    there = torch.ones(patches.shape[:2], dtype=torch.bool, device=pixels.device)
+    return _with_goals(PretrainedBatch(model, {"pixel_values": pixels}, patches, there, there, there, there, grid), None)
+
+
+def _with_goals(batch: PretrainedBatch, written: Tensor | None) -> PretrainedBatch:
+    with torch.no_grad():
+        best = batch.logits().argmax(-1)
+    if best.shape[1] == 1:
+        return replace(batch, goals=best, real=torch.ones_like(best, dtype=torch.bool))
+    if written is not None:
+        last = torch.arange(best.shape[1], device=best.device) == batch.real.sum(1, keepdim=True) - 1
+        best = torch.where(last, best, torch.cat([written[:, 1:], best[:, -1:]], 1))
+    return replace(batch, goals=best)
+
+
+def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
+    """Explain the states of the last layer by the attention of all layers: rollout, or flow.
+
+    Args:
+        calls: the maps of one pass, in order. Of an encoder-decoder those of the encoder come first, and each cross-attention follows the
+            self-attention of its layer.
+        method: "rollout" or "flow".
+
+    Returns:
+        (B, T, S) for T states of the decoder, or of the only stream, and S inputs.
+
+    Raises:
+        ConfigError: the maps do not follow one another, as those of layers that pool or that attend in windows.
+
+    Example:
+        >>> explain_calls([AttentionCall("0", "self", torch.full((1, 2, 2, 2), 0.5))], "rollout")[0].tolist()
+        [[0.75, 0.25], [0.25, 0.75]]
+    """
+    first = next((number for number, call in enumerate(calls) if call.kind == "cross"), None)
+    split = len(calls) if first is None else max(0, first - 1)
+    streams = ["source" if number < split else "target" for number in range(len(calls))]
+    queries, keys = calls[-1].weights.shape[2], calls[0].weights.shape[3]
+    sizes, steps = {"source": keys, "target": queries}, list[dict[str, dict[str, Tensor]]]()
+    for call, stream in zip(calls, streams, strict=True):
+        weights, other = call.weights.mean(1), "source" if call.kind == "cross" else stream
+        if weights.shape[1:] != (sizes[stream], sizes[other]):
+            raise ConfigError(
+                f"{method}: {call.layer} attends from {weights.shape[1]} to {weights.shape[2]}: its map continues none before it"
+            )
+        half = torch.eye(weights.shape[1]).expand(len(weights), -1, -1) / 2
+        steps.append({stream: {stream: half + weights / 2} if other == stream else {stream: half, other: weights / 2}})
+    # Behind the inputs the target tokens, which are inputs of the decoder.
+    more = 0 if first is None else queries
+    start = {"source": torch.eye(keys, keys + more).expand(len(calls[0].weights), -1, -1)}
+    if first is not None:
+        start["target"] = torch.eye(keys + more)[keys:].expand(len(calls[0].weights), -1, -1)
+    graph = LayerGraph(start, steps, streams[-1])
+    if method == "rollout":
+        return compose(graph)[..., :keys]
+    there = [torch.ones(len(calls[0].weights), count, dtype=torch.bool) for count in (keys, queries)]
+    return maximum_flows(graph, *there)
+
+
+def check_methods(methods: str | Sequence[str]) -> list[str]:
+    """Return names of methods as a list.
+
+    Raises:
+        ConfigError: one is none; names those there are.
+
+    Example:
+        >>> check_methods("rollout")
+        ['rollout']
+    """
+    found = [methods] if isinstance(methods, str) else list(methods)
+    for name in found:
+        if name not in (ALL, *METHODS):
+            raise ConfigError(f"method {shown(name)}: expected all, or one of {listed(METHODS)}")
+    return found
+
+
+def add_explanations(
+    records: Sequence[AttentionRecord], seen: Recording, batch: PretrainedBatch | None, methods: Sequence[str]
+) -> list[AttentionRecord]:
+    """Add what methods say of each example to its record; the weights are there already.
+
+    Args:
+        records: one for each example.
+        seen: what was recorded.
+        batch: the same examples; None: the model returns no probabilities.
+        methods: names, or "all".
+
+    Raises:
+        ConfigError: a method that was named cannot be computed; says why.
+    """
+    found, every = list(records), ALL in methods
+    for method in get_args(Method) if every else dict.fromkeys(methods):
+        if method == "weights":
+            continue
+        try:
+            scores, states = _explain(method, seen, batch)
+        except ConfigError:
+            if every:
+                continue
+            raise
+        found = [_with_map(record, method, scores[number], batch, states) for number, record in enumerate(found)]
+    return found
+
+
+def _explain(method: str, seen: Recording, batch: PretrainedBatch | None) -> tuple[Tensor, bool]:
+    # Scores, and whether they are those of states, not of outputs.
+    if method in ("rollout", "flow"):
+        found = explain_calls(seen.maps(), method)
+        if seen.patches.grid is not None:
+            found = found[..., patch_places(found.shape[-1], seen.patches)]
+        return found, True
+    if method in WITHIN:
+        raise ConfigError(
+            f"{method}: needs the projections inside each attention, which {seen.model} has under names of its own; take rollout, "
+            "input-gradient, integrated-gradients or leave-one-out"
+        )
+    if method == "leave-one-area-out":
+        raise ConfigError(f"{method}: {seen.model} attends to single items, not to areas; take leave-one-out")
+    if batch is None:
+        raise ConfigError(f"{method}: {seen.model} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
+    functions = {"input-gradient": input_times_gradient, "integrated-gradients": integrated_gradients, "leave-one-out": leave_one_out}
+    return functions[method](batch).detach() * batch.inputs.unsqueeze(1), False
+
+
+def _with_map(record: AttentionRecord, method: str, scores: Tensor, batch: PretrainedBatch | None, states: bool) -> AttentionRecord:
+    items = dict(record.items)
+    key = next(name for name in ("source", "image", "tokens") if name in items)
+    query = next(name for name in ("target", "patches", "tokens") if name in items)
+    if not states and batch is not None and batch.goals.shape[1] == 1:
+        query = "label"
+        names = getattr(getattr(batch.model, "config", None), "id2label", None) or {}
+        number = int(batch.goals[0, 0]) if len(batch.goals) == 1 else -1
+        items.setdefault(query, [str(names.get(number, number)) if number >= 0 else "class"])
+    kind = "image" if key == "image" else "cross" if query != key else "self"
+    own = scores[: len(items[query]), : len(items[key])].double().cpu().numpy()
+    return replace(record, items=items, maps=[*record.maps, AttentionMap(method, kind, query, key, own, method=method)])
+
+
+def _writes(model: Any) -> bool:
+    return bool(getattr(model, "can_generate", lambda: False)())
+
+
+def _patches_of(pixels: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Cut images (B, C, H, W) into patches (B, rows * columns, C * h * w)."""
+    rows, columns = grid
+    if pixels.shape[2] % rows or pixels.shape[3] % columns:
+        raise ConfigError(f"image: {tuple(pixels.shape[2:])} pixels do not make {rows} x {columns} patches of one size")
+    parts = pixels.unflatten(3, (columns, -1)).unflatten(2, (rows, -1))  # (B, C, rows, h, columns, w)
+    return parts.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+
+def _image_of(patches: Tensor, grid: tuple[int, int], shape: Sequence[int]) -> Tensor:
+    rows, columns = grid
+    parts = patches.view(-1, rows, columns, shape[1], shape[2] // rows, shape[3] // columns)
+    return parts.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)

@@ -1,0 +1,228 @@
+"""Methods of explanation on Hugging Face models: against captum, loops and plain products; what cannot be computed is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import regard
+from regard.errors import ConfigError, DataError
+from regard.explanations import input_times_gradient, integrated_gradients, leave_one_out
+from regard.observe.explained import PretrainedBatch, explain_calls, image_batch, text_batch
+from regard.observe.pretrained import image_records, text_records, watch_image, watch_text
+
+transformers = pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+WORDS = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", "the", "cat", "sat", "on", "a", "mat", "der", "Hund"]
+TEXT = "the cat sat on a mat"
+LAYERS = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 8}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="$A [EOS]", special_tokens=[("[EOS]", 3)])
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "[BOS]", "eos_token": "[EOS]"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special)
+
+
+def noisy(model: Any) -> Any:
+    torch.manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model.eval()
+
+
+def classifier() -> Any:
+    config = transformers.BertConfig(vocab_size=12, max_position_embeddings=13, num_labels=3, **LAYERS)
+    return noisy(transformers.BertForSequenceClassification(config))
+
+
+def masked() -> Any:
+    return noisy(transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=12, max_position_embeddings=13, **LAYERS)))
+
+
+def gpt2() -> Any:
+    config = transformers.GPT2Config(vocab_size=12, n_embd=12, n_layer=2, n_head=3, bos_token_id=2, eos_token_id=3, pad_token_id=0)
+    return noisy(transformers.GPT2LMHeadModel(config))
+
+
+def marian() -> Any:
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in (("layers", 2), ("attention_heads", 3))}
+    special = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0, "forced_eos_token_id": 3}
+    config = transformers.MarianConfig(
+        vocab_size=12, d_model=12, encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=32, **sizes, **special
+    )
+    return noisy(transformers.MarianMTModel(config))
+
+
+def vit() -> Any:
+    config = transformers.ViTConfig(image_size=12, patch_size=4, num_labels=5, id2label={n: f"label {n}" for n in range(5)}, **LAYERS)
+    return noisy(transformers.ViTForImageClassification(config))
+
+
+def processor(images: Any, return_tensors: str) -> dict[str, Tensor]:
+    return {"pixel_values": torch.from_numpy(np.array(images, dtype=np.float32)).permute(2, 0, 1)[None] / 255}
+
+
+IMAGE = np.random.default_rng(3).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+TEXTS: dict[str, Callable[[], Any]] = {"labels": classifier, "masked": masked, "decoder": gpt2, "encoder-decoder": marian}
+TEXT_MODELS = pytest.mark.parametrize("kind", TEXTS)
+
+
+def batch_of(kind: str, tokenizer: Any) -> PretrainedBatch:
+    model = TEXTS[kind]()
+    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    return text_batch(model, tokenizer, watch_text(model, tokenizer, text).inputs)
+
+
+@TEXT_MODELS
+def test_log_probs_are_those_of_the_model_on_its_tokens(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    given = tokenizer(TEXT, return_tensors="pt")
+    if kind == "encoder-decoder":
+        given["decoder_input_ids"] = batch.given["decoder_input_ids"]
+    with torch.no_grad():
+        logits = batch.model(**given).logits
+        found = batch.log_probs()
+    expected = (logits if logits.dim() == 3 else logits[:, None]).log_softmax(-1)
+    if kind == "decoder":
+        assert batch.goals[0, :-1].tolist() == given["input_ids"][0, 1:].tolist()
+    if kind == "encoder-decoder":
+        assert batch.goals[0, :-1].tolist() == [10, 11, 6]
+    torch.testing.assert_close(found, expected.gather(-1, batch.goals[..., None])[..., 0], atol=1e-5, rtol=1e-5)
+    assert batch.inputs[0].tolist() == [True] * 6 + [False]  # not the end
+
+
+@TEXT_MODELS
+def test_integrated_gradients_are_complete_and_captums(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    found = integrated_gradients(batch, steps=200)
+    with torch.no_grad():
+        change = batch.log_probs() - batch.log_probs(torch.zeros_like(batch.embed()))
+    torch.testing.assert_close(found.sum(-1), change, atol=2e-2, rtol=2e-2)  # the integral's error
+    captum = pytest.importorskip("captum.attr", reason="captum, an oracle of the development extra")
+    vectors = batch.embed().clone().requires_grad_()
+    theirs = captum.InputXGradient(lambda read: batch.log_probs(read)[:, 0]).attribute(vectors)
+    torch.testing.assert_close(input_times_gradient(batch)[:, 0], theirs.sum(-1), atol=1e-5, rtol=1e-5)
+
+
+@TEXT_MODELS
+def test_leaving_a_token_out_is_a_loop(kind: str, tokenizer: Any) -> None:
+    batch = batch_of(kind, tokenizer)
+    found = leave_one_out(batch)
+    for place in range(6):
+        vectors, given = batch.vectors.clone(), dict(batch.given)
+        vectors[:, place] = 0
+        if kind != "decoder":
+            given["attention_mask"] = given["attention_mask"].clone()
+            given["attention_mask"][:, place] = 0
+        with torch.no_grad():
+            logits = batch.model(inputs_embeds=vectors, **given).logits
+            whole = batch.log_probs()
+        left = (logits if logits.dim() == 3 else logits[:, None]).log_softmax(-1).gather(-1, batch.goals[..., None])[..., 0]
+        torch.testing.assert_close(found[:, :, place], whole - left, atol=1e-5, rtol=1e-5)
+    if kind == "decoder":  # nothing comes from behind
+        assert found[0].triu(1).abs().max() < 1e-5
+
+
+def test_rollout_of_an_encoder_is_a_product_of_matrices(tokenizer: Any) -> None:
+    seen = watch_text(classifier(), tokenizer, TEXT).seen
+    first, second = (torch.eye(7) / 2 + call.weights[0].mean(0) / 2 for call in seen.maps())
+    torch.testing.assert_close(explain_calls(seen.maps(), "rollout")[0], second @ first)
+
+
+def test_rollout_of_an_encoder_decoder_counts_what_the_decoder_reads(tokenizer: Any) -> None:
+    calls = watch_text(marian(), tokenizer, (TEXT, "der Hund sat")).seen.maps()
+    encoder = torch.eye(7)
+    for call in calls[:2]:
+        encoder = (torch.eye(7) + call.weights[0].mean(0)) / 2 @ encoder
+    source, target = torch.zeros(4, 7), torch.eye(4)
+    for own, cross in (calls[2:4], calls[4:6]):
+        step = (torch.eye(4) + own.weights[0].mean(0)) / 2
+        source, target = step @ source, step @ target
+        source, target = source / 2 + cross.weights[0].mean(0) @ encoder / 2, target / 2
+    torch.testing.assert_close(explain_calls(calls, "rollout")[0], source)
+    torch.testing.assert_close((source.sum(1) + target.sum(1)), torch.ones(4))
+
+
+@TEXT_MODELS
+def test_all_methods_that_can_be_computed_are_maps_of_the_record(kind: str, tokenizer: Any) -> None:
+    model = TEXTS[kind]()
+    text: Any = (TEXT, "der Hund sat") if kind == "encoder-decoder" else TEXT
+    (record,) = text_records(model, tokenizer, text, methods=["all"])
+    found = {each.method: (each.query, each.key) for each in record.maps if each.method}
+    rows = {"labels": "label", "encoder-decoder": "target"}.get(kind, "tokens")
+    states = rows if kind == "encoder-decoder" else "tokens"
+    key = "source" if kind == "encoder-decoder" else "tokens"
+    assert found == {
+        "rollout": (states, key),
+        "flow": (states, key),
+        "input-gradient": (rows, key),
+        "integrated-gradients": (rows, key),
+        "leave-one-out": (rows, key),
+    }
+    assert "leave-one-out" in regard.view(model, tokenizer, text, method="leave-one-out").html
+
+
+def test_patches_of_an_image_are_explained() -> None:
+    from PIL import Image
+
+    model, image = vit(), Image.fromarray(IMAGE)
+    seen, inputs = watch_image(model, processor, image)
+    batch = image_batch(model, inputs["pixel_values"], (3, 3))
+    with torch.no_grad():
+        expected = model(**inputs).logits.log_softmax(-1).max(-1)
+    torch.testing.assert_close(batch.log_probs()[0], expected[0])
+    found = leave_one_out(batch)[0, 0]
+    pixels = inputs["pixel_values"].clone()
+    mean = pixels.unflatten(3, (3, 4)).unflatten(2, (3, 4)).mean((2, 4))  # (1, 3, 4, 4), the mean patch
+    pixels[..., 4:8, 8:12] = mean
+    with torch.no_grad():
+        without = model(pixels).logits.log_softmax(-1)[0, expected[1]]
+    torch.testing.assert_close(found[5:6], expected[0] - without, atol=1e-5, rtol=1e-5)
+    (record,) = image_records(model, processor, image, methods=["all"])
+    shapes = {each.method: (each.query, each.weights.shape) for each in record.maps if each.method}
+    assert shapes["leave-one-out"] == ("label", (1, 1, 9))
+    assert shapes["rollout"] == ("patches", (1, 10, 9))
+    assert record.items["label"].tokens == [f"label {int(expected[1])}"]
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "reason"),
+    [
+        ("alti", "alti: needs the projections inside each attention, which BertModel has under names of its own; take rollout"),
+        ("leave-one-area-out", "BertModel attends to single items"),
+        ("input-gradient", "BertModel returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM"),
+        ("guess", "method 'guess': expected all, or one of weights, rollout"),
+    ],
+)
+def test_what_cannot_be_computed_is_named(tokenizer: Any, method: str, reason: str) -> None:
+    model = classifier().bert
+    with pytest.raises(ConfigError, match=reason):
+        regard.view(model, tokenizer, TEXT, method=method)
+    (record,) = text_records(model, tokenizer, TEXT, methods=["all"])
+    assert [each.method for each in record.maps if each.method] == ["rollout", "flow"]
+
+
+def test_a_method_needs_a_model() -> None:
+    with pytest.raises(DataError, match="method: only with a model"):
+        regard.view([[1.0]], ["a"], method="rollout")
+
+
+def test_maps_that_do_not_follow_one_another_are_named() -> None:
+    from regard.observe import AttentionCall
+
+    calls = [AttentionCall("a", "self", torch.ones(1, 1, 5, 5) / 5), AttentionCall("b", "self", torch.ones(1, 1, 3, 3) / 3)]
+    with pytest.raises(ConfigError, match=r"rollout: b attends from 3 to 3: its map continues none before it"):
+        explain_calls(calls, "rollout")
