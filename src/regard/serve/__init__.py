@@ -1,4 +1,4 @@
-"""A trained run behind a page and a small JSON API on this machine; needs the extra `serve`, which is imported when it is used."""
+"""Serve a trained run as a page and a JSON API on this machine; requires the extra `serve`, imported lazily."""
 
 from regard.serve.limits import Limits
 

@@ -1,4 +1,4 @@
-"""The application: the page, the small JSON API, and what holds them together. No state changes by anything a client sends."""
+"""The ASGI application: page and JSON API. Requests never change state."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Service:
     """Runs behind a page and an API, as an ASGI application.
 
     Args:
-        models: what is served, at least one; all of one task.
+        models: served models, at least one; all of one task.
         limits: see `Limits`.
         hosts: names in the Host header that are answered; see `regard.serve.middleware.host_names`.
-        log: where each request leaves a line.
-        examples: how many examples of the first run the page offers to start from.
+        log: request log.
+        examples: number of examples of the first run on the page.
 
     Attributes:
         app: the application.
-        batcher: what lets the model work.
-        connections: to be set by a server that knows how many are open.
+        batcher: the batcher.
+        connections: number of open connections, set by the server.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Service:
         return answer
 
     async def _wait(self, request: Request, task: BatchKey, lines: Sequence[Any]) -> list[str]:
-        """Return the model's answers, unless the time is over or the client has left; then what still waits is forgotten."""
+        """Return the model's answers; on timeout or disconnect, drop what still waits."""
         exchange: RequestRecord = request.state.exchange
         work = asyncio.ensure_future(self.batcher.submit(task, lines))
         gone = asyncio.ensure_future(_disconnected(request))

@@ -1,6 +1,6 @@
 """Dynamic batching: what waits while the model works is taken together next.
 
-All of it but the model's work happens in the thread of the event loop, so nothing needs a lock.
+Everything but the model runs in the event loop's thread, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from regard.serve.metrics import Metrics
 from regard.serve.request_log import describe_error
 
 MAX_RETRY_SECONDS = 60
-# How much the latest batch says about how long the next line will take.
+# Weight of the latest batch in the estimated time per line.
 NEWS = 0.2
 
 
 class BatchWork(Protocol):
-    """Something a model does to lines (or images), independently of each other."""
+    """Work of a model on independent lines (or images)."""
 
     def width(self, item: Any) -> int:
-        """Return how much there is to a line, in characters."""
+        """Return the width of a line in characters."""
         ...
 
     def compute(self, settings: Any, items: Sequence[Any]) -> list[str | HTTPError]:
-        """Return one JSON text a line, or why it is refused; called in the model's thread with lines that go with the same settings."""
+        """Return one JSON text or refusal per line; called in the model's thread with lines of equal settings."""
         ...
 
 
 class BatchKey(NamedTuple):
-    """What lines must share to be worked on together."""
+    """Key of lines that may share a batch."""
 
     work: BatchWork
     settings: Hashable
@@ -49,11 +49,11 @@ class _Line(NamedTuple):
 
 
 class Batcher:
-    """Let one thread work on the lines of all requests, in order of arrival, as many of a kind at a time as fit in a batch.
+    """Batch the lines of all requests in one thread, in order of arrival.
 
     Args:
         limits: of the batch and of the queue.
-        metrics: where batches are counted.
+        metrics: batch counters.
     """
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
@@ -70,20 +70,20 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many lines wait for the model, without those it works on."""
+        """Number of lines that wait for the model."""
         return len(self._waiting)
 
     @property
     def busy(self) -> bool:
-        """Whether the model is at work."""
+        """Whether the model is busy."""
         return self._latest is not None and not self._latest.done()
 
     async def submit(self, task: BatchKey, lines: Sequence[Any]) -> list[str]:
-        """Return what the model makes of each line; when cancelled, those still waiting are forgotten.
+        """Return the model's result for each line; cancelling drops waiting lines.
 
         Raises:
             Refused: the model's own reason; 429, the queue has no room for so many; 503, the server is stopping.
-            ModelFailed: the model could not do it.
+            ModelFailed: the model failed.
         """
         if self.stopping:
             raise HTTPError(503, "the server is stopping", {"Retry-After": "5"})
@@ -103,7 +103,7 @@ class Batcher:
                 self._waiting.pop(number, None)
 
     async def run(self) -> None:
-        """Work on what waits, until cancelled."""
+        """Process the queue until cancelled."""
         while True:
             batch = self._take()
             if not batch:
@@ -122,14 +122,14 @@ class Batcher:
             self._count(len(batch), time.monotonic() - started)
 
     def abandon(self) -> None:
-        """Answer everything that still waits or runs with a refusal: the time to stop is over."""
+        """Refuse everything that still waits or runs: the shutdown time is over."""
         self.stopping = True
         for answer in self._answers:
             if not answer.done():
                 answer.set_exception(HTTPError(503, "the server has stopped", {"Retry-After": "5"}))
 
     def close(self) -> None:
-        """Take no more work; what the thread is at goes on."""
+        """Accept no more work; the current batch continues."""
         self._thread.shutdown(wait=False)
 
     def _take(self) -> list[_Line]:
@@ -162,7 +162,7 @@ class Batcher:
 
 
 def compute(task: BatchKey, lines: Sequence[Any]) -> list[str | HTTPError | ModelFailed]:
-    """Return what the task makes of each line, or why it is refused or failed for that line alone."""
+    """Return the task's result, refusal or failure for each line."""
     try:
         found = task.work.compute(task.settings, lines)
         if len(found) != len(lines):
@@ -170,7 +170,7 @@ def compute(task: BatchKey, lines: Sequence[Any]) -> list[str | HTTPError | Mode
         return [*found]
     except Exception as error:
         if len(lines) == 1:
-            # Only the words are kept: the traceback would hold on to tensors.
+            # Keep the message only: the traceback would keep tensors alive.
             return [ModelFailed(describe_error(error))]
-    # One line must not fail the others, and together they may have been too much for the memory.
+    # Retry line by line: one line must not fail the others, and the batch may have been too large for memory.
     return [result for line in lines for result in compute(task, [line])]

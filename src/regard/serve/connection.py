@@ -1,4 +1,4 @@
-"""One connection: uvicorn's own protocol, with an end to the patience it has with slow clients, and a limit to how many there are."""
+"""One connection: uvicorn's protocol with timeouts for slow clients and a limit on connections."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from regard.serve.lingering_close import MAX_SILENCE, LingeringTransport
 from regard.serve.middleware import REFUSED
 from regard.serve.request_log import RequestLog, RequestRecord
 
-# How often a connection is looked at, as a part of the shortest time it is given.
+# Check interval of a connection, as a share of its shortest timeout.
 PART = 0.25
-# So many times the limit, connections are no longer answered but cut: an answer, too, needs memory.
+# Beyond this multiple of the limit, connections are dropped without an answer, which would also need memory.
 CUT = 2
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when the head of a request does not come, or an answer is not read, in time.
+    """A connection with timeouts for reading a request's head and for sending an answer.
 
-    What is answered before it was read to its end is the last of its connection.
+    A request answered before it is fully read is the last of its connection.
 
     Args:
         limits: times and number of connections.
-        log: where a request that cannot be read leaves a line.
+        log: log of unreadable requests.
         config: uvicorn's.
         server_state: uvicorn's.
         app_state: uvicorn's.
@@ -60,7 +60,7 @@ class Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Begin; a connection too many is told so in answer to its request, one far too many is cut."""
+        """Open; beyond the limit answer with an error, far beyond it drop the connection."""
         super().connection_made(LingeringTransport(transport, self._unread, seconds=self._limits.write_timeout))
         if len(self.connections) > CUT * self._limits.max_connections:
             transport.abort()
@@ -77,9 +77,9 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on; while no request is complete, the clock for its head runs."""
+        """Read data; the timeout for the head runs until it is complete."""
         self._heard = True
-        # Small portions: the parser looks at what it has not read once a chunk.
+        # Small portions: the parser scans its unread data once per chunk.
         for start in range(0, len(data), MAX_HEAD):
             portion = data[start : start + MAX_HEAD]
             if self.transport.lingering:
@@ -92,11 +92,11 @@ class Connection(H11Protocol):
             self._head_since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP in the form of every other answer."""
+        """Answer non-HTTP data in the form of all other answers."""
         self._refuse(*self.conn.refusal)
 
     def shutdown(self) -> None:
-        """Close, when the answer that is being made is sent."""
+        """Close after sending the current answer."""
         if self.transport.lingering:
             self.transport.end()
         else:
@@ -145,13 +145,13 @@ class Connection(H11Protocol):
             "X-Content-Type-Options: nosniff",
             "Connection: close",
         ]
-        # In the midst of another answer there is no place for this one.
+        # No answer can be sent in the middle of another one.
         if self._idle() or not self.cycle.response_started:
             self.transport.write("\r\n".join((*head, "", "")).encode("ascii") + body)
-        if status == 408:  # one that is too slow gains no time by it
+        if status == 408:  # does not extend the timeout
             self.transport.seconds = MAX_SILENCE
         self.transport.close()
-        if not self._idle():  # its body will not come
+        if not self._idle():  # its body is never read
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         exchange.status = status

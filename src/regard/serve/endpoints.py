@@ -1,4 +1,4 @@
-"""An operation on runs: its fields, how a body becomes items with settings, and how their answers are written."""
+"""Operations on runs: fields, conversion of bodies to items and settings, and answers."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ Look = AttentionRecord | HTTPError | None
 
 
 class ServedModel(NamedTuple, Generic[Worker]):
-    """A run that is served, under a name; its worker is what a task uses a run with, such as `regard.tasks.Translator`."""
+    """A named, served run; its worker is the task's predictor, such as `regard.tasks.Translator`."""
 
     name: str
     worker: Worker
 
 
 class DecodingRequest(NamedTuple):
-    """What items must share to be worked on together: which model and, where text is generated, with which settings of its search."""
+    """Key of items that may share a batch: the model and, for generated text, decoding settings."""
 
     model: int
     decoding: DecodingConfig | None
 
 
 class ServedTask(NamedTuple):
-    """How the runs of a task are served.
+    """Serving description of a task.
 
     Attributes:
         path: of the operation.
         summary: what it does.
-        looks: what `/attention` does, which every task has.
+        looks: summary of `/attention`.
         result: the field of the answers.
         item: the schema of an answer.
-        fields: the fields of a body, of these runs within these limits.
-        items: what a body asks about.
-        width: how much there is to an item, in characters; 0 where batches need no other limit than their number.
-        answer: of items with a worker, the settings of the search and the limits; called in the model's thread.
-        records: what was attended to, in the same way; None leaves an item out.
-        has_content: whether there is anything in an item to look at.
-        options: fields that a body of the task's own operation may have besides.
+        fields: fields of a body, given runs and limits.
+        items: items of a body.
+        width: width of an item in characters; 0 if batches are limited by number only.
+        answer: answers of items, given worker, decoding settings and limits; called in the model's thread.
+        records: attention records, likewise; None omits an item.
+        has_content: whether an item is not empty.
+        options: optional fields of the task's operation.
         searches: whether text is generated.
-        max_body: bytes of a body at most.
+        max_body: maximum bytes of a body.
     """
 
     path: str
@@ -74,12 +74,12 @@ class ServedTask(NamedTuple):
 
 
 class Endpoint:
-    """An operation that a model works on: it turns a checked body into items with settings, and items into JSON texts.
+    """A model operation: converts a checked body to items with settings, and items to JSON.
 
     Args:
-        task: of the runs.
+        task: task of the runs.
         models: the runs.
-        limits: of a request.
+        limits: request limits.
         looks: POST /attention, the records that `regard view` shows, instead of the task's own operation.
     """
 
@@ -92,7 +92,7 @@ class Endpoint:
         self.max_body = task.max_body(limits)
 
     def plan(self, body: dict[str, Any]) -> tuple[DecodingRequest, list[Any]]:
-        """Return the settings and the items of a body; what it leaves out is as the run was configured.
+        """Return settings and items of a body; omitted settings are the run's.
 
         Raises:
             HTTPError: 422, the model cannot do it, or a field cannot be read.
@@ -109,11 +109,11 @@ class Endpoint:
         return DecodingRequest(number, decoding), items
 
     def width(self, item: Any) -> int:
-        """Return how much there is to an item, in characters."""
+        """Return the width of an item in characters."""
         return self._task.width(item)
 
     def compute(self, settings: DecodingRequest, items: Sequence[Any]) -> list[str | HTTPError]:
-        """Return what is to be answered for each item, as JSON; an empty text leaves the item out."""
+        """Return the JSON answer of each item; an empty text omits the item."""
         name, worker = self._models[settings.model]
         if not self._looks:
             answers = self._task.answer(worker, items, settings.decoding, self._limits)
@@ -153,7 +153,7 @@ def body_schema(
     options: Mapping[str, Schema] = MappingProxyType({}),
     searches: bool = False,
 ) -> Schema:
-    """Return the schema of a body: these fields, all of them required, options, which model, and for generated text how to search.
+    """Return the schema of a body: required fields, options, model, and for generated text decoding settings.
 
     Example:
         >>> list(body_schema([ServedModel("a", None)], {"text": {"type": "string"}}, Limits())["properties"])
@@ -171,12 +171,12 @@ def body_schema(
 
 
 def has_attention(model: ServedModel[Any]) -> bool:
-    """Whether there is anything to look at in this run."""
+    """Whether this run has attention."""
     return model.worker.run.config.model.attends
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON in ASCII: no character of a text can be taken for the end of a line or for markup by whoever reads it.
+    """Return a value as ASCII JSON, so that no character can be read as a line end or markup.
 
     Example:
         >>> to_json({"text": "\\u2028"})

@@ -1,4 +1,4 @@
-"""What the page of a server offers to start from: validation examples of the run, where their file is still there."""
+"""Examples for a server's page: validation examples of the run, if their file still exists."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from regard.viewer import StartingPoint
 COUNT = 4
 """Examples that are offered on an address that only this machine reaches."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
-# Lines of a file that are looked at, and the words that an example may have: long enough to show something.
+# Lines to scan, and the range of words of an example.
 LINES = 1000
 WORDS = (3, 20)
 
 
 def starting_points(run: Any, count: int) -> list[StartingPoint]:
-    """Return the first usable validation examples of a run, else training examples; none where their file is not there any more.
+    """Return the first usable validation examples of a run, otherwise training examples; none if their file is gone.
 
     Args:
-        run: of any task.
-        count: at most.
+        run: a run of any task.
+        count: maximum number.
     """
     read: dict[str, Callable[[Any], Iterator[StartingPoint]]] = {
         "translation": _sources,

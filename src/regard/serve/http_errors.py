@@ -1,4 +1,4 @@
-"""What a client is told when it does not get what it asked for."""
+"""HTTP errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class HTTPError(Exception):
     Args:
         status: the status.
         message: one line for the client; names the field, the header or the limit.
-        headers: to be sent with it.
+        headers: additional headers.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
@@ -22,8 +22,8 @@ class HTTPError(Exception):
 
 
 class ClientGone(Exception):
-    """Raised when the client has closed the connection: there is nobody to answer."""
+    """Raised when the client has closed the connection."""
 
 
 class ModelFailed(Exception):
-    """Raised when the model could not do what was asked; the message is for the log, not for the client."""
+    """Raised when the model failed; the message is for the log, not for the client."""

@@ -1,4 +1,4 @@
-"""What is read as HTTP/1.1: h11's parser, without the leniency by which a proxy in front could read another request than this server."""
+"""Strict HTTP/1.1 parsing with h11, so that a proxy and this server always read the same request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import h11
 MAX_HEAD = 16_384
 BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 FOLDED_LINE = re.compile(rb"\n[ \t]")
-# What stands between the data of chunks: the end of one, the size of the next, perhaps an extension; behind the last an empty line.
+# Bytes between chunks: the end of one, the size of the next, an optional extension; after the last an empty line.
 BETWEEN = re.compile(rb"(?:\r\n)?(?:[0-9A-Fa-f]+(?:;[^\r\n]*)?\r\n(?:\r\n)?)?")
 LENGTH = re.compile(rb"\r\ncontent-length:([^\r]*)", re.IGNORECASE)
 CODINGS = re.compile(rb"\r\ntransfer-encoding:([^\r]*)", re.IGNORECASE)
@@ -20,14 +20,14 @@ NOT_HTTP = "this is not HTTP/1.1 as this server reads it"
 
 
 class Refusal(NamedTuple):
-    """Why a request is not read: the status, and one line for the client."""
+    """Reason for refusing a request: the status, and one line for the client."""
 
     status: int
     message: str
 
 
 class StrictConnection(h11.Connection):
-    """An h11 connection that refuses what RFC 9112 lets a recipient mend, wherever the mend could change where a request ends.
+    """An h11 connection that refuses what RFC 9112 lets a recipient repair, if the repair could change where a request ends.
 
     Sections 2.2 (bare LF), 5.2 (folded lines), 6.1 and 6.3 (Transfer-Encoding, Content-Length) and 7.1 (chunks) each let lenient and
     strict readers disagree; a client behind a proxy could then hide a second request in the first (request smuggling).
@@ -60,7 +60,7 @@ class StrictConnection(h11.Connection):
         """Return the next event, as h11 does.
 
         Raises:
-            h11.RemoteProtocolError: this is not read; `refusal` says why.
+            h11.RemoteProtocolError: refused; see `refusal`.
         """
         try:
             if self.their_state is h11.IDLE:
@@ -81,7 +81,7 @@ class StrictConnection(h11.Connection):
             data = data[2:]
         elif data == b"\r" and not self._skipped_line:
             return h11.NEED_DATA
-        new = max(0, self._searched - 3)  # a head that comes letter by letter is not searched from its beginning each time
+        new = max(0, self._searched - 3)  # avoids searching a slowly arriving head from its beginning each time
         end = data.find(b"\r\n\r\n", new)
         size = len(data) if end < 0 else end + 4
         if size > MAX_HEAD:
@@ -129,14 +129,14 @@ def _origin_form(request: h11.Request, host: bytes, rest: bytes) -> h11.Request:
 
 
 class _Refused(h11.RemoteProtocolError):
-    """Raised for what h11 would let pass."""
+    """Raised for input that h11 would accept."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message, error_status_hint=status)
 
 
 def _check_framing(head: bytes) -> None:
-    # On the bytes as sent: h11 joins lengths that agree into one.
+    # On the raw bytes: h11 merges equal lengths.
     lengths, codings = LENGTH.findall(head), CODINGS.findall(head)
     if len(lengths) > 1 or b"," in b"".join(lengths):
         raise _Refused("Content-Length: expected once, and one number")

@@ -1,4 +1,4 @@
-"""JSON Schema, as much of it as the requests need: the same schema describes a body to clients and checks it here."""
+"""The subset of JSON Schema that requests need: one schema documents and checks a body."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = {
     "boolean": "true or false",
     "null": "null",
 }
-# Keywords that are checked, and those that only tell a reader something. Any other would be described and not checked.
+# Checked keywords, and documentation keywords. Any other would be documented but not checked.
 CHECKED = {"type", "anyOf", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "maxLength", "pattern"}
 CHECKED |= {"minimum", "maximum"}
 TELLING = {"title", "description", "default", "examples", "contentEncoding"}
@@ -147,7 +147,7 @@ def _path(field: str, name: str) -> str:
 
 
 def _short(text: str) -> str:
-    # A client's own words come back to it and go into the log: short, and in one line.
+    # A client's text is returned and logged: keep it short and on one line.
     return ascii(text)[1:-1][:40]
 
 

@@ -1,4 +1,4 @@
-"""How much a server takes on, and for how long it waits; past each of them a request gets a status that says so."""
+"""Server limits on load and waiting time; exceeding one gives an error status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _limit(default: float, text: str, *, least: float = 1) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one request may ask for, what may wait at a time, and how long anything may take.
+    """Limits on requests, queue and time.
 
     Raises:
         ConfigError: a limit is out of its bounds, or `max_lines` exceeds `queue`.
@@ -56,10 +56,10 @@ class Limits:
 
     @property
     def max_image_characters(self) -> int:
-        """The length of the largest image in base64."""
+        """Maximum length of an image in base64."""
         return -(-self.max_image // 3) * 4
 
     @property
     def max_image_body(self) -> int:
-        """The bytes of a body with the largest image; some writers of JSON put a backslash before each slash."""
+        """Maximum bytes of a body with an image; some JSON writers escape each slash."""
         return self.max_image_characters * 17 // 16 + 4096

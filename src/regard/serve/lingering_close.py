@@ -1,4 +1,4 @@
-"""An end of a connection that does not take the answer along."""
+"""Close connections without losing the answer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-# How much is read and forgotten after an answer, in bytes.
+# Maximum bytes to read and discard after an answer.
 MAX_BYTES = 33_554_432
-# How long nothing may come, in seconds.
+# Maximum silence in seconds.
 MAX_SILENCE = 2.0
 
 
 class LingeringTransport(asyncio.Transport):
-    """A transport whose `close` waits for a client that is still sending.
+    """A transport whose `close` waits for a client that is still sending (lingering close).
 
-    A socket closed with bytes unread resets the connection, and the reset makes the client's system throw away an answer it has not
-    read yet. So the end is said first (a half-close), then what still comes is read and forgotten, until the client closes, sends
-    nothing for `MAX_SILENCE` seconds, or a limit is reached. RFC 9112, section 9.6.
+    Closing a socket with unread bytes resets the connection, and the client loses an answer it has not read. So the transport half-closes,
+    then reads and discards data until the client closes, is silent for `MAX_SILENCE` seconds, or a limit is reached. RFC 9112, section 9.6.
 
     Args:
-        transport: the connection's own.
-        unread: whether the client may be sending, or have sent, what nobody will read; asked at `close`.
-        seconds: the longest time all this may take.
+        transport: the connection's transport.
+        unread: returns whether unread data may exist; called at `close`.
+        seconds: maximum total time.
 
     Attributes:
         seconds: may be set before `close`.
@@ -41,7 +40,7 @@ class LingeringTransport(asyncio.Transport):
 
     @property
     def lingering(self) -> bool:
-        """Whether only the client's end is waited for."""
+        """Whether the transport waits for the client to close."""
         return self._timer is not None
 
     def close(self) -> None:
@@ -58,7 +57,7 @@ class LingeringTransport(asyncio.Transport):
         self._timer = self._loop.call_later(min(MAX_SILENCE, self.seconds), self.end)
 
     def forget(self, data: bytes) -> None:
-        """Take what came while lingering."""
+        """Discard data received while lingering."""
         self._left -= len(data)
         if self._timer is None or self._transport.is_closing():
             return
@@ -89,7 +88,7 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known of the socket."""
+        """Return information about the socket."""
         return self._transport.get_extra_info(name, default)
 
     def get_write_buffer_size(self) -> int:
@@ -97,10 +96,10 @@ class LingeringTransport(asyncio.Transport):
         return self._transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        """Read nothing for now, unless lingering."""
+        """Pause reading, unless lingering."""
         if not self.lingering:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
         self._transport.resume_reading()

@@ -1,4 +1,4 @@
-"""What the server has done and is doing, in the text format of Prometheus."""
+"""Server metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Counter:
         self._values[labels] = self._values.get(labels, 0) + amount
 
     def render(self) -> list[str]:
-        """Return the lines that tell its values."""
+        """Return the lines of its values."""
         rows = [f"{self._name}{_labels(self._labels, labels)} {_number(value)}" for labels, value in sorted(self._values.items())]
         return [f"# HELP {self._name} {self._text}", f"# TYPE {self._name} counter", *rows]
 
@@ -64,7 +64,7 @@ class Histogram:
         self._sums[labels] = self._sums.get(labels, 0.0) + value
 
     def render(self) -> list[str]:
-        """Return the lines that tell its values."""
+        """Return the lines of its values."""
         lines = [f"# HELP {self._name} {self._text}", f"# TYPE {self._name} histogram"]
         for labels, counts in sorted(self._counts.items()):
             total = 0
@@ -78,7 +78,7 @@ class Histogram:
 
 
 class Metrics:
-    """All that the server counts.
+    """All server metrics.
 
     Example:
         >>> "regard_lines_total 0" in Metrics().render({"regard_queue_lines": ("Waiting.", lambda: 3)})
@@ -97,7 +97,7 @@ class Metrics:
         """Return everything as text.
 
         Args:
-            gauges: by name, a description and what to call for the present value.
+            gauges: description and function of the current value, by name.
         """
         lines = []
         for family in (self.requests, self.seconds, self.lines, self.batches, self.busy):
@@ -125,7 +125,7 @@ def _number(value: float) -> str:
 def _resident() -> float:
     try:
         return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # another system than Linux
+    except OSError:  # not Linux
         return 0
 
 

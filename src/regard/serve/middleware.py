@@ -1,4 +1,4 @@
-"""What every request passes: its id, who may ask, the headers of every answer, the log, and no error that gets out."""
+"""Request middleware: id, host check, headers, log, and error handling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.serve.metrics import Metrics
 from regard.serve.request_log import RequestLog, RequestRecord, describe_error
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
-# Set by the connection where too many are open.
+# Set by the connection if too many are open.
 REFUSED = "regard.refused"
 SECURITY = {
     "X-Content-Type-Options": "nosniff",
@@ -27,18 +27,18 @@ SECURITY = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-# The page has a policy of its own inside; this one is for everything else, and both hold.
+# The page contains its own policy; this one applies to all responses.
 POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 PAGE_POLICY = "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 def host_names(bound: str, allowed: Iterable[str]) -> frozenset[str]:
-    """Return the names by which a server may be called.
+    """Return the accepted host names of a server.
 
     Without a list of them any web page could reach it, by giving its own name the address of this machine (DNS rebinding).
 
     Args:
-        bound: the address it listens on; one that stands for all of them adds nothing.
+        bound: the address it listens on; a wildcard address adds nothing.
         allowed: further names.
 
     Example:
@@ -55,11 +55,11 @@ class RequestMiddleware:
     """ASGI middleware around the application.
 
     Args:
-        app: what answers.
+        app: the application.
         hosts: see `host_names`.
-        paths: those with an answer; any other is counted as "other".
-        log: one line a request.
-        metrics: where requests are counted.
+        paths: known paths; others count as "other".
+        log: request log, one line per request.
+        metrics: request counters.
     """
 
     def __init__(self, app: ASGIApp, *, hosts: frozenset[str], paths: frozenset[str], log: RequestLog, metrics: Metrics) -> None:
@@ -70,7 +70,7 @@ class RequestMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, whatever happens."""
+        """Answer a request, also after errors."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -1,4 +1,4 @@
-"""The OpenAPI description, made from the same table by which requests are checked and answered."""
+"""The OpenAPI description, from the table that also checks and answers requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ HEALTH = {
 
 
 def describe_api(jobs: Sequence[Endpoint]) -> dict[str, Any]:
-    """Return the description of a server with these jobs.
+    """Return the OpenAPI description of a server with these operations.
 
     Example:
         >>> sorted(describe_api([])["paths"])
@@ -65,7 +65,7 @@ def describe_api(jobs: Sequence[Endpoint]) -> dict[str, Any]:
     for path, (summary, kind) in TEXTS.items():
         paths[path] = {"get": _operation(summary, {kind: {"schema": {"type": "string"}}}, EVERYWHERE)}
     paths["/health"] = {"get": _operation("Whether it works, and what it serves.", _json(HEALTH), EVERYWHERE)}
-    # While it stops, it says so in the same form.
+    # During shutdown it answers in the same form.
     paths["/health"]["get"]["responses"]["503"]["content"] = _json({"anyOf": [HEALTH, {"$ref": "#/components/schemas/Error"}]})
     paths["/openapi.json"] = {"get": _operation("This description.", _json({"type": "object"}), EVERYWHERE)}
     for job in jobs:
