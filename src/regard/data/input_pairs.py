@@ -22,11 +22,6 @@ TAB = "\t"
 def join_lines(first: Iterable[str], second: Iterable[str], *, name: str) -> Iterator[str]:
     """Yield the two inputs of each line as one line.
 
-    Args:
-        first: lines.
-        second: an equal number of lines.
-        name: name of the second lines in errors.
-
     Raises:
         DataError: unequal numbers of lines; raised during iteration.
     """

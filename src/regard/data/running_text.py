@@ -105,10 +105,6 @@ class PlannedChunk(NamedTuple):
 def encode_text(lines: Iterable[str], vocabulary: Vocabulary) -> EncodedText:
     r"""Encode lines, an empty one too: it is a line that ends at once.
 
-    Args:
-        lines: without their ends.
-        vocabulary: turns them into tokens.
-
     Example:
         >>> vocabulary = Vocabulary.train(["a b"], kind="word", size=9)
         >>> encode_text(["b a", ""], vocabulary)

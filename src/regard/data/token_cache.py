@@ -70,10 +70,6 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
 def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what was kept beside a cache's files; None where there is no cache, it is of something else, or it is damaged.
 
-    Args:
-        folder: the cache's name.
-        about: all that the content must follow from.
-
     Example:
         >>> open_cache(Path("no-such-cache"), {}) is None
         True

@@ -32,11 +32,6 @@ def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str]) -
     every word, drop the quarter whose loss costs the likelihood least, and repeat until `size` are left. Characters are
     never dropped, unless there are more than `size` of them; then the most frequent stay.
 
-    Args:
-        texts: read once. Words begin at spaces.
-        size: entries at most, the specials included.
-        specials: entries that are not pieces of text.
-
     Returns:
         (piece, log-probability) pairs, probabilities summing to one; without any text only the specials.
 

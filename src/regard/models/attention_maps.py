@@ -56,10 +56,6 @@ class AttentionSite(NamedTuple):
 def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("source", "source")) -> AttentionSite:
     """Derive the role of an attention from its module name.
 
-    Args:
-        name: module name.
-        inputs: inputs of the two branches, if any.
-
     Raises:
         ConfigError: an unknown name.
 

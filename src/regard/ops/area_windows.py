@@ -212,9 +212,6 @@ def concatenate_areas(pieces: list[Tensor], like: Tensor) -> Tensor:
 def accumulation_dtype(x: Tensor) -> Tensor:
     """Cast half precision to float32 for sums; leave other dtypes unchanged.
 
-    Args:
-        x: any floating dtype.
-
     Returns:
         the same shape.
 

@@ -158,10 +158,6 @@ def check_key_mask(key_mask: Tensor, shape: Sequence[int], what: str, name: str 
 def check_boolean(mask: Tensor, what: str) -> None:
     """Refuse a mask that is not a boolean tensor: libraries disagree on the meaning of numbers.
 
-    Args:
-        mask: the caller's argument.
-        what: beginning of the message.
-
     Raises:
         ShapeError: another type; the message says how to convert it.
 

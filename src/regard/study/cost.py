@@ -74,9 +74,6 @@ def training_cost(config: RunConfig) -> TrainingCost:
     Counts products with weights at every position, and attention for sentences of `SUBWORDS` tokens, 150 characters, or captions of
     `CAPTION` words; the backward pass counts twice. Sums over areas are not counted.
 
-    Args:
-        config: configuration of a run of any task.
-
     Returns:
         The `TrainingCost`, for vocabularies of `vocabulary.size`.
 
@@ -105,10 +102,6 @@ def training_cost(config: RunConfig) -> TrainingCost:
 
 def estimate(study: StudyConfig, *, beside: Path) -> tuple[list[str], list[list[str]]]:
     """Return the cost per variant and data set of a study as columns and rows of text.
-
-    Args:
-        study: the study at the selected scale.
-        beside: folder of the study's file.
 
     Raises:
         ConfigError: see `training_cost`, and `regard.config.study.cell_config`.

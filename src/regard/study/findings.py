@@ -71,11 +71,6 @@ class Finding(NamedTuple):
     def sentence(self, metric: str, *, data: str, decimals: int = 2) -> str:
         """Return the conclusion in one sentence.
 
-        Args:
-            metric: the name of the score.
-            data: the title of the data set.
-            decimals: of scores.
-
         Example:
             >>> found = Finding("it helps", "a", None, 2, 1.5, (-0.5, 3.5), 0.09, 0.18, "seeds and items", needed=4)
             >>> found.sentence("BLEU", data="set a")

@@ -208,10 +208,6 @@ def result_file(folder: Path, cell: StudyCell) -> Path:
 def read_result(path: Path, metric: str) -> dict[str, Any]:
     """Return the figures of a run.
 
-    Args:
-        path: result file.
-        metric: expected main score.
-
     Raises:
         ConfigError: the file is damaged, or its main score is another.
     """

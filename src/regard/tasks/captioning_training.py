@@ -112,13 +112,7 @@ def init_encoder_from(model: CaptionModel[Any], config: CaptioningConfig) -> Non
 
 
 def caption_likelihood(model: CaptionModel[Any], corpus: CaptionCorpus, *, poll: Callable[[], None] | None = None) -> dict[str, float]:
-    """Measure how well a captioner predicts given captions: loss (nats per word, EOS included), perplexity and token_accuracy.
-
-    Args:
-        model: in evaluation mode.
-        corpus: captions and their images.
-        poll: called once per batch.
-    """
+    """Measure how well a captioner predicts given captions: loss (nats per word, EOS included), perplexity and token_accuracy."""
     # A corpus of captions plans and collates as one of sentences does. Few at a time: an image takes more room than a sentence.
     return translation_likelihood(model, cast(Any, corpus), poll=poll, batch_tokens=1024)
 

@@ -39,13 +39,6 @@ class Explanation(NamedTuple):
 def explain_run(folder: str | Path, examples: str | Path, *, max_words: int = 5, random_draws: int = 5, seed: int = 1) -> Explanation:
     """Summarise the attention of a classification or entailment run on the examples of a file.
 
-    Args:
-        folder: the run.
-        examples: the file, as for training.
-        max_words: maximum removed words.
-        random_draws: random word choices per example.
-        seed: seed of these.
-
     Raises:
         RegardError: see `regard.tasks.classification_training.open_sentence_run`, `read_labelled_file` and `measure_faithfulness`.
 

@@ -192,13 +192,7 @@ def report_unknown(config: RunConfig, vocabulary: Vocabulary, texts: Iterable[st
 
 
 def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
-    """Return the command that trains with other settings and keeps what a run has learned; "" where its model or vocabulary differs.
-
-    Args:
-        old: settings of the run.
-        new: what was asked for.
-        folder: of the run.
-    """
+    """Return the command that trains with other settings and keeps what a run has learned; "" where its model or vocabulary differs."""
     words = ["regard", "train", old.task, "--from", str(folder), "--out", str(_free(folder))]
     for key, (before, after) in changed_values(old, new).items():
         part = key.split(".")[0]

@@ -76,10 +76,6 @@ class TrainingLines:
     def encode(self, vocabulary: Vocabulary, file: Path) -> None:
         """Encode the lines into the run folder, unless that is done.
 
-        Args:
-            vocabulary: vocabulary of the run.
-            file: where it is stored.
-
         Raises:
             DataError: a file has changed meanwhile, or the folder cannot be written.
         """

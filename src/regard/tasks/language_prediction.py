@@ -275,10 +275,6 @@ class LanguageModel(Predictor[LanguageRun]):
 def language_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
     """Record what a run looked at while each line was predicted.
 
-    Args:
-        folder: a run folder of the task lm.
-        lines: the lines, each read from the beginning.
-
     Returns:
         One record a line, see `LanguageModel.record`.
 

@@ -258,10 +258,6 @@ def evaluate_language(run: LanguageRun, lines: Sequence[str]) -> list[Score]:
     Perplexity is per token of the run's own vocabulary, ends of lines included. Bits per byte can be compared between vocabularies; there
     are none where the text holds unknown words or characters, for these are not predicted.
 
-    Args:
-        run: a loaded run.
-        lines: the text.
-
     Returns:
         Perplexity, token accuracy and bits per byte, continuous and separate, each with what was counted.
 

@@ -89,10 +89,6 @@ def run_task(folder: Path) -> str:
 def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
     """Read a run's configuration.
 
-    Args:
-        folder: the run folder.
-        kind: the configuration of the task it must be of.
-
     Raises:
         CheckpointError: the folder is not a run, is one of another task, or its configuration is damaged.
     """
@@ -309,10 +305,6 @@ def start_or_resume(
 
 def check_metric(config: RunConfig, offered: Sequence[str]) -> None:
     """Refuse a `training.metric`, or one of `training.eval_metrics`, that the task has not.
-
-    Args:
-        config: what is to be trained.
-        offered: the metrics of its task.
 
     Raises:
         ConfigError: a metric is another; names those there are.

@@ -165,12 +165,6 @@ class BlockPlan(Sequence[PlannedBatch]):
 def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, max_length: int, name: str) -> Corpus:
     """Encode pairs in memory, leaving out (and counting) those that cannot be trained on.
 
-    Args:
-        pairs: sentence pairs.
-        vocabularies: of both sides.
-        max_length: tokens of either side at most.
-        name: what to call the pairs in an error.
-
     Raises:
         DataError: no pair is left; holds the name, and why they were left out.
     """
@@ -227,10 +221,6 @@ class TrainingText:
 
     def encode(self, vocabularies: Vocabularies, files: Sequence[Path]) -> None:
         """Encode the training pairs into the run folder, unless that is done.
-
-        Args:
-            vocabularies: of both sides.
-            files: where they are stored.
 
         Raises:
             DataError: no pair can be used, a file has changed meanwhile, or the folder cannot be written.

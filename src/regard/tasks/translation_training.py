@@ -218,12 +218,6 @@ def translation_likelihood(
 ) -> dict[str, float]:
     """Measure how well a model predicts given targets.
 
-    Args:
-        model: in evaluation mode.
-        corpus: encoded pairs.
-        poll: called once per batch.
-        batch_tokens: padded tokens of a batch at most.
-
     Returns:
         loss (nats per target token, EOS included, not smoothed), perplexity, and token_accuracy (0 to 1).
     """
