@@ -1,4 +1,4 @@
-"""What the configurations of all tasks share."""
+"""Settings shared by the configurations of all tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "cider"]
 
 
-# What no setting exceeds: far above what anyone has trained, far below what makes the libraries underneath abort. Sizes that each pass, and
-# together need more memory than there is, are refused once the model is known, by their bytes (`regard.training.memory_check`).
+# Maximum of all settings: far above any trained model, far below values that crash libraries. `regard.training.memory_check` refuses
+# combinations that need too much memory.
 MAX_SIZE = 2**20
 """Of a dimension, a number of heads, an area or a window."""
 MAX_LAYERS = 1000
@@ -41,7 +41,7 @@ class Frozen(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_truth_for_a_number(cls, values: Any) -> Any:
-        # pydantic takes true for 1 wherever it takes a number.
+        # pydantic accepts true as the number 1.
         for key, value in values.items() if isinstance(values, Mapping) else ():
             if isinstance(value, bool) and key in cls.model_fields and bool not in _types(cls, key):
                 raise WrongValue(key, f"{str(value).lower()} is neither a number nor a name")
@@ -66,7 +66,7 @@ class WrongValue(ValueError):
 
 @cache
 def _types(model: type[BaseModel], field: str) -> tuple[Any, ...]:
-    """Return the types a field takes: those of a union, and itself."""
+    """Return the types of a field: those of a union, and itself."""
     annotation = model.model_fields[field].annotation
     return (annotation, *get_args(annotation))
 

@@ -1,4 +1,4 @@
-"""What a captioning run is."""
+"""Configuration of captioning runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs on labelled sentences are: classification of single ones, entailment between two."""
+"""Configurations of classification and entailment runs."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class SentenceModelSettings(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        encoder = getattr(self, "encoder", None)  # which the models of each task declare
+        encoder = getattr(self, "encoder", None)  # declared by the models of each task
         if isinstance(encoder, TransformerEncoderSettings) and self.embed_dim % encoder.num_heads:
             raise ValueError(f"embed_dim ({self.embed_dim}) must be a multiple of encoder.num_heads ({encoder.num_heads})")
         return self

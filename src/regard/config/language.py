@@ -1,4 +1,4 @@
-"""What a run of the language model is."""
+"""Configuration of language model runs."""
 
 from __future__ import annotations
 

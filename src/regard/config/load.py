@@ -1,4 +1,4 @@
-"""YAML and `key.sub=value` in, a checked and frozen configuration out."""
+"""Load YAML and `key.sub=value` overrides into a validated, frozen configuration."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from regard.errors import LONGEST_SHOWN, ConfigError, listed, shown
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
 
-# Levels of keys within keys that are read; the settings have three. A file can refer to its own parts, and so be endless.
+# Maximum nesting of keys; settings have three levels. A file that refers to itself may be endless.
 MAX_DEPTH = 5
 MAX_ERRORS = 5
-# Characters of a key in a message: of several keys each is named.
+# Maximum characters of a key in a message.
 LONGEST_NAME = 30
 
 TASKS: dict[str, type[RunConfig]] = {
@@ -56,13 +56,13 @@ def load_config(
         path: a YAML file, or None for the defaults.
         overrides: strings `key.sub=value`; the value is read as YAML (`null`, `0.1`, `[0.9, 0.98]`).
         base: nested mapping applied before the file.
-        kind: the configuration of which task, one of `TASKS`.
+        kind: configuration class of a task, one of `TASKS`.
 
     Returns:
         The validated, frozen configuration, of type `kind`.
 
     Raises:
-        ConfigError: the file is missing or not YAML, it is of another task, a key is unknown, or a value does not fit; names the key path.
+        ConfigError: the file is missing, not YAML or of another task, a key is unknown, or a value does not fit.
 
     Example:
         >>> load_config(None, ["model.type=transformer", "training.epochs=3"]).model.embed_dim
@@ -121,10 +121,10 @@ def validate(tree: Mapping[str, Any], where: str) -> TranslationConfig: ...
 @overload
 def validate(tree: Mapping[str, Any], where: str, *, kind: type[AnyFrozen]) -> AnyFrozen: ...
 def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = TranslationConfig) -> Frozen:
-    """Validate a nested mapping; `where` names it in the error, `kind` is the configuration of its task.
+    """Validate a nested mapping; `where` names it in errors, `kind` is the configuration class.
 
     Raises:
-        ConfigError: names `where`, the first wrong key path, and for an unknown key the nearest known one.
+        ConfigError: a wrong key; the message suggests the nearest known one.
 
     Example:
         >>> validate({"training": {"seed": 7}}, "here").training.seed
@@ -136,14 +136,14 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
         lines = list[str]()
         for item in error.errors()[:MAX_ERRORS]:
             line = _explain(item, kind)
-            # What is known is told once.
+            # Report each problem once.
             lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
         more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
         raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error
 
 
 def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
-    """Return settings with those changed that are not None, checked as those of a file are; `model_copy` would take any value.
+    """Return settings with the options that are not None, validated; `model_copy` would accept any value.
 
     Raises:
         ConfigError: as `validate`, with the names of the options.
@@ -159,7 +159,7 @@ def with_options(config: AnyFrozen, options: Mapping[str, Any]) -> AnyFrozen:
 
 
 def dump_config(config: RunConfig) -> str:
-    """Return the resolved configuration as YAML text; `load_config` reads it back to an equal object.
+    """Return the resolved configuration as YAML; `load_config` reads it back to an equal object.
 
     Example:
         >>> "cell: gru" in dump_config(TranslationConfig())
@@ -179,7 +179,7 @@ def describe_changes(old: Frozen, new: Frozen) -> list[str]:
 
 
 def changed_values(old: Frozen, new: Frozen) -> dict[str, tuple[Any, Any]]:
-    """Return the values in which two configurations differ, the old and the new one, by key path.
+    """Return the changed values of two configurations, old and new, by key path.
 
     Example:
         >>> changed_values(TranslationConfig(), load_config(None, ["training.seed=2"]))
@@ -207,7 +207,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
     """Return the keys and values of a YAML file.
 
     Raises:
-        ConfigError: it is missing, not text, not YAML, or holds something else; names the line.
+        ConfigError: the file is missing, not text, not YAML, or no mapping.
 
     Example:
         >>> read_yaml(Path("no-such.yaml"))
@@ -249,15 +249,15 @@ def _entries(tree: Any, depth: int = 0) -> Iterator[Any]:
     values = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, list) else ()
     for value in values:
         yield value
-        if depth < MAX_DEPTH:  # what is deeper is refused anyway, and may have no end
+        if depth < MAX_DEPTH:  # deeper levels are refused anyway, and may be endless
             yield from _entries(value, depth + 1)
 
 
 def merge_configs(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings as one; later ones win, key by key.
+    """Merge nested mappings; later ones win, key by key.
 
     Raises:
-        ConfigError: keys within keys, too deep.
+        ConfigError: nesting is too deep.
 
     Example:
         >>> merge_configs({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
@@ -285,20 +285,20 @@ def _explain(item: Mapping[str, Any], kind: type[Frozen]) -> str:
     model: Any = kind
     names, known = [], []
     for part in map(str, item["loc"]):
-        if isinstance(model, dict):  # one of several families: the place holds its name, which is no key
+        if isinstance(model, dict):  # one of several families: its name is in the path, but is not a key
             model = model.get(part)
             continue
         names.append(part if len(part) <= LONGEST_NAME else shown(part, longest=LONGEST_NAME))
         known = list(model.model_fields) if model is not None else []
         model = _submodel(model, part)
     path = ".".join(names)
-    if item["type"] == "value_error":  # from a check of ours, which says what it found
+    if item["type"] == "value_error":  # from our own validator, with its own message
         error = item["ctx"]["error"]
         path = ".".join([path, error.key] if path else [error.key]) if isinstance(error, WrongValue) else path
         return f"{path}: {error}" if path else str(error)
     if item["type"] != "extra_forbidden":
         given = item["input"]
-        if isinstance(given, Mapping):  # one of several families, whose name is wrong
+        if isinstance(given, Mapping):  # an unknown family
             given = given.get("type")
         meant = _meant(suggested_mechanism(kind, given))
         return f"{path}: {item['msg']}, found {shown(item['input'])}{meant}" if path else str(item["msg"])

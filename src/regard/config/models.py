@@ -1,4 +1,4 @@
-"""The encoder-decoders: recurrent, Transformer, crossed co-attention."""
+"""Configurations of encoder-decoders: recurrent, Transformer, crossed co-attention."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class CrossedConfig(TransformerSettings):
     @model_validator(mode="before")
     @classmethod
     def _asking(cls, values: Any) -> Any:
-        # Two inputs differ in length, so an answer can only go to who asked.
+        # Two inputs differ in length, so a context can only go to the querying branch.
         two = isinstance(values, Mapping) and values.get("second") is not None
         return {"residual": "asking", **values} if two else values
 

@@ -1,8 +1,7 @@
-"""Recipes: the settings a translation run starts from, by model and by the amount of training data.
+"""Recipes: default settings of translation runs by model and amount of training data.
 
-The class defaults of a configuration fit no data in particular. A recipe fits one order of magnitude of sentence pairs: small data
-needs a small vocabulary, small batches (so that there are enough updates) and more dropout; large data the opposite. Whatever the
-user sets wins over the recipe, key by key.
+Class defaults fit no particular data. A recipe fits one order of magnitude of sentence pairs: small data needs a small vocabulary, small
+batches (for enough updates) and more dropout; large data the opposite. User settings win over the recipe, key by key.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class Recipe(NamedTuple):
 
     Attributes:
         model: value of `model.type`.
-        size: the amount of data it is named after: "3k", "30k", "300k" or "3M" sentence pairs.
-        below: it is for fewer pairs than this.
+        size: amount of data: "3k", "30k", "300k" or "3M" sentence pairs.
+        below: upper limit of pairs.
         settings: nested settings, as in a YAML file.
         evidence: how it was chosen.
     """
@@ -36,18 +35,18 @@ class Recipe(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What `recipe:` in a run's `config.yaml` says, e.g. "transformer-30k"."""
+        """The value of `recipe` in a run's `config.yaml`, e.g. "transformer-30k"."""
         return f"{self.model}-{self.size}"
 
 
-# Parts that several recipes share.
+# Settings shared by several recipes.
 _ADAM = {"betas": [0.9, 0.98], "eps": 1e-9}
 _COSINE = {"schedule": "cosine", "warmup_updates": 200, "final_fraction": 0.05, "label_smoothing": 0.1, "precision": "auto"}
 _INVERSE_ROOT = {"schedule": "inverse_sqrt", "warmup_updates": 4000, "label_smoothing": 0.1, "precision": "auto"}
-# Beyond 100,000 pairs an epoch takes hours: an evaluation and a checkpoint come more often than once an epoch.
+# Beyond 100,000 pairs an epoch takes hours: evaluate and save more often than once per epoch.
 _LONG = {"evaluate_every": 1000, "save_every": 1000}
 
-# By size: (settings, how they were chosen).
+# By size: (settings, evidence).
 _TRANSFORMER: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "3k": (
         {
@@ -131,7 +130,7 @@ _RECURRENT: Mapping[str, tuple[Mapping[str, Any], str]] = {
         "sizes of Bahdanau et al. 2015, A.2; not trained here",
     ),
 }
-# The crossed network is a Transformer with two encoder branches: what fits one fits the other.
+# The crossed network is a Transformer with two encoder branches: both use the same recipes.
 _MODELS = {"rnn": _RECURRENT, "transformer": _TRANSFORMER, "crossed": _TRANSFORMER}
 # A size reaches half an order of magnitude up and down.
 _BELOW = {"3k": 10_000, "30k": 100_000, "300k": 1_000_000, "3M": math.inf}
@@ -152,7 +151,7 @@ def recipe_for(model: str, pairs: int) -> Recipe:
         pairs: sentence pairs to train on, at least 0.
 
     Raises:
-        ConfigError: there is no recipe for this model; names those there are.
+        ConfigError: no recipe for this model.
 
     Example:
         >>> recipe_for("transformer", 29_000).name
@@ -165,18 +164,18 @@ def recipe_for(model: str, pairs: int) -> Recipe:
 
 
 def with_recipe(config: TranslationConfig, pairs: int) -> TranslationConfig:
-    """Complete the settings that nobody has set with those of a recipe.
+    """Complete unset settings from a recipe.
 
     Args:
-        config: `recipe` says which: "auto" takes `recipe_for(config.model.type, pairs)`, a name takes that one, "none" takes none.
-            A setting counts as set where a file, an override or an argument named it, even if it is the default.
+        config: `recipe` is "auto" for `recipe_for(config.model.type, pairs)`, a recipe's name, or "none". A setting counts as set if a
+            file, an override or an argument names it, even with the default value.
         pairs: sentence pairs to train on.
 
     Returns:
-        The configuration with `recipe` set to the name of what was taken.
+        The configuration with `recipe` set to the recipe's name.
 
     Raises:
-        ConfigError: the recipe is unknown, or does not fit what is set (names the setting).
+        ConfigError: the recipe is unknown, or does not fit the settings.
 
     Example:
         >>> config = with_recipe(TranslationConfig.model_validate({"recipe": "auto", "training": {"epochs": 3}}), 3_000)

@@ -1,4 +1,4 @@
-"""YAML that nobody vouches for: YAML 1.2, no key twice, nothing that runs code, and little that refers to much."""
+"""Safe parsing of untrusted YAML: YAML 1.2, no duplicate keys, no code, limited references."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from yaml.composer import ComposerError
 
 from regard.errors import shown
 
-# What the reader raises: its own error, a date that is none, lists within lists without end.
+# Errors of the parser: its own, invalid dates, endless nesting.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-# A key that takes in the keys of another part; there may be several.
+# Merge keys; there may be several.
 MERGE = "tag:yaml.org,2002:merge"
-# Bytes of a file, and keys and values in it when what it refers to is written out; settings have a hundredth of both.
+# Maximum bytes of a file, and of entries with references expanded; settings need 1 % of both.
 MAX_BYTES, MAX_ENTRIES = 65_536, 10_000
-# References to other parts of a file: settings have a handful.
+# Maximum references within a file: settings have a handful.
 MAX_ALIASES = 100
 
 # The core schema of YAML 1.2, and `_` between digits. PyYAML's own is that of YAML 1.1, in which `yes` is a boolean, `010` is 8, `1:30` is
@@ -41,16 +41,15 @@ _RESOLVERS = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """A writer that puts in quotation marks what the reader would take for something else than a string."""
+    """A writer that quotes strings which the parser would read as another type."""
 
     yaml_implicit_resolvers = _RESOLVERS
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which no key comes twice, for PyYAML alone would take the last one and say nothing; and in which little refers to much.
+    """A loader without duplicate keys, of which PyYAML silently takes the last, and with limited references.
 
-    A file of 500 bytes whose parts refer to each other may stand for more values than memory holds. References are counted, and so are the
-    entries of what is merged.
+    A file of 500 bytes with nested references may expand beyond memory, so references and merged entries are counted.
     """
 
     yaml_implicit_resolvers = _RESOLVERS
@@ -87,7 +86,7 @@ _Loader.add_constructor(_TAG + "int", _Loader.construct_yaml_int)
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML; what it may raise is `NOT_YAML`.
+    """Parse YAML; may raise `NOT_YAML`.
 
     Example:
         >>> parse_yaml("{betas: [0.9, 0.98]}")
@@ -105,7 +104,7 @@ def dump_yaml(value: Any, *, flow: bool | None = False) -> str:
 
     Args:
         value: mappings, lists, strings, numbers, booleans and None.
-        flow: True: on one line, `{a: 1}`; False: a line for each entry.
+        flow: True: on one line, `{a: 1}`; False: one line per entry.
 
     Example:
         >>> dump_yaml({"name": "1e3", "rate": 1e-3})

@@ -1,4 +1,4 @@
-"""What a study is: a grid of data sets, variants and seeds under one budget."""
+"""Configuration of studies: a grid of data sets, variants and seeds under one budget."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
 
     Args:
         path: its file.
-        data: what `{data}` stands for in it, the folder of the data sets.
+        data: folder of the data sets, the value of `{data}` in the file.
         scale: one of its scales: the study as it is with what that replaces. A scale with data or variants of its own has only the
             hypotheses it names.
 
@@ -211,7 +211,7 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     if scale not in study.scales:
         raise ConfigError(f"--scale {scale}: the study {study.name} has {listed(study.scales) or 'no scales'}")
     chosen = study.scales[scale]
-    # What is said of variants or data that are gone says nothing.
+    # Drop hypotheses about removed variants or data.
     dropped = {"hypotheses": []} if {"data", "variants"} & set(chosen) else {}
     whole = {**tree, **dropped, **chosen, "settings": merge_configs(study.settings, chosen.get("settings") or {})}
     return validate(_placed(whole, data, str(path)), f"{path}, scale {scale}", kind=StudyConfig)
@@ -230,7 +230,7 @@ def _placed(part: Any, data: str | Path | None, where: str) -> Any:
 
 
 def study_cells(study: StudyConfig) -> list[StudyCell]:
-    """Return the runs of a study: all of a seed before the next, so that whatever stops it, what is there can be compared.
+    """Return the runs of a study, seed by seed, so that a stopped study can be compared.
 
     Example:
         >>> data = {"a": {"settings": {}, "test": {"text": "a.txt"}}}
@@ -253,12 +253,12 @@ def cell_config(study: StudyConfig, cell: StudyCell, *, folder: Path, updates: i
 
     Args:
         study: the study.
-        cell: which of its runs.
-        folder: where the study's file is.
-        updates: train for so many; None takes those of the budget, or of the settings.
+        cell: the run.
+        folder: folder of the study's file.
+        updates: number of updates; None: from the budget or the settings.
 
     Raises:
-        ConfigError: the settings do not fit; names the run.
+        ConfigError: the settings do not fit.
     """
     base: Mapping[str, Any] = {} if study.config is None else read_yaml(folder / study.config)
     updates = updates if updates is not None else study.budget.updates if study.budget is not None else None

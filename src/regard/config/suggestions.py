@@ -1,4 +1,4 @@
-"""What a user may have meant by a setting that does not exist: only what would be accepted if it were typed."""
+"""Suggestions for unknown settings, all of them valid."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WHOLE = {
 
 
 def submodels(annotation: Any) -> list[type[BaseModel]]:
-    """Return the configurations that a field may hold, by its annotation.
+    """Return the configuration classes of a field, from its annotation.
 
     Example:
         >>> [model.__name__ for model in submodels(Frozen | None)]
@@ -52,7 +52,7 @@ def submodels(annotation: Any) -> list[type[BaseModel]]:
 
 
 def exists(kind: type[Frozen], path: str) -> bool:
-    """Return whether a path of keys is a setting, of any family of models.
+    """Return whether a key path is a setting of any model family.
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -63,15 +63,15 @@ def exists(kind: type[Frozen], path: str) -> bool:
 
 
 def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 1.0) -> str | None:
-    """Return the words of a command line that set a key given without its section or in a wrong one; None where there are none.
+    """Return the command-line words that set a key given without or in a wrong section, or None.
 
-    Only a key without a section may need another family of models than the default: who names a section has chosen.
+    Only a key without a section may suggest another model family.
 
     Args:
         kind: the configuration of a task.
-        key: what was given, "epochs" or "model.epochs".
-        value: what it was set to.
-        cutoff: how like the key the suggested one must be, up to 1: the same.
+        key: the given key, "epochs" or "model.epochs".
+        value: its value.
+        cutoff: minimum similarity of the suggested key, up to 1 (equal).
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -92,11 +92,11 @@ def suggested_path(kind: type[Frozen], key: str, value: Any, *, cutoff: float = 
 
 
 def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
-    """Return the words of a command line that select a mechanism by one of its names; None where there are none.
+    """Return the command-line words that select a mechanism by one of its names, or None.
 
     Args:
         kind: the configuration of a task.
-        name: as people say it: "bahdanau", "Luong attention".
+        name: common name, such as "bahdanau" or "Luong attention".
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -112,7 +112,7 @@ def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
         settings = [(path, parse_yaml(text)) for path, _, text in (word.partition("=") for word in whole.split())]
         if words := _accepted(kind, settings, []):
             return words
-    # The whole name first, then "NAME attention", then names that hold the word.
+    # The whole name first, then "NAME attention", then names that contain the word.
     for fits in (
         lambda known: known == wanted,
         lambda known: known == f"{wanted} attention",
@@ -129,7 +129,7 @@ def suggested_mechanism(kind: type[Frozen], name: Any) -> str | None:
 
 
 def _paths(model: type[BaseModel], prefix: str = "", needed: list[Setting] | None = None) -> Iterator[tuple[str, list[Setting]]]:
-    """Yield the path of each setting, and the settings that say of which family of models it is."""
+    """Yield the path of each setting, and the settings that select its model family."""
     for name, field in model.model_fields.items():
         inner = submodels(field.annotation)
         if not inner:

@@ -1,4 +1,4 @@
-"""What a translation run is."""
+"""Configuration of translation runs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class TranslationConfig(RunConfig):
 
     @property
     def second(self) -> SecondInputSettings | None:
-        """How the second input is read; None for a model of one input."""
+        """Settings of the second input; None for a model of one input."""
         return self.model.second
 
     @field_validator("model", mode="before")
     @classmethod
     def _completed(cls, model: Any, info: ValidationInfo) -> Any:
-        # Recurrent unless another is said; without one vocabulary no table can be of both sides.
+        # Recurrent by default; without a joint vocabulary no table can serve both sides.
         if not isinstance(model, Mapping):
             return model
         vocabulary = info.data.get("vocabulary")
