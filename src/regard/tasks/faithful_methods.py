@@ -41,13 +41,13 @@ class MethodFigures(NamedTuple):
 
     Attributes:
         method: its name, or `RANDOM`, or `GREEDY`.
-        comprehensiveness: mean probability that an output loses without the inputs ranked first; high is faithful.
-        sufficiency: mean probability that it loses with nothing else; low is faithful.
+        comprehensiveness: mean loss of an output's probability without the top inputs; high is faithful.
+        sufficiency: mean loss with these inputs only; low is faithful.
         alignment_error: alignment error rate in percent; None without known links.
-        random_weights: Spearman's correlation with what the method says of the same model with shuffled weights; near 0 is right.
+        random_weights: Spearman's correlation with the method's scores for shuffled weights; should be near 0.
         seconds: per example.
-        pointing: share of words whose best cell lies on what they name; None without known regions.
-        refused: why it is not defined for this model; None where it is, and then all figures but the links' are there.
+        pointing: share of words whose best cell is on the named region; None without known regions.
+        refused: reason if the method is not defined for this model, otherwise None.
     """
 
     method: str
@@ -65,15 +65,15 @@ class MethodFigures(NamedTuple):
 
 
 class FaithfulnessTable(NamedTuple):
-    """Methods side by side.
+    """Comparison of methods.
 
     Attributes:
         methods: their figures.
-        examples: how many.
-        outputs: how many of theirs were looked at.
-        shares: of the inputs that were taken away.
-        seed: of the outputs, the random order and the shuffled weights.
-        agreement: for each pair of methods the mean rank correlation of what they say of an output.
+        examples: number of examples.
+        outputs: number of measured outputs.
+        shares: shares of removed inputs.
+        seed: seed of the outputs, the random order and the shuffled weights.
+        agreement: mean rank correlation of scores per pair of methods.
     """
 
     methods: list[MethodFigures]
@@ -103,14 +103,14 @@ def measure_methods(
     seed: int = 1,
     samples: int = 1000,
 ) -> FaithfulnessTable:
-    """Measure how faithful methods are, beside a random order and the greedy one.
+    """Measure the faithfulness of methods, compared with a random and a greedy order.
 
     Args:
         batches: examples of one run.
         methods: names.
         links: known alignments of the pairs of a translation run, in order.
-        outputs: of each example so many, drawn at random, are looked at; the end of a sentence is none of them.
-        seed: of what is drawn.
+        outputs: number of random outputs per example, without EOS.
+        seed: random seed.
         samples: resampled sets for the intervals.
 
     Raises:
@@ -264,7 +264,7 @@ def _by_example(values: Tensor, rows: Tensor, size: int) -> np.ndarray:
 
 
 def describe_table(table: FaithfulnessTable, say: Callable[[str], None]) -> None:
-    """Write the figures, a line for each method."""
+    """Write the figures, one line per method."""
     say(f"{table.examples} examples, {table.outputs} outputs; without, or with only, the first {_percent(table.shares)} of the inputs")
     for figures in table.methods:
         if figures.refused is not None:

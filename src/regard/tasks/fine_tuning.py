@@ -59,7 +59,7 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
     Args:
         run: folder of the initial run, finished or not, trained or imported.
         kind: the configuration of its task.
-        keep_data: with the files it was trained on; False where all that is trained on is named anew.
+        keep_data: include its data files; False if new ones are named.
 
     Raises:
         CheckpointError: the folder is not a run of this task.
@@ -95,11 +95,11 @@ def resolve_start(config: AnyConfig, folder: Path) -> AnyConfig:
     """Check the initial run, and record the sha256 of its weights in the configuration.
 
     Args:
-        config: what is asked for.
-        folder: the new run's. If there is a run, what it began with counts; the run it went on from need not be there any more.
+        config: the requested configuration.
+        folder: the new run's folder. An existing run keeps its recorded start; the initial run may be gone.
 
     Raises:
-        ConfigError: the run is `folder` itself, or of other settings of model, vocabulary or image.
+        ConfigError: the run is `folder` itself, or differs in model, vocabulary or image.
         CheckpointError: there is no such run, or it is damaged.
     """
     start = config.start
@@ -182,7 +182,7 @@ def report_unknown(config: RunConfig, vocabulary: Vocabulary, texts: Iterable[st
     Args:
         config: configuration of the run.
         vocabulary: taken over.
-        texts: the training text; read only where there is something to tell.
+        texts: the training text; read only if needed.
         name: of the vocabulary.
     """
     if config.start is not None and vocabulary.kind != "bpe":  # which knows every byte
@@ -200,7 +200,7 @@ def resume_advice(old: RunConfig, new: RunConfig, folder: Path) -> str:
             return ""
         if part in ("decoding", "start", "recipe", "task"):
             continue
-        # Of a run that goes on, updates count from the beginning.
+        # A fine-tuned run counts updates from 0.
         grown = key in GROWABLE and isinstance(before, int) and isinstance(after, int) and after > before
         value = after - before if grown else after
         words.append(f"{key}={value if isinstance(value, str) else json.dumps(value)}")
@@ -215,7 +215,7 @@ def _free(folder: Path) -> Path:
 
 
 def _optimizer_of(run: Path, weights: Path) -> Path | None:
-    """Return the checkpoint whose weights these are, if it is one's."""
+    """Return the checkpoint with these weights, if any."""
     if weights.name != MODEL:
         return None
     if weights.parent.parent.name == "checkpoints":
@@ -225,13 +225,13 @@ def _optimizer_of(run: Path, weights: Path) -> Path | None:
         return None
     [(name, digest)] = sources.items()
     found = checkpoint_path(run, 0).parent / Path(name).name
-    # Weights that are a moving average have their file's sha256 there: the optimizer is that of other weights.
+    # The manifest has the sha256 of moving averages, too: the optimizer belongs to other weights.
     taken_from = found / EMA if (found / EMA).is_file() and file_sha256(found / EMA) == digest else found / MODEL
     return found if taken_from.name == MODEL else None
 
 
 def _not_taken(config: RunConfig, run: Path, source: Path | None) -> str:
-    """Say why the state of the optimizer is not taken; "" if it is."""
+    """Return why the optimizer state is not used, or ""."""
     assert config.start is not None
     old = read_config(run, type(config)).training
     if not config.start.optimizer:

@@ -16,7 +16,7 @@ from regard.errors import DataError
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-# Hypotheses that are followed for a line with terms at least: with fewer, terms come before the words that lead to them.
+# Minimum beam size for a line with terms: with fewer, terms come before the words that lead to them.
 MIN_BEAM = 5
 
 
@@ -24,8 +24,8 @@ class Term(NamedTuple):
     """A term and its wanted translation, of one or more words each.
 
     Attributes:
-        source: without capitals it is found in any case, else only as it is written.
-        target: as it is to be written. Without capitals it may get one at the very beginning of a translation.
+        source: matched in any case if lower-case, otherwise exactly.
+        target: the exact translation; if lower-case, it may be capitalised at the beginning of a translation.
     """
 
     source: str
@@ -36,7 +36,7 @@ class Glossary:
     """Terms, to be found in lines.
 
     Args:
-        terms: of two with the same source the last one counts.
+        terms: the last of several with the same source wins.
 
     Example:
         >>> Glossary([Term("red ball", "roter Ball"), Term("ball", "Kugel"), Term("US", "USA")]).find("Us and a Red ball")
@@ -48,7 +48,7 @@ class Glossary:
         self._longest = max(map(len, self._targets), default=0)
 
     def find(self, line: str) -> list[str]:
-        """Return the wanted translations for a line, each once, in order; of terms that overlap the first and longest counts."""
+        """Return the term translations for a line, each once, in order; the first and longest of overlapping terms wins."""
         words = _WORD.findall(line)
         found: dict[str, None] = {}
         at = 0
@@ -84,10 +84,10 @@ def read_terms(path: Path) -> list[Term]:
 
 
 class Beginnings:
-    """A file of what translations begin with, line by line, read as the lines of the input come.
+    """A file of translation prefixes, read line by line with the input.
 
     Args:
-        path: the file; None: there are none.
+        path: the file, or None.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -97,7 +97,7 @@ class Beginnings:
         """Return the next ones, or None without a file.
 
         Raises:
-            DataError: there are not so many.
+            DataError: the file has too few lines.
         """
         found = list(islice(self._lines, count))
         if self._path is None:
@@ -107,10 +107,10 @@ class Beginnings:
         return found
 
     def finish(self) -> None:
-        """Check that all were taken.
+        """Check that all lines were used.
 
         Raises:
-            DataError: one is left.
+            DataError: a line is left.
         """
         if next(self._lines, None) is not None:
             raise DataError(f"{self._path}: has more lines than the input")
@@ -123,7 +123,7 @@ class ForcedText(NamedTuple):
         begin: the prefix.
         prefix: its tokens.
         phrases: other forced text, and its tokens.
-        unplaced: terms that cannot be placed: the vocabulary lacks them, or there is no room.
+        unplaced: terms that the vocabulary lacks or that do not fit.
     """
 
     begin: str
@@ -133,7 +133,7 @@ class ForcedText(NamedTuple):
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, begin: str, terms: Sequence[str], *, most: int) -> ForcedText:
-        """Encode what a translation must begin with and the terms it must hold, `most` tokens of terms at most."""
+        """Encode prefix and terms of a translation, with at most `most` tokens of terms."""
         prefix = vocabulary.encode_ids([begin.rstrip()])[0]
         made = cls(begin, prefix, [], [])
         for text in terms:

@@ -30,12 +30,12 @@ class HopOverlap(NamedTuple):
     """Overlap of hops: means of A A^T (R, R) over texts.
 
     Attributes:
-        overlap: of its entries off the diagonal: 0 for hops that share no word, 1 for hops that look at the same single word.
-        focus: of its diagonal: 1 for a hop on a single word, 1 / S for one that looks evenly.
-        cosine: of the cosine between two hops' weights: overlap without regard to focus; 1 for equal hops.
+        overlap: mean off the diagonal: 0 for hops without common words, 1 for hops on the same single word.
+        focus: mean of the diagonal: 1 for a hop on a single word, 1 / S for uniform attention.
+        cosine: mean cosine between two hops' weights: overlap independent of focus; 1 for equal hops.
         texts: number of measured texts.
         hops: R.
-        matrix: (R, R), the mean of A A^T itself.
+        matrix: (R, R), mean of A A^T.
     """
 
     overlap: float
@@ -50,10 +50,10 @@ def hop_overlap(labellings: Sequence[LabelPrediction]) -> HopOverlap:
     """Measure the overlap between the hops of a run.
 
     Args:
-        labellings: with weights, of at least two hops; those without (empty texts) do not count.
+        labellings: with weights of at least two hops; empty texts are skipped.
 
     Raises:
-        DataError: there are no weights of two hops or more.
+        DataError: no weights of two hops or more.
 
     Example:
         >>> apart, alike = np.eye(2, 3), np.full((2, 4), 0.25)
@@ -76,9 +76,9 @@ class HopWords(NamedTuple):
     """Most attended words of one hop in the texts of one label.
 
     Attributes:
-        label: the label the run gave.
+        label: the predicted label.
         hop: from 0.
-        words: the words with the largest mean weights: (word, mean weight, times seen).
+        words: top words by mean weight: (word, mean weight, count).
     """
 
     label: str
@@ -94,14 +94,14 @@ def words_by_label(
     top: int = MAX_WORDS,
     least: int = MIN_OCCURRENCES,
 ) -> list[HopWords]:
-    """Gather for each label and hop the words that were looked at most, by their mean weight where they stand.
+    """Return the most attended words per label and hop, by mean weight.
 
     Args:
         run: that labelled them.
         examples: texts or pairs; the words of both sides of a pair are counted together.
         labellings: of these examples, with weights.
-        top: words for each label and hop at most.
-        least: words seen fewer times in the texts of a label are left out.
+        top: maximum words per label and hop.
+        least: minimum count of a word in the texts of a label.
     """
     found: dict[str, dict[str, list[np.ndarray]]] = defaultdict(lambda: defaultdict(list))
     for texts, item in zip(examples, labellings, strict=True):
@@ -119,7 +119,7 @@ def words_by_label(
 
 
 def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labellings: Sequence[LabelPrediction]) -> list[AttentionRecord]:
-    """Return a record for each label: its most attended words, and the mean weight that each hop gave them."""
+    """Return a record per label: its most attended words and their mean weight per hop."""
     rows, records = words_by_label(run, examples, labellings), []
     for label in run.labels:
         own = [row for row in rows if row.label == label]
@@ -139,7 +139,7 @@ def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labelling
 
 
 def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPrediction, *, title: str = "") -> AttentionRecord | None:
-    """Return what was looked at in one example: by its hops, and by the layers of a Transformer; None where there is no attention.
+    """Return the attention of hops and Transformer layers in one example; None without attention.
 
     Args:
         run: that labelled it.
@@ -163,7 +163,7 @@ def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPredi
 
 
 def attention_record(run: SentenceRun, texts: Sequence[str]) -> AttentionRecord | None:
-    """Label one example and return what was looked at in it; see `example_record`."""
+    """Label one example and return its attention; see `example_record`."""
     ids, cut = encode_example(run, texts)
     (scores,) = predict_labels(run, [ids], need_weights=True)
     label = run.labels[int(scores.probabilities.argmax())]
@@ -172,10 +172,10 @@ def attention_record(run: SentenceRun, texts: Sequence[str]) -> AttentionRecord 
 
 
 def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[AttentionRecord]:
-    """Label examples and return what was looked at in each; nothing of those with an empty text.
+    """Label examples and return their attention, without empty texts.
 
     Raises:
-        DataError: no example holds text, or the run's pooling has no weights to look at.
+        DataError: no example has text, or the run's pooling has no weights.
     """
     labellings = label_texts(run, examples, need_weights=True)
     records = [example_record(run, texts, item) for texts, item in zip(examples, labellings, strict=True)]
@@ -188,14 +188,14 @@ def example_records(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list
 
 
 def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
-    """Open a run, label lines and return what was looked at in each: sentences, or for entailment a premise, a tab and a hypothesis.
+    """Load a run, label lines and return their attention: sentences, or for entailment a premise, a tab and a hypothesis.
 
     Args:
         folder: a run of either task.
         lines: as `regard classify` or `regard entail` reads them; blank ones give no record.
 
     Raises:
-        DataError: a line is no pair, no line holds text, or there is no attention to look at.
+        DataError: a line is no pair, no line has text, or the model has no attention.
         CheckpointError: see `regard.tasks.classification_training.open_sentence_run`.
 
     Example:
@@ -218,7 +218,7 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
 
 
 def _hop_names(run: SentenceRun, count: int) -> list[str]:
-    # Without structured attention there is one row: from which words the pooling took its features.
+    # Without structured attention there is one row: the words from which the pooling took its features.
     return [f"hop {hop + 1}" for hop in range(count)] if run.config.model.pooling == "structured" else [run.config.model.pooling]
 
 

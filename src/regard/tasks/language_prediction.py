@@ -28,7 +28,7 @@ from regard.viewer import AttentionMap, AttentionRecord, Tokens
 BATCH_ROWS = 512
 # Maximum prompt tokens (the last ones): each takes a step.
 MAX_PROMPT = 512
-# Tokens of a line whose attention is shown: a page of more weights opens slowly.
+# Maximum tokens of an attention record: pages with more weights open slowly.
 MAX_RECORD_TOKENS = 2048
 
 
@@ -66,9 +66,9 @@ class Continuation(NamedTuple):
 
     Attributes:
         prompt: the prompt, one line.
-        texts: for each hypothesis, best first, the prompt and what follows it to the end of the line.
+        texts: per hypothesis, best first, the prompt and its continuation to the end of the line.
         hypotheses: their tokens, those of the prompt included, scores and log-probabilities.
-        unread: tokens at the beginning of the prompt that were not read.
+        unread: number of unread tokens at the beginning of the prompt.
     """
 
     prompt: str
@@ -87,7 +87,7 @@ class Continuation(NamedTuple):
 
 
 class LanguageModel(Predictor[LanguageRun]):
-    """Score lines and continue prompts with a trained run; each line is read from the beginning, nothing is remembered from others.
+    """Score lines and continue prompts with a trained run; lines are independent.
 
     Args:
         run: a loaded run.
@@ -110,14 +110,14 @@ class LanguageModel(Predictor[LanguageRun]):
         return cls(open_language_run(folder))
 
     def score(self, lines: Sequence[str], *, batch_size: int = 64) -> list[LineScore]:
-        """Return how likely lines are, in order; that of one does not depend on the others.
+        """Return scores of lines, in order; each is independent of the others.
 
         Args:
             lines: an empty one is a line that ends at once.
-            batch_size: lines read together.
+            batch_size: lines per batch.
         """
         ids = [[*found, EOS] for found in self.run.vocabulary.encode_ids(lines)]
-        # Longest first: those still going on are always the first ones of a batch.
+        # Longest first: active lines are always the first ones of a batch.
         rows = longest_first([len(own) for own in ids])
         stage = progress.stage("Scoring", total=len(rows), unit="lines")
 
@@ -148,12 +148,12 @@ class LanguageModel(Predictor[LanguageRun]):
         """Continue prompts to the end of the line; results do not depend on the other items.
 
         Args:
-            prompts: how each line begins; an empty one leaves all of it to the model.
-            max_length: tokens generated at most.
-            beam_size: hypotheses of the search; 1 takes the most probable token at every step.
+            prompts: beginnings of lines, possibly empty.
+            max_length: maximum generated tokens.
+            beam_size: beam size; 1 is greedy decoding.
             n_best: hypotheses per prompt; with sampling, see `SamplingOptions.num_samples`.
             sampling: sample instead of beam search.
-            batch_size: prompts continued together.
+            batch_size: prompts per batch.
 
         Returns:
             One `Continuation` per prompt, in order.
@@ -208,10 +208,10 @@ class LanguageModel(Predictor[LanguageRun]):
             )
 
     def record(self, line: str) -> AttentionRecord | None:
-        """Return what each token of a line, and its end, looked at while it was predicted; None without attention.
+        """Return the attention of the prediction of each token of a line, EOS included; None without attention.
 
-        The token that is being predicted looks at what was read before, so what was read are items of their own: the begin sign, then the
-        line but for its end. The last token read, whose state does the looking, cannot be looked at.
+        Keys are the tokens read before, as separate items: BOS, then the line without its end. The current token's state is the query and
+        cannot be attended to.
         """
         if not self.run.model.attends:
             return None
@@ -238,7 +238,7 @@ class LanguageModel(Predictor[LanguageRun]):
 
     @torch.inference_mode()
     def _log_probs(self, rows: list[list[int]]) -> list[list[float]]:
-        # Rows longest first: a batch of ever fewer rows goes on as long as one of them does.
+        # Rows longest first: the batch shrinks as rows end.
         model, found, past = self.run.model, [[] for _ in rows], None
         for start in range(0, max(map(len, rows), default=0), CHUNK):
             left = [torch.tensor(row[start : start + CHUNK]).numpy() for row in rows if len(row) > start]
@@ -263,20 +263,20 @@ class LanguageModel(Predictor[LanguageRun]):
         return torch.cat(parts)
 
     def _text(self, prompt: str, tokens: list[int]) -> str:
-        # The prompt as it was given, even where the vocabulary does not know it, and what was added.
+        # The prompt as given, even with unknown words, and its continuation.
         added = [token for token in tokens if token != EOS]
         vocabulary = self.run.vocabulary
         new, first = vocabulary.decode(added), vocabulary.pieces(added[:1])
-        # A unigram piece that begins a word brings a space, which decoding takes off the front of a text.
+        # A unigram piece that begins a word has a leading space, which decoding removes at the start of a text.
         apart = vocabulary.kind == "word" or (vocabulary.kind == "unigram" and first[:1] and first[0].startswith(" "))
         return single_line(prompt) + (" " if apart and prompt.strip() and new else "") + new
 
 
 def language_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionRecord]:
-    """Record what a run looked at while each line was predicted.
+    """Record the attention of a run while predicting lines.
 
     Returns:
-        One record a line, see `LanguageModel.record`.
+        One record per line, see `LanguageModel.record`.
 
     Raises:
         ConfigError: the model has no attention.

@@ -102,12 +102,12 @@ def read_config(folder: Path, kind: type[AnyConfig]) -> AnyConfig:
 
 
 def resolve_precision(config: AnyConfig, folder: Path, device: torch.device) -> AnyConfig:
-    """Replace `training.precision: auto` by what it means here, so that a run's `config.yaml` says how it was trained.
+    """Resolve `training.precision: auto` for this device, so that a run's `config.yaml` states its precision.
 
     Args:
-        config: what is asked for.
-        folder: the run folder. If there is a run, its precision is taken: a resumed run goes on as it began, on any processor.
-        device: where the model trains.
+        config: the requested configuration.
+        folder: the run folder. A resumed run keeps its precision on any processor.
+        device: the training device.
 
     Raises:
         CheckpointError: the run's configuration is damaged, or of another task.
@@ -130,15 +130,15 @@ def prepare_run(folder: Path, config: RunConfig, digests: Mapping[str, str], mak
 
     Args:
         folder: created if needed.
-        config: what is asked for.
+        config: the requested configuration.
         digests: sha256 of each data file, by the key of `data` that names it.
-        make: gives the contents of the task's own files, by name; called only to start a run, before anything is written.
+        make: returns the contents of the task's files by name; called only to start a run, before writing.
 
     Returns:
-        Whether the run was started now.
+        Whether the run is new.
 
     Raises:
-        ConfigError: the folder holds something else, or a run with other settings or data; names the differences.
+        ConfigError: the folder holds something else, or a run with other settings or data.
     """
     if (folder / CONFIG).exists():
         shutil.rmtree(folder / STAGING, ignore_errors=True)
@@ -157,15 +157,15 @@ def create_run(
     complete: Callable[[Path], object] = lambda staging: None,
     wanted: str = "a run",
 ) -> None:
-    """Create a run folder: whole and on disk under a temporary name in it, then moved into place, its configuration last.
+    """Create a run folder atomically: written under a temporary name, then moved into place, its configuration last.
 
-    Killed at any moment, it leaves either a run or what the next call recognises by that name, and removes.
+    If killed, it leaves either a run or temporary files that the next call removes.
 
     Args:
         folder: created if needed; may hold what a killed call has left, and nothing else.
         make: gives the contents of the files by name, the configuration among them; called once the folder is known to be fit.
-        complete: called with the folder of the files before it is moved; may add to it.
-        wanted: what the folder was expected to be, for the error.
+        complete: called with the temporary folder before it is moved; may add files.
+        wanted: expected content of the folder, for errors.
 
     Raises:
         ConfigError: the folder holds something else, or cannot be made.
@@ -190,7 +190,7 @@ def create_run(
         to_disk(staging)
         write_files({staging / MOVED: json.dumps(names).encode()})
         for name in names:
-            if name == CONFIG:  # its presence says that the folder is complete
+            if name == CONFIG:  # its presence marks the folder as complete
                 to_disk(folder)
             os.replace(staging / name, folder / name)
         to_disk(folder)
@@ -203,7 +203,7 @@ def create_run(
 
 
 def _undo(folder: Path) -> None:
-    """Remove what a call of `create_run` that did not end, or of `discard_run`, has left; nothing that it did not write."""
+    """Remove leftovers of interrupted `create_run` and `discard_run` calls only."""
     staging = folder / STAGING
     try:
         names = parse_json((staging / MOVED).read_bytes())
@@ -223,8 +223,8 @@ def _remove(path: Path) -> None:
 
 
 def discard_run(folder: Path, names: Sequence[str]) -> None:
-    """Remove a run that was started and cannot be trained; `names` are its files, and folders of such."""
-    # Noted first: killed half-way, the next start removes the rest.
+    """Remove a new run that cannot be trained; `names` are its files and folders."""
+    # Recorded first: if killed, the next start removes the rest.
     (folder / STAGING).mkdir(exist_ok=True)
     write_files({folder / STAGING / MOVED: json.dumps(list(names)).encode()})
     (folder / CONFIG).unlink(missing_ok=True)
@@ -234,14 +234,14 @@ def discard_run(folder: Path, names: Sequence[str]) -> None:
 
 
 def on_first_process(world: ProcessGroup, action: Callable[[], int | None]) -> int:
-    """Do something in the first process that may take longer than a collective call may; return its number in all of them.
+    """Run an action in the first process that may exceed the timeout of collective calls; return its number in all processes.
 
     Args:
         world: the processes.
-        action: called by the first one; where there are others, in a thread.
+        action: called by the first process, in a thread if there are others.
 
     Raises:
-        TrainingError: in the others, if the first one raises; there, what it raises.
+        TrainingError: in the other processes, if the first one raises.
 
     Example:
         >>> from regard.training import ProcessGroup
@@ -260,7 +260,7 @@ def on_first_process(world: ProcessGroup, action: Callable[[], int | None]) -> i
 
     if world.main:
         Thread(target=copy_context().run, args=(act,), daemon=True).start()
-    # For a moment at a time, so that nobody waits longer than a collective call may.
+    # In short intervals, so that no process exceeds the timeout of a collective call.
     while world.on_main(lambda: len(wait([done], timeout=20).not_done)):
         pass
     return world.on_main(done.result)
@@ -275,12 +275,12 @@ def start_or_resume(
     make: Callable[[], Mapping[str, bytes]],
     names: Sequence[str],
 ) -> Iterator[None]:
-    """Start a run, or check the one that is there, in the first process; where its data turns out unfit, take a new one back.
+    """Start or check a run in the first process; remove a new one if its data are unusable.
 
     Args:
         world: the processes.
-        folder: see `prepare_run`, and so for the next three; locked by the caller, see `regard.training.run_lock`.
-        config: what is asked for.
+        folder: see `prepare_run`; locked by the caller, see `regard.training.run_lock`.
+        config: the requested configuration.
         digests: sha256 of each data file.
         make: gives the task's own files.
         names: all files of the run, and folders of such.
@@ -304,10 +304,10 @@ def start_or_resume(
 
 
 def check_metric(config: RunConfig, offered: Sequence[str]) -> None:
-    """Refuse a `training.metric`, or one of `training.eval_metrics`, that the task has not.
+    """Check `training.metric` and `training.eval_metrics` against the metrics of the task.
 
     Raises:
-        ConfigError: a metric is another; names those there are.
+        ConfigError: an unknown metric.
 
     Example:
         >>> from regard.config import ClassificationConfig
@@ -320,17 +320,17 @@ def check_metric(config: RunConfig, offered: Sequence[str]) -> None:
 
 
 def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], *, sizes_first: bool = True) -> tuple[AnyModel, Path]:
-    """Build a run's model and load its weights, after checking them and its files against what was noted when they were written.
+    """Build a run's model and load its weights, after verifying them and its files.
 
     Args:
         folder: a run folder as training leaves it, finished or not.
         build: makes the model of the run's configuration.
-        names: the files that make up the run.
-        sizes_first: compare the sizes of the configuration with the weights before there is memory for the model; False for parts of
-            other libraries, which cannot be built without.
+        names: files of the run.
+        sizes_first: compare the configuration's sizes with the weights before allocating the model; False for modules of other libraries
+            that need memory.
 
     Returns:
-        The model, in evaluation mode, and the file the weights came from.
+        The model, in evaluation mode, and the weight file.
 
     Raises:
         CheckpointError: a file is missing, damaged or does not fit.
@@ -345,11 +345,11 @@ def load_model(folder: Path, build: Callable[[], AnyModel], names: Sequence[str]
                 return model, weights
             except CheckpointError:
                 if _saved(folder) == before:
-                    raise  # else a training has saved meanwhile, and removed what was about to be read
+                    raise  # otherwise a training has saved meanwhile, and removed the file
 
 
 def _load(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], sizes_first: bool) -> tuple[AnyModel, Path]:
-    # A vocabulary or a configuration with one letter changed may still be read, and would quietly give other results.
+    # A vocabulary or configuration with one changed letter may still load, and silently give other results.
     weights = weights_file(folder)
     manifest = verify_folder(weights.parent, only=(weights.name, STATE))
     check_run_files(manifest, folder, [name for name in names if name != DATA])
@@ -361,7 +361,7 @@ def _load(folder: Path, build: Callable[[], AnyModel], names: Sequence[str], siz
 
 
 def _saved(folder: Path) -> list[object]:
-    """Return what tells whether a run has saved anything since."""
+    """Return a fingerprint of the last save of a run."""
     try:
         found = (folder / "model" / MANIFEST).stat()
     except OSError:
@@ -370,10 +370,10 @@ def _saved(folder: Path) -> list[object]:
 
 
 def check_inside(folder: Path) -> None:
-    """Refuse a run folder with links to what is outside it, or with pipes and devices, which may never end.
+    """Refuse a run folder with links to the outside, pipes or devices.
 
     Raises:
-        CheckpointError: names what it found.
+        CheckpointError: the folder has one.
 
     Example:
         >>> check_inside(Path("no-such-run"))
@@ -397,9 +397,9 @@ def _check_same(folder: Path, config: RunConfig, digests: Mapping[str, str]) -> 
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{folder / DATA}: missing or damaged") from error
     files = {**known, **digests}
-    # The same data may lie elsewhere; its content is compared by digest.
+    # Data may have moved; contents are compared by digest.
     moved = tuple(f"data.{name}:" for name in files)
-    # How a search goes, and how many processes train, changes nothing of the training.
+    # Decoding settings and the number of processes do not affect training.
     free = ("decoding.", "training.workers:", "start.run:", *moved)
     changed = [item for item in describe_changes(old, config) if not item.startswith(free)]
     changed += [f"the {name} file has other content" for name in files if known.get(name) != digests.get(name)]
