@@ -38,7 +38,7 @@ from regard.errors import ConfigError
         (["training.learning_rate=.inf"], "finite"),
         (["training.learning_rate=.nan"], "training.learning_rate"),
         (["training.epochs=-1"], "training.epochs: Input should be greater than or equal to 1, found -1"),
-        (["a.b.c.d.e.f=1"], "more than 5 levels deep"),
+        (["a.b.c.d.e.f.g=1"], "more than 6 levels deep"),
         (["model.tie_embeddings=true", "model.readout_dim=7"], "model: tie_embeddings needs readout_dim (7) = embed_dim (256)"),
         (["model.attention.input_feeding=true"], "input_feeding needs query_state: current"),
         (["model.attention.num_heads=4"], "num_heads needs score: scaled_dot and window: global, found additive and global"),
@@ -60,7 +60,7 @@ def test_a_wrong_override_is_named(overrides: list[str], message: str) -> None:
     [
         (b"model: {cell: gru\n", "line 2: not valid YAML: expected ',' or '}'"),
         (b"model:\n  cell: gru\n  dropout: 0.1\n  cell: lstm\n", "line 4: not valid YAML: duplicate key 'cell'"),
-        (b"model: &a\n  model: *a\n", "more than 5 levels deep"),
+        (b"model: &a\n  model: *a\n", "more than 6 levels deep"),
         (b"[" * 700, "not valid YAML"),
         (b"a: \0", "not valid YAML"),
         (b"\xff\xfe\xff", "cannot be read as text"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from regard.config.captioning import AugmentConfig, SmallCNNConfig
+from regard.config.images import AugmentConfig, SmallCNNConfig
 from regard.models.image_augmentation import RandomView
 from regard.models.image_encoder import build_image_encoder
 

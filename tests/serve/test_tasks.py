@@ -24,13 +24,14 @@ from regard.serve.json_schema import CHECKED, TELLING
 from regard.serve.limits import Limits
 from regard.serve.openapi import STATUSES, describe_api
 from regard.serve.routes import TASKS, endpoints, open_models
-from regard.tasks import Translator
+from regard.tasks import Translator, generate, train_translation
 from regard.tasks.attention_records import attention_records
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier, Entailer
 from regard.viewer import AttentionRecord, page_records
 from tests.serve.driver import JSON, Site
 from tests.serve.test_json_schema import keywords
+from tests.tasks.test_image_inputs import lines_of, settings
 from tests.tasks.test_two_inputs import CROSSED, SECOND, two
 from tests.tasks.test_two_inputs import LINES as LINES_OF_TWO
 from tests.tasks.tiny import TEXTS, translator
@@ -408,3 +409,42 @@ def test_runs_of_one_input_and_of_two_are_not_served_side_by_side(folders_of_two
     assert len(open_models(folders_of_two)) == 2
     with pytest.raises(ConfigError, match="runs of one input and of two are not served side by side"):
         open_models([folders_of_two[0], run_folder])
+
+
+@pytest.fixture(scope="module")
+def run_of_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    generate("scene-sentences", folder, train=23, test=3, seed=3)
+    train_translation(settings(folder), folder / "run")
+    return folder
+
+
+def test_a_sentence_with_an_image_is_translated_as_in_python(run_of_images: Path) -> None:
+    translator = Translator.open(run_of_images / "run")
+    lines = lines_of(run_of_images)
+    expected = [item.hypotheses[0].score for item in translator.translate(lines)]
+    texts, names = zip(*(line.split("\t") for line in lines), strict=True)
+    images = [base64.b64encode((run_of_images / name).read_bytes()).decode() for name in names]
+    site = Site(Translator.open(run_of_images / "run"))
+    answer = site.post("/translate", {"text": list(texts), "second": images})
+    assert [found["score"] for found in answer.json["translations"]] == pytest.approx(expected, abs=1e-5)
+    (record,) = site.post("/attention", {"text": texts[0], "second": images[0]}).json["records"]
+    assert {"source", "image", "target"} <= set(record["items"])
+    assert images[0] not in json.dumps(record["items"]["source"])
+    assert '"task":"sentence and image"' in site.ask("GET", "/").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"text": "a red _", "second": "train/000001.png"}, "expected base64"),
+        ({"text": "a red _\ttrain/000001.png", "second": ""}, "base64"),
+        ({"text": "a red _", "second": base64.b64encode(b"no image").decode()}, "not an image"),
+        ({"text": "a red _", "second": ""}, "the second input is missing"),
+    ],
+)
+def test_no_request_names_a_file_of_the_server(run_of_images: Path, body: dict[str, Any], message: str) -> None:
+    site = Site(Translator.open(run_of_images / "run"))
+    answer = site.post("/translate", body)
+    assert answer.status == 422
+    assert message in answer.json["error"]

@@ -12,6 +12,7 @@ import pytest
 from regard.data.parallel import join_inputs
 from regard.tasks import Translator
 from tests.tasks import tiny
+from tests.tasks.test_image_inputs import CELLS, IMAGE
 from tests.tasks.test_two_inputs import CROSSED, LINES, SECOND, two, write_second
 
 Call = Callable[..., Any]
@@ -134,3 +135,37 @@ def test_evaluate_score_and_view_read_both_inputs(call: Call, folder: Path, tmp_
     assert answer.code != 0
     assert "line 1: the second input is missing" in answer.err
     assert join_inputs(tiny.TEXTS[1], SECOND[1]) == LINES[1]
+
+
+def test_images_are_named_by_a_list_from_training_to_the_page(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("generate", "scene-sentences", "--out", "s", "--count", 23, "--test", 3, "--seed", 3).code == 0
+    files = ["--source", "s/train.source", "--second-source", "s/train.images", "--target", "s/train.target"]
+    small = ["recipe=none", "vocabulary.kind=word", "training.max_updates=1", "model.embed_dim=12", "model.ff_dim=13", "model.num_heads=2"]
+    image = ["model.type=crossed", f"model.second.image.size={IMAGE['size']}", "model.second.image.encoder.channels=[5,7]"]
+    answer = call("train", "translation", "--out", "run", *files, "--images", "s", *small, *image)
+    assert answer.code == 0, answer.err
+    found = lines_of(call("translate", "run", "s/test.source", "--second-source", "s/test.images"))
+    assert len(found) == 3
+    assert lines_of(call("translate", "run", "s/test.source", "--second-source", "s/test.images", "--images", tmp_path / "s")) == found
+    pairs = zip(*((tmp_path / "s" / name).read_text().splitlines() for name in ("test.source", "test.images")), strict=True)
+    piped = "".join(f"{text}\ts/{name}\n" for text, name in pairs)
+    assert lines_of(call("translate", "run", stdin=(piped).encode())) == found
+    answer = call("translate", "run", stdin=(piped + "a red _\tnone.png\n").encode())
+    assert answer.code == 1
+    assert "line 4: no image none.png" in answer.err
+    test = ["--source", "s/test.source", "--second-source", "s/test.images", "--target", "s/test.target"]
+    assert "exact match" in call("evaluate", "run", *test, "--images", "s").out.decode()
+    answer = call("view", "run", "--text", "a red _ above a _ circle", "--image", "s/test/000001.png", "--output", "page.html")
+    assert answer.code == 0, answer.err
+    assert "data:image/png;base64," in (tmp_path / "page.html").read_text()
+    answer = call("view", "run", "--text", "a", "--image", "s/test/000001.png", "--image", "s/test/000002.png")
+    assert "--text and --image: 1 and 2, expected an image for each text" in answer.err
+    answer = call("train", "translation", "--out", "other", *files, *small, *image, f"data.max_length={CELLS - 1}")
+    assert "but an image of 16 pixels has 16 cells" in answer.err
+
+
+def test_a_model_of_text_takes_no_images(call: Call, folder: Path) -> None:
+    answer = call("translate", folder / "run", folder / "source", "--second-source", folder / "second", "--images", folder)
+    assert answer.code != 0
+    assert f"--images: {folder / 'run'} reads no images" in answer.err

@@ -79,7 +79,7 @@ def test_a_vocabulary_of_another_run_is_refused(run_folder: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: &a\n  model: *a\n", "more than 5 levels deep"),
+        ("model: &a\n  model: *a\n", "more than 6 levels deep"),
         ("[" * 700, "not valid YAML"),
         ("model: 2001-99-99\n", "model: Input should be a valid dictionary"),
         ("!!python/object/apply:os.getcwd []\n", "line 1: not valid YAML"),

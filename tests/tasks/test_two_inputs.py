@@ -123,7 +123,7 @@ def test_a_killed_run_resumes_exactly(tmp_path: Path) -> None:
     assert (resumed.weights_sha256, resumed.metrics) == (straight.weights_sha256, straight.metrics)
 
 
-@pytest.mark.parametrize("kind", ["flat", "joined"])
+@pytest.mark.parametrize("kind", ["flat", "joined", "serial", "hierarchical"])
 def test_a_recurrent_model_reads_two_inputs(tmp_path: Path, kind: str) -> None:
     folder = two(tmp_path, model={**RECURRENT, "second": {"kind": kind, "drop": 0.3}}, vocabulary={"shared": False})
     translator = Translator.open(folder)

@@ -21,7 +21,18 @@ commands = typer.Typer()
 
 DECODING = ("--beam-size", "--length-penalty", "--max-length", "--batch-size")
 OPTIONS = {
-    "translation": ("--source", "--target", "--second-source", "--ensemble", "--baseline", "--links", "--link-unit", "--output", *DECODING),
+    "translation": (
+        "--source",
+        "--target",
+        "--second-source",
+        "--images",
+        "--ensemble",
+        "--baseline",
+        "--links",
+        "--link-unit",
+        "--output",
+        *DECODING,
+    ),
     "captioning": (
         *("--captions", "--images", "--split", "--features", "--regions", "--frequencies", "--frequencies-split", "--meteor"),
         *("--output", *DECODING),
@@ -46,7 +57,9 @@ def evaluate(
     ] = None,
     link_unit: Annotated[LinkUnit | None, typer.Option(help="translation: unit of the links; default: words")] = None,
     captions: Annotated[str | None, typer.Option(help="captioning: test captions, in any format of training")] = None,
-    images: Annotated[str | None, typer.Option(help="captioning: folder or tar of the images")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="captioning: folder or tar of the images; translation: folder of the second inputs")
+    ] = None,
     split: Annotated[str | None, typer.Option(help="captioning: part to test on")] = None,
     features: Annotated[str | None, typer.Option(help="captioning: features of the images, for a model of precomputed features")] = None,
     regions: Annotated[str | None, typer.Option(help="captioning: image regions of words, as `regard generate scenes` writes them")] = None,
@@ -138,6 +151,7 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
+    translator.use_images(given["--images"], names=given["--second-source"])
     other = Translator.open(baseline) if baseline is not None else None
     for opened in filter(None, (translator, other)):
         second = opened.run.config.second

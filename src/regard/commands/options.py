@@ -12,7 +12,7 @@ from regard.errors import ConfigError
 
 DecodingPrecision = Literal["float32", "bfloat16", "int8"]
 LinkUnit = Literal["word", "character"]
-GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes"]
+GeneratedSet = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sentences"]
 HardMode = Literal["sample", "argmax", "expected"]
 ListedTable = Literal["mechanisms", "tasks", "settings"]
 Device = Literal["cpu", "cuda"]
@@ -21,6 +21,9 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder mad
 Files = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="text files; default: standard input")]
 SecondSource = Annotated[
     Path | None, typer.Option(help="second inputs, line by line with the first, for a model that reads two; - is standard input")
+]
+ImageFolder = Annotated[
+    Path | None, typer.Option("--images", help="folder of the images that second inputs name; default: that of --second-source")
 ]
 Beam = Annotated[int | None, typer.Option(min=1, help="beam width; 1 is greedy decoding")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="sentences per batch")]

@@ -51,7 +51,8 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "source": "training sources, one per line (may be .gz), or a .jsonl or .tsv file of pairs",
             "target": "training targets, line by line with the sources",
-            "second_source": "a second input beside the sources, line by line with them (model.second)",
+            "second_source": "a second input beside the sources, line by line with them (model.second); text, or names of images",
+            "images": "folder of the images that the second inputs name (model.second.image); default: the folder of these files",
             "valid_source": "validation sources; default: hold out some training pairs",
             "valid_target": "validation targets",
             "valid_second_source": "second inputs of the validation sources",

@@ -18,6 +18,7 @@ from regard.commands.options import (
     DecodingPrecision,
     EnsembleRuns,
     Files,
+    ImageFolder,
     JsonInput,
     LengthPenalty,
     MaxLength,
@@ -43,6 +44,7 @@ def translate(
     run: RunFolder,
     files: Files = None,
     second_source: SecondSource = None,
+    images: ImageFolder = None,
     others: EnsembleRuns = None,
     beam_size: Beam = None,
     length_penalty: LengthPenalty = None,
@@ -92,6 +94,7 @@ def translate(
     )
     beginnings, glossary = Beginnings(prefix), Glossary(read_terms(terms)) if terms else None
     translator = Translator.open(run, *(others or []))
+    translator.use_images(images, names=second_source)
     _refuse_together((prefix and translator.run.config.second, "--prefix: not for a model of two inputs, where a line may have no answer"))
     decoding = chosen_decoding(
         translator.run.config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,7 @@ def view(
             if not records:
                 raise DataError(f"{paths[0]}: holds no records")
         else:
-            seen = _inputs(text, image)
+            seen = _inputs(text, image, paths)
             with progress.stage("Recording attention", unit="examples"):
                 records = side_by_side(paths, seen, target=target, beam_size=beam_size, methods=method or ())
     chosen: dict[str, Any] = {"map": map_, "head": None if head is None else head - 1}
@@ -101,9 +102,16 @@ def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
     return f"{told}\n" if len(record.maps) > 1 or heads > 1 or update else ""
 
 
-def _inputs(text: list[str] | None, image: list[Path] | None) -> list[str] | list[Path]:
+def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Path] = ()) -> list[str] | list[Path]:
     if text is not None and image is not None:
-        raise ConfigError("--text and --image: no model here reads both")
+        from regard.data.parallel import join_inputs
+        from regard.tasks.run_folder import run_task
+
+        if any(run_task(run) != "translation" for run in runs) or not runs:
+            raise ConfigError("--text and --image: no model here reads both")
+        if len(text) != len(image):
+            raise ConfigError(f"--text and --image: {len(text)} and {len(image)}, expected an image for each text")
+        return [join_inputs(line, str(path.resolve())) for line, path in zip(text, image, strict=True)]
     return image if image is not None else text if text is not None else list(input_lines("a line"))
 
 

@@ -22,8 +22,8 @@ from regard.errors import LONGEST_SHOWN, ConfigError, listed, shown
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 AnyFrozen = TypeVar("AnyFrozen", bound=Frozen)
 
-# Maximum nesting of keys; settings have three levels. A file that refers to itself may be endless.
-MAX_DEPTH = 5
+# Maximum nesting of keys; settings have six levels. A file that refers to itself may be endless.
+MAX_DEPTH = 6
 MAX_ERRORS = 5
 # Maximum characters of a key in a message.
 LONGEST_NAME = 30

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen
+from regard.config.images import SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
 KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum"]
@@ -54,7 +55,11 @@ class AttentionConfig(Frozen):
 
 
 class SecondInputSettings(Frozen):
-    """A second input beside the source: another language, or a hint (`data.second_source`)."""
+    """A second input beside the source: another language, a hint, or an image (`data.second_source`)."""
+
+    image: SecondImageConfig | None = Field(
+        default=None, description="null: text; else images, which `data.second_source` names (size, encoder.channels ...)"
+    )
 
     drop: float = Field(
         default=0.0,
@@ -64,11 +69,17 @@ class SecondInputSettings(Frozen):
     )
 
 
-class RecurrentInputConfig(SecondInputSettings):
-    """How a recurrent model reads two inputs."""
+class SecondInputConfig(SecondInputSettings):
+    """How a Transformer or a recurrent model reads two inputs.
 
-    kind: Literal["joined", "flat"] = Field(
-        default="flat", description="one sequence of both, or two encoders whose states the decoder attends to as one source"
+    - joined: one sequence of both, with segment embeddings.
+    - serial, parallel, flat, hierarchical: two encoders, and a decoder that attends to one after the other, to both and adds what it finds,
+      to all states as one source, or to what it finds in each (Libovický et al. 2018). A recurrent decoder reads the two contexts side by
+      side instead of their sum (Zoph and Knight 2016; Libovický and Helcl 2017).
+    """
+
+    kind: Literal["joined", "serial", "parallel", "flat", "hierarchical"] = Field(
+        default="serial", description="one sequence of both, or two encoders and how the decoder combines them"
     )
 
 
@@ -88,7 +99,7 @@ class RNNConfig(Frozen):
     """
 
     type: Literal["rnn"] = "rnn"
-    second: RecurrentInputConfig | None = Field(default=None, description="null: one input")
+    second: SecondInputConfig | None = Field(default=None, description="null: one input")
     cell: Literal["gru", "lstm", "tanh"] = "gru"
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     encoder_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of each encoder direction")
@@ -110,6 +121,10 @@ class RNNConfig(Frozen):
     def _check(self) -> RNNConfig:
         if self.tie_embeddings and self.readout_dim != self.embed_dim:
             raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
+        if self.attention is None and self.second is not None and self.second.kind not in ("joined", "flat"):
+            raise ValueError(f"second.kind {self.second.kind} combines two attentions, but attention is null; joined and flat need none")
+        if self.second is not None and self.second.image is not None:
+            raise ValueError("second.image: a recurrent model reads two texts; type=transformer and type=crossed read images")
         return self
 
     @property
@@ -163,24 +178,16 @@ class TransformerSettings(Frozen):
         return True
 
 
-class SecondInputConfig(SecondInputSettings):
-    """How a Transformer reads two inputs.
-
-    - joined: one sequence of both, with segment embeddings.
-    - serial, parallel, flat, hierarchical: two encoders, and a decoder that attends to one after the other, to both and adds what it finds,
-      to all states as one source, or to what it finds in each (Libovický et al. 2018).
-    """
-
-    kind: Literal["joined", "serial", "parallel", "flat", "hierarchical"] = Field(
-        default="serial", description="one sequence of both, or two encoders and how the decoder combines them"
-    )
-
-
 class TransformerConfig(TransformerSettings):
     """Transformer (Vaswani et al. 2017), with or without area attention."""
 
     type: Literal["transformer"] = "transformer"
     second: SecondInputConfig | None = Field(default=None, description="null: one input")
+
+    @model_validator(mode="after")
+    def _check_areas(self) -> Self:
+        _refuse_areas(self.area, self.second)
+        return self
 
 
 class CrossedInputConfig(SecondInputSettings):
@@ -211,7 +218,13 @@ class CrossedConfig(TransformerSettings):
     def _check_residual(self) -> Self:
         if self.second is not None and self.residual == "own":
             raise ValueError("residual: own needs two inputs of one length; with `second` it is asking")
+        _refuse_areas(self.area, self.second)
         return self
+
+
+def _refuse_areas(area: AreaConfig | None, second: SecondInputSettings | None) -> None:
+    if area is not None and second is not None and second.image is not None:
+        raise ValueError("area: runs of tokens, which the cells of an image are not; null with second.image")
 
 
 ModelConfig = RNNConfig | TransformerConfig | CrossedConfig

@@ -20,6 +20,9 @@ class TranslationDataConfig(Frozen):
         default=None, description="a second input beside the sources, line by line with them; needs `model.second`"
     )
     valid_second_source: str | None = Field(default=None, description="the same of the validation sources")
+    images: str | None = Field(
+        default=None, description="folder of the images that the second sources name; absent: the folder of these files"
+    )
     valid_source: str | None = Field(default=None, description="validation sources; absent: `valid_size` training pairs are held out")
     valid_target: str | None = Field(default=None, description="validation targets")
     valid_size: int = Field(

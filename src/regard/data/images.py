@@ -96,9 +96,11 @@ class Preprocessing:
             DataError: it cannot be read as an image.
         """
         with open_source(source) as stream:
-            return decode_square(
-                stream, str(source), self.size, crop=self.fit == "crop", keep=self.keep, resample=RESAMPLING[self.resample]
-            )
+            return self.pixels_of(stream, str(source))
+
+    def pixels_of(self, stream: BinaryIO, name: str) -> np.ndarray:
+        """Read an open image, which messages call `name`, as `pixels` does."""
+        return decode_square(stream, name, self.size, crop=self.fit == "crop", keep=self.keep, resample=RESAMPLING[self.resample])
 
     def normalize(self, pixels: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Normalise pixels: divide by 255, subtract the mean, divide by the standard deviation.

@@ -59,7 +59,11 @@ class PairVocabulary(Vocabulary):
     def missing(self, text: str) -> str:
         """Name the input that a non-blank line lacks; "" if complete."""
         first, _, second = text.partition(TAB)
-        if self.optional or not text.strip() or (first.strip() and second.strip()):
+        if not text.strip():
+            return ""
+        if second.strip() and (first.strip() or self.optional):
+            return self.inputs[1].missing(second)
+        if self.optional:
             return ""
         which = "second" if first.strip() else "first"
         return f"the {which} input is missing; this model reads two, with a tab between them (model.second.drop trains for one alone)"

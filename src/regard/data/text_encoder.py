@@ -84,7 +84,7 @@ class TextEncoder:
         if not lines:
             return EncodedLines.of(FlatTokens.of([]), np.zeros(0, bool))
         text = b"\n".join(lines) + b"\n"
-        if self.vocabulary.kind == IMPORTED or text.count(b"\n") != len(lines):
+        if self.vocabulary.kind in (IMPORTED, "image") or text.count(b"\n") != len(lines):
             return self._whole(lines)
         words = split_words(text)
         numbers = self._numbers(words)

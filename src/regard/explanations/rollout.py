@@ -14,7 +14,7 @@ from regard.errors import ConfigError
 from regard.explanations.batches import LabelBatch, ModelBatch
 from regard.explanations.layers import SECOND, SOURCE, TARGET, Sublayer, record_layers
 from regard.explanations.shown import attention_weights, mapped_values
-from regard.models.rnn_decoder import mean_head_weights
+from regard.models.cross_attention import mean_head_weights
 
 LABEL = "label"
 Shares = dict[str, dict[str, Tensor]]

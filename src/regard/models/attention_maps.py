@@ -23,8 +23,8 @@ class LayerAttention(NamedTuple):
 
     Attributes:
         name: name of the module, such as "decoder.layers.0.cross_attention.attention".
-        kind: "self"; "cross", a Transformer's decoder on the source; "co-attention", of one branch of an encoder on the other;
-            "alignment", a recurrent decoder on the source.
+        kind: "self"; "cross", a Transformer's decoder on the source, or a recurrent one on one of two; "co-attention", of one branch of an
+            encoder on the other; "alignment", a recurrent decoder on the source.
         query: side of the queries (axis T), "source" or "target"; for two inputs "first" or "second".
         key: side of the keys (axis S). "inputs": a decoder's attention over two inputs, S = 2.
         layer: layer of encoder or decoder, from 0; None without layers.
@@ -66,6 +66,10 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
     match name.split("."):
         case ["decoder", "attention"]:
             return AttentionSite("alignment", "target", "source", None)
+        case ["decoder", "attention", "left" | "right" as side]:
+            return AttentionSite("cross", "target", inputs[side == "right"], None)
+        case ["decoder", "attention", "share"]:
+            return AttentionSite("cross", "target", "inputs", None)
         case ["decoder", "layers", number, "attention"]:
             return AttentionSite("self", "target", "target", int(number))
         case ["decoder", "layers", number, "cross_attention", "left" | "right" as side]:
@@ -85,32 +89,27 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
     raise ConfigError(f"attention_maps: cannot say what the attention {name} is between")
 
 
-def collect_attention(
-    model: nn.Module,
-    recorded: Sequence[RecordedWeights],
-    lengths: Mapping[str, Tensor],
-    *,
-    inputs: tuple[AttentionSide, AttentionSide] = ("source", "source"),
-) -> list[LayerAttention]:
+def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], lengths: Mapping[str, Tensor]) -> list[LayerAttention]:
     """Order recorded weights, one entry per attention; consecutive calls are joined.
 
     Args:
         model: the recorded model.
         recorded: from `regard.attention.record_weights`.
         lengths: (B,) per input side: "source" and, for two inputs, "first" and "second".
-        inputs: see `attention_site`.
 
     Returns:
         In the order of the model's modules.
     """
-    found = []
+    found: list[LayerAttention] = []
+    inputs: tuple[AttentionSide, AttentionSide] = ("first", "second") if "first" in lengths else ("source", "source")
     for name, module in model.named_modules():
         seen = [each for each in recorded if each.attention is module]
         if not seen:
             continue
         place = attention_site(name, inputs)
         parts = [_steps([each.weights for each in seen]), _steps([each.area_weights for each in seen])]
-        if place.key == "inputs":  # each target token is a separate row: (B T, H, 1, 2)
+        # Each token of a whole target is a separate row: (B T, H, 1, 2).
+        if place.key == "inputs" and parts[0] is not None and len(parts[0]) != len(lengths["source"]):
             parts = [None if part is None else part.squeeze(2).unflatten(0, (len(lengths["source"]), -1)).transpose(1, 2) for part in parts]
         if place.query in lengths and parts[0] is not None:
             real = ops.length_mask(lengths[place.query], parts[0].shape[2])[:, None, :, None]

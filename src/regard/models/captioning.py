@@ -14,7 +14,7 @@ from regard.config.captioning import CaptionModelConfig, CaptionTransformerConfi
 from regard.constructor_checks import Share, Weight, checked
 from regard.models.bag_of_words_loss import BagOfWordsLoss
 from regard.models.cross_attention import Source
-from regard.models.embedding import ScaledEmbedding, sinusoidal_positions
+from regard.models.embedding import ScaledEmbedding, grid_positions, sinusoidal_positions
 from regard.models.encoder_decoder import AnyState, EncoderDecoder, unpadded_loss
 from regard.models.image_encoder import ImageEncoder, build_image_encoder
 from regard.models.rnn_cells import RecurrentStack
@@ -259,18 +259,6 @@ class CaptionTransformer(CaptionModel[TransformerState]):
 
     def _dropped(self, x: Tensor) -> Tensor:
         return ops.dropout(x, self.dropout) if self.training else x
-
-
-def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
-    """Return position encodings of cells: (L, E), first half for the row, second for the column.
-
-    Example:
-        >>> grid_positions((2, 3), 8).shape
-        torch.Size([6, 8])
-    """
-    rows, columns = (torch.arange(length) for length in grid)
-    of_rows, of_columns = sinusoidal_positions(rows, dim // 2), sinusoidal_positions(columns, dim - dim // 2)
-    return torch.cat([of_rows.repeat_interleave(grid[1], 0), of_columns.repeat(grid[0], 1)], -1)
 
 
 def build_captioner(

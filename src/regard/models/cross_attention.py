@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import Areas, AttentionOutput, HeadMemory, IndexedMemory, MultiHeadAttention
@@ -50,6 +51,49 @@ def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding:
         return made
     key, value = (part.transpose(1, 2).contiguous() for part in (made.key, made.value))
     return index_sources(key, value, made.mask)._replace(of_areas=True)
+
+
+class SourcePairAttention(nn.Module):
+    """What attentions to two sources share: an attention to each. How both results are combined is up to its subclasses.
+
+    Args:
+        left: of the decoder to the first source.
+        right: to the second.
+
+    Parameters: `left.*`, `right.*`.
+
+    Example:
+        >>> pair = SourcePairAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
+        >>> memories = pair.memories([Source(torch.ones(3, 5, 6), None), Source(torch.ones(3, 2, 6), None)], for_decoding=True)
+        >>> [one.weights.shape[-1] for one in pair.attend(torch.ones(3, 7, 6), memories, need_weights=True)]
+        [5, 2]
+    """
+
+    def __init__(self, left: MultiHeadAttention, right: MultiHeadAttention) -> None:
+        super().__init__()
+        self.left = left
+        self.right = right
+
+    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
+        """Project both sources; `for_decoding`: for the steps of a search."""
+        pairs = zip((self.left, self.right), sources, strict=True)
+        return tuple(cache_source(attention, source, for_decoding=for_decoding) for attention, source in pairs)
+
+    def attend(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> list[AttentionOutput]:
+        """Attend to each source with queries (B, T, E)."""
+        pairs = zip((self.left, self.right), memories, strict=True)
+        return [cross_attend(attention, query, memory, need_weights=need_weights) for attention, memory in pairs]
+
+
+def weights_of(found: Sequence[AttentionOutput]) -> tuple[Tensor, ...] | None:
+    """Return the weights of several attentions; None where they were not asked for.
+
+    Example:
+        >>> weights_of([AttentionOutput(torch.ones(1), None)]) is None
+        True
+    """
+    weights = tuple(one.weights for one in found if one.weights is not None)
+    return weights or None
 
 
 def source_weights(areas: Areas | None, memory: IndexedMemory, weights: Tensor) -> Tensor:
@@ -99,6 +143,20 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
         weights = found.weights.unflatten(2, (each, -1)).transpose(1, 2).flatten(0, 1)
         return found._replace(context=context, weights=weights)
     return attention.attend(query, memory, need_weights=need_weights)
+
+
+def mean_head_weights(weights: Tensor) -> Tensor:
+    """Return one map of weights that add up to 1, (B, T, S), of those of items: (B, T, S), or with heads (B, H, T, S), whose mean is taken.
+
+    The items of an area of several get the area's weight each, so that theirs would add up to more than 1. Rows of zeros stay zeros.
+
+    Example:
+        >>> import torch
+        >>> mean_head_weights(torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]])).tolist()
+        [[[0.375, 0.625]]]
+    """
+    mean = weights.mean(1) if weights.dim() == 4 else weights
+    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
 
 
 def queries_per_source(rows: int, sources: int) -> int:

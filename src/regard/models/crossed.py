@@ -12,7 +12,7 @@ from regard import ops
 from regard.attention import CrossedAttention, MultiHeadAttention
 from regard.constructor_checks import Share, checked
 from regard.errors import ShapeError
-from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
+from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, weights_of
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import CrossAttentionOutput, FeedForward, ResidualNorm
@@ -127,7 +127,7 @@ class CrossedEncoder(nn.Module):
         return Source(first, first_key_mask), Source(second, second_key_mask)
 
 
-class CrossedSourceAttention(nn.Module):
+class CrossedSourceAttention(SourcePairAttention):
     """Attend to two sources, and join what was found: `W [ff_1(attention_1(q, x1)); ff_2(attention_2(q, x2))] + b`.
 
     Li et al. 2019, section 2.2: "concatenation, linear transformation". The feed-forward before it is not in the text; the published
@@ -153,28 +153,19 @@ class CrossedSourceAttention(nn.Module):
     def __init__(
         self, left: MultiHeadAttention, right: MultiHeadAttention, left_feed_forward: FeedForward, right_feed_forward: FeedForward
     ) -> None:
-        super().__init__()
+        super().__init__(left, right)
         dim = left.output.out_features
-        self.left = left
-        self.right = right
         self.left_feed_forward = left_feed_forward
         self.right_feed_forward = right_feed_forward
         self.join = ops.Linear(2 * dim, dim)
         nn.init.xavier_uniform_(self.join.weight)
         nn.init.zeros_(self.join.bias)
 
-    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
-        """Project both sources; `for_decoding`: for the steps of a search."""
-        first, second = sources
-        return cache_source(self.left, first, for_decoding=for_decoding), cache_source(self.right, second, for_decoding=for_decoding)
-
     def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Attend with queries (B, T, E)."""
-        left = cross_attend(self.left, query, memories[0], need_weights=need_weights)
-        right = cross_attend(self.right, query, memories[1], need_weights=need_weights)
+        left, right = both = self.attend(query, memories, need_weights=need_weights)
         found = torch.cat([self.left_feed_forward(left.context), self.right_feed_forward(right.context)], -1)
-        weights = None if left.weights is None or right.weights is None else (left.weights, right.weights)
-        return CrossAttentionOutput(self.join(found), weights)
+        return CrossAttentionOutput(self.join(found), weights_of(both))
 
 
 class CrossedTransformer(Transformer):

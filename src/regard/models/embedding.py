@@ -74,3 +74,15 @@ def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = to
     rates = torch.exp(torch.arange(0, dim, 2, dtype=wide, device=positions.device) * (-math.log(10000) / span))
     angles = positions.unsqueeze(-1) * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :dim].to(dtype)
+
+
+def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
+    """Return the vectors that tell cells where they stand: (L, E), the first half of the row, the second of the column.
+
+    Example:
+        >>> grid_positions((2, 3), 8).shape
+        torch.Size([6, 8])
+    """
+    rows, columns = (torch.arange(length) for length in grid)
+    of_rows, of_columns = sinusoidal_positions(rows, dim // 2), sinusoidal_positions(columns, dim - dim // 2)
+    return torch.cat([of_rows.repeat_interleave(grid[1], 0), of_columns.repeat(grid[0], 1)], -1)

@@ -74,11 +74,15 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             areas: also return area weights.
 
         Returns:
-            One entry per attention, the encoder's first, from the bottom up.
+            One entry per attention, the encoder's first, from the bottom up. For two inputs, sides of one input are "first" or "second".
         """
         with record_weights(areas=areas) as recorded:
             self.decode(source, source_lengths, target_input, need_weights=False)
-        return collect_attention(self, recorded, {"source": source_lengths})
+        return collect_attention(self, recorded, self.side_lengths(source, source_lengths))
+
+    def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
+        """Return the lengths (B,) of what a source has: "source" and, in a model of two inputs, "first" and "second"."""
+        return {"source": source_lengths}
 
     def logits(self, readout: Tensor) -> Tensor:
         """Map readouts (..., R) to logits (..., V), in float32 at least."""

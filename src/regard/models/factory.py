@@ -45,9 +45,12 @@ from regard.models.classifier import build_classifier
 from regard.models.crossed import CrossedEncoder, CrossedEncoderLayer, CrossedSourceAttention, CrossedTransformer
 from regard.models.embedding import ScaledEmbedding
 from regard.models.encoder_decoder import EncoderDecoder, RecurrentEncoderDecoder
+from regard.models.image_embedding import ImageEmbedding
+from regard.models.image_encoder import build_image_encoder
 from regard.models.initialization import initialize
 from regard.models.language_model import build_language_model
 from regard.models.readout import DeepReadout, Readout, TanhReadout
+from regard.models.rnn_attention import DecoderAttention, TwoAttentions
 from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_decoder import Bridge, RecurrentDecoder
 from regard.models.rnn_encoder import RecurrentEncoder
@@ -165,8 +168,7 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
     attention = config.attention
     attend_first = attention is not None and attention.query_state == "previous"
     feeding = attention is not None and attention.input_feeding
-    # Several heads give a context of the query's size.
-    context_dim = encoder.output_dim if attention is None or attention.num_heads is None else config.decoder_dim
+    attending, context_dim = _decoder_attention(config, encoder.output_dim)
     stack = RecurrentStack(
         config.cell,
         config.embed_dim,
@@ -179,7 +181,7 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
         target_embedding,
         stack,
         _readout(config, context_dim),
-        attention=None if attention is None else _attention(attention, config.decoder_dim, encoder.output_dim),
+        attention=attending,
         attend_first=attend_first,
         input_feeding=feeding,
         dropout=config.dropout,
@@ -200,10 +202,24 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
         model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
     else:
         tables = (source_embedding, target_embedding if config.share_embeddings else embedding(source_sizes[1], config.embed_dim))
-        encoders = (encoder, _recurrent_encoder(config)) if config.second.kind == "flat" else (encoder,)
+        encoders = (encoder,) if config.second.kind == "joined" else (encoder, _recurrent_encoder(config))
         model = TwoInputRecurrent(tables, encoders, bridge, decoder, output, dropout=config.dropout, drop=config.second.drop)
     initialize(model, config.init)
     return model
+
+
+def _decoder_attention(config: RNNConfig, states_dim: int) -> tuple[DecoderAttention | None, int]:
+    """Return what a recurrent decoder attends with, and the size of its contexts."""
+    attention = config.attention
+    if attention is None:
+        return None, states_dim
+    # Several heads join what they found into a vector of the query's size.
+    context_dim = states_dim if attention.num_heads is None else config.decoder_dim
+    if config.second is None or config.second.kind in ("flat", "joined"):
+        return _attention(attention, config.decoder_dim, states_dim), context_dim
+    left, right = (_attention(attention, config.decoder_dim, states_dim) for _ in range(2))
+    both = TwoAttentions(left, right, config.decoder_dim, context_dim, combine=config.second.kind, attention_dim=attention.attention_dim)
+    return both, both.output_dim
 
 
 def _readout(config: RNNConfig, context_dim: int) -> Readout:
@@ -318,7 +334,10 @@ def _two_inputs(config: TransformerConfig | CrossedConfig, source_sizes: tuple[i
             encoder = TwoEncoders(_encoder(config), _encoder(config), flat=kind == "flat")
         cross_attentions = [_source_attention(config, number) for number in range(config.decoder_layers)]
     first, target_embedding, output = _tables(config, source_sizes[0], target_size)
-    second = target_embedding if config.share_embeddings else ScaledEmbedding(source_sizes[1], config.embed_dim)
+    if image := config.second.image:
+        second = ImageEmbedding(build_image_encoder(image.encoder, image_size=image.size), config.embed_dim)
+    else:
+        second = target_embedding if config.share_embeddings else ScaledEmbedding(source_sizes[1], config.embed_dim)
     decoder = _decoder(config, cross_attentions, norm, layer=SerialDecoderLayer if kind == "serial" else DecoderLayer)
     corruption = Corruption(config.second.drop, swap)
     return TwoInputTransformer((first, second), target_embedding, encoder, decoder, output, dropout=config.dropout, corruption=corruption)

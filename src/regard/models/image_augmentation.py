@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from regard.config.captioning import AugmentConfig
+from regard.config.images import AugmentConfig
 from regard.constructor_checks import checked
 
 

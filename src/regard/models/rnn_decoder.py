@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import Attention, HeadMemory, IndexedMemory, Memory, MultiHeadAttention
 from regard.attention.recorder import is_recording
 from regard.constructor_checks import Share, Size, checked
-from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
 from regard.models.readout import Readout
+from regard.models.rnn_attention import DecoderAttention, attend_memory, attention_memory
 from regard.models.rnn_cells import CellKind, Layers, RecurrentStack
 from regard.models.rnn_encoder import EncoderOutput
 from regard.models.rnn_native_step import PackedState, native_step, plan_of
@@ -30,19 +29,6 @@ class DecoderOutput(NamedTuple):
 
     readout: Tensor
     weights: Tensor | None
-
-
-def mean_head_weights(weights: Tensor) -> Tensor:
-    """Average item weights (B, T, S) or (B, H, T, S) over heads and normalise them: (B, T, S).
-
-    Items of an area each have the area's weight, which may sum to more than 1. Rows of zeros stay zeros.
-
-    Example:
-        >>> mean_head_weights(torch.tensor([[[[0.5, 0.5]], [[1.0, 2.0]]]])).tolist()
-        [[[0.375, 0.625]]]
-    """
-    mean = weights.mean(1) if weights.dim() == 4 else weights
-    return mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
 
 
 class Bridge(nn.Module):
@@ -103,7 +89,7 @@ class RecurrentDecoder(nn.Module):
         embedding: the target embedding.
         stack: the recurrent layers; their second input takes Bahdanau's or the fixed context, or Luong's attentional state.
         readout: combines state, word and context.
-        attention: with one or several heads, over items or areas (Li et al. 2018, 4.1.2); None for a fixed context.
+        attention: with one or several heads, over items or areas (Li et al. 2018, 4.1.2), to one source or two; None for a fixed context.
         attend_first: Bahdanau's order (True) or Luong's.
         input_feeding: feed the attentional state back (Luong's order only).
         dropout: on embeddings and on the readout to the output layer; not on input feeding (Zaremba et al. 2014: only non-recurrent
@@ -126,7 +112,7 @@ class RecurrentDecoder(nn.Module):
         stack: RecurrentStack,
         readout: Readout,
         *,
-        attention: Attention | MultiHeadAttention | None,
+        attention: DecoderAttention | None,
         attend_first: bool = False,
         input_feeding: bool = False,
         dropout: Share = 0.0,
@@ -148,8 +134,7 @@ class RecurrentDecoder(nn.Module):
         batch = encoded.states.shape[0]
         feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
         if self.attention is not None:
-            mask = ops.length_mask(encoded.lengths, encoded.states.shape[1])
-            return DecoderState(layers, _memory(self.attention, encoded.states, mask, for_decoding), None, feed, 0)
+            return DecoderState(layers, attention_memory(self.attention, encoded, for_decoding=for_decoding), None, feed, 0)
         directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
         context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
         return DecoderState(layers, None, context, feed, 0)
@@ -227,27 +212,13 @@ class RecurrentDecoder(nn.Module):
         return readout, weights, replace(state, feed=readout) if self.input_feeding else state
 
     def _context(self, query: Tensor, state: DecoderState, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        match self.attention, state.memory:
-            case Attention(), Memory():
-                attended = self.attention.attend(query, state.memory, position=position, need_weights=need_weights)
-            case MultiHeadAttention(), HeadMemory() | IndexedMemory():
-                attended = cross_attend(self.attention, query, state.memory, need_weights=need_weights)
-            case _:
-                assert state.context is not None
-                return state.context, None
-        weights = attended.weights
-        if weights is not None and (weights.dim() == 4 or self.attention.areas is not None):
-            weights = mean_head_weights(weights)
-        return attended.context, weights
+        if self.attention is None or state.memory is None:
+            assert state.context is not None
+            return state.context, None
+        return attend_memory(self.attention, query, state.memory, position=position, need_weights=need_weights)
 
     def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:
         return self.readout(top, embedded, context.expand(*top.shape[:-1], -1))
-
-
-def _memory(attention: Attention | MultiHeadAttention, states: Tensor, mask: Tensor, for_decoding: bool) -> Memory | SourceMemory:
-    if isinstance(attention, Attention):
-        return attention.memory(states, key_mask=mask)
-    return cache_source(attention, Source(states, mask), for_decoding=for_decoding)
 
 
 def _joined(weights: list[Tensor | None]) -> Tensor | None:

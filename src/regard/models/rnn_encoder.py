@@ -21,11 +21,13 @@ class EncoderOutput(NamedTuple):
         lengths: (B,).
         final: last states, in the order layer 0 forward, layer 0 backward, layer 1 forward ...: tuples of (B, H) parts (hidden, and cell
             for an LSTM).
+        second: of a second input, for a decoder with an attention to each; `final` is then that of both.
     """
 
     states: Tensor
     lengths: Tensor
     final: list[tuple[Tensor, ...]]
+    second: EncoderOutput | None = None
 
 
 class RecurrentEncoder(nn.Module):

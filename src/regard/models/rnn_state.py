@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from torch import Tensor
 
 from regard.attention import Memory
 from regard.models.cross_attention import SourceMemory
 from regard.models.rnn_cells import Layers
+
+
+class PairMemory(NamedTuple):
+    """Two sources as the two attentions of a decoder keep them, and the lengths (B, 2) of both."""
+
+    first: Memory | SourceMemory
+    second: Memory | SourceMemory
+    lengths: Tensor
+
+    def rows(self, rows: Tensor) -> PairMemory:
+        """Keep these sentences only."""
+        return PairMemory(self.first.rows(rows), self.second.rows(rows), self.lengths.index_select(0, rows))
+
+
+DecoderMemory = Memory | SourceMemory | PairMemory
 
 
 @dataclass(frozen=True)
@@ -24,7 +40,7 @@ class DecoderState:
     """
 
     layers: Layers
-    memory: Memory | SourceMemory | None
+    memory: DecoderMemory | None
     context: Tensor | None
     feed: Tensor | None
     position: int

@@ -1,4 +1,4 @@
-"""A recurrent encoder-decoder that reads two inputs: as one sequence, or with two encoders under one attention."""
+"""A recurrent encoder-decoder that reads two inputs: as one sequence, or with two encoders under one attention or two."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from regard import ops
 from regard.constructor_checks import Share, checked
 from regard.models.encoder_decoder import RecurrentEncoderDecoder
 from regard.models.input_rows import join_rows, split_inputs
+from regard.models.rnn_attention import TwoAttentions
 from regard.models.rnn_decoder import Bridge, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 
@@ -18,8 +19,8 @@ class TwoInputRecurrent(RecurrentEncoderDecoder):
 
     A row of the source holds both, see `regard.models.split_inputs`. With one encoder it is read as it stands, the end sign of the first
     input between them. With two, each reads its input, and the decoder attends to the states of both as one source (Libovický and Helcl
-    2017, section 3.1, "flat"; with one projection of the states instead of one for each encoder). It starts from the mean of their last
-    states.
+    2017, section 3.1, "flat"; with one projection of the states instead of one for each encoder), or to each of them
+    (`regard.models.rnn_attention.TwoAttentions`). It starts from the mean of their last states.
 
     Args:
         source_embeddings: of the first and of the second input, (V, E) each; may be the same.
@@ -69,9 +70,16 @@ class TwoInputRecurrent(RecurrentEncoderDecoder):
         if self.second_encoder is None:
             return self.encoder(join_rows(first, second, lengths), lengths.sum(1))
         both = self.encoder(first, inputs.first_lengths), self.second_encoder(second, inputs.second_lengths)
-        states = join_rows(both[0].states, both[1].states, lengths)
-        real = ops.length_mask(lengths.sum(1), states.shape[1]).unsqueeze(-1)
         final = [
             tuple((one + two) / 2 for one, two in zip(*parts, strict=True)) for parts in zip(both[0].final, both[1].final, strict=True)
         ]
+        if isinstance(self.decoder.attention, TwoAttentions):
+            return both[0]._replace(final=final, second=both[1])
+        states = join_rows(both[0].states, both[1].states, lengths)
+        real = ops.length_mask(lengths.sum(1), states.shape[1]).unsqueeze(-1)
         return EncoderOutput(states.masked_fill(~real, 0.0), lengths.sum(1), final)
+
+    def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
+        """Return the lengths (B,) of the "source", a whole row, and of the "first" and the "second" input in it."""
+        inputs = split_inputs(source, source_lengths)
+        return {"source": source_lengths, "first": inputs.first_lengths, "second": inputs.second_lengths}

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from regard import ops
 from regard.attention import Attention, HardOutput, Memory
 from regard.constructor_checks import Share, Size, checked
-from regard.models.cross_attention import queries_per_source
+from regard.models.cross_attention import mean_head_weights, queries_per_source
 from regard.models.rnn_cells import RecurrentStack
-from regard.models.rnn_decoder import mean_head_weights
 from regard.models.rnn_state import DecoderState
 
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Share, checked
-from regard.models.cross_attention import Source
+from regard.models.cross_attention import Source, mean_head_weights
 from regard.models.embedding import PositionKind, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.input_rows import join_weights
-from regard.models.rnn_decoder import DecoderOutput, mean_head_weights
+from regard.models.rnn_decoder import DecoderOutput
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from regard import ops
-from regard.attention import MultiHeadAttention, record_weights
+from regard.attention import MultiHeadAttention
 from regard.constructor_checks import Share, checked
-from regard.models.attention_maps import LayerAttention, collect_attention
-from regard.models.cross_attention import Source, SourceMemory, cache_source, cross_attend
+from regard.models.cross_attention import Source, SourceMemory, SourcePairAttention, cross_attend, weights_of
 from regard.models.crossed import swap_tokens
+from regard.models.image_embedding import ImageEmbedding
 from regard.models.input_rows import join_sources, source_lengths, split_inputs
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
@@ -102,7 +102,7 @@ class TwoEncoders(nn.Module):
         return f"flat={self.flat}"
 
 
-class TwoSourceAttention(nn.Module):
+class TwoSourceAttention(SourcePairAttention):
     """Attend to two sources that know nothing of each other. Libovický et al. 2018 (arXiv:1811.04716), section 3.
 
         parallel       context = attention_1(q, x1) + attention_2(q, x2)
@@ -125,21 +125,13 @@ class TwoSourceAttention(nn.Module):
 
     @checked
     def __init__(self, left: MultiHeadAttention, right: MultiHeadAttention, share: MultiHeadAttention | None = None) -> None:
-        super().__init__()
-        self.left = left
-        self.right = right
+        super().__init__(left, right)
         self.share = share
-
-    def memories(self, sources: Sequence[Source], *, for_decoding: bool) -> tuple[SourceMemory, ...]:
-        """Project both sources; `for_decoding`: for the steps of a search."""
-        first, second = sources
-        return cache_source(self.left, first, for_decoding=for_decoding), cache_source(self.right, second, for_decoding=for_decoding)
 
     def forward(self, query: Tensor, memories: Sequence[SourceMemory], *, need_weights: bool) -> CrossAttentionOutput:
         """Attend with queries (B, T, E)."""
-        left = cross_attend(self.left, query, memories[0], need_weights=need_weights)
-        right = cross_attend(self.right, query, memories[1], need_weights=need_weights)
-        weights = None if left.weights is None or right.weights is None else (left.weights, right.weights)
+        left, right = each = self.attend(query, memories, need_weights=need_weights)
+        weights = weights_of(each)
         if self.share is None:
             return CrossAttentionOutput(left.context + right.context, weights)
         both = torch.stack([left.context, right.context], 2).flatten(0, 1)  # (B T, 2, E)
@@ -191,14 +183,14 @@ class SerialDecoderLayer(DecoderLayer):
 
 
 class TwoInputTransformer(Transformer):
-    """Translate two inputs into one sequence: two languages, a sentence and its keywords.
+    """Translate two inputs into one sequence: two languages, a sentence and its keywords, or a sentence and an image.
 
     A row of the source holds both, each with its end sign, see `split_inputs`; so training, decoding and looking need nothing of their own.
     The alignment that is shown has a row's layout, too. It gives both inputs the same weight, unless the decoder itself divides its
     attention between them (joined, flat, hierarchical).
 
     Args:
-        source_embeddings: of the first and of the second input, scaled; may be the same.
+        source_embeddings: of the first and of the second input, scaled; may be the same. The second may be images.
         target_embedding: (V_target, E), scaled; may be the same.
         encoder: `CrossedEncoder`, `TwoEncoders` or `JoinedEncoder`.
         decoder: whose layers read what the encoder returns.
@@ -220,7 +212,7 @@ class TwoInputTransformer(Transformer):
     @checked
     def __init__(
         self,
-        source_embeddings: tuple[nn.Embedding, nn.Embedding],
+        source_embeddings: tuple[nn.Embedding, nn.Embedding | ImageEmbedding],
         target_embedding: nn.Embedding,
         encoder: nn.Module,
         decoder: Decoder,
@@ -243,8 +235,12 @@ class TwoInputTransformer(Transformer):
             (self.source_embedding, inputs.first, inputs.first_lengths),
             (self.second_embedding, inputs.second, inputs.second_lengths),
         ):
-            view = swap_tokens(tokens, lengths, self.corruption.swap) if self.training and self.corruption.swap else tokens
-            embedded.append(self.embed(embedding, view))
+            if isinstance(embedding, ImageEmbedding):
+                cells = embedding(tokens, lengths)
+                embedded.append(ops.dropout(cells, self.dropout) if self.training else cells)
+            else:
+                view = swap_tokens(tokens, lengths, self.corruption.swap) if self.training and self.corruption.swap else tokens
+                embedded.append(self.embed(embedding, view))
             masks.append(ops.length_mask(lengths, tokens.shape[1]))
         return self.encoder(*embedded, *masks)
 
@@ -252,11 +248,7 @@ class TwoInputTransformer(Transformer):
         """Return the lengths (B, 2) of two sources; None where the encoder made one of both."""
         return source_lengths(sources) if len(sources) == 2 else None
 
-    @torch.no_grad()
-    def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
-        """Return what every attention weighs; see `EncoderDecoder.attention_maps`. Items are the "first" input and the "second"."""
-        with record_weights(areas=areas) as recorded:
-            self.decode(source, source_lengths, target_input, need_weights=False)
+    def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
+        """Return the lengths (B,) of the "source", a whole row, and of the "first" and the "second" input in it."""
         inputs = split_inputs(source, source_lengths)
-        lengths = {"source": source_lengths, "first": inputs.first_lengths, "second": inputs.second_lengths}
-        return collect_attention(self, recorded, lengths, inputs=("first", "second"))
+        return {"source": source_lengths, "first": inputs.first_lengths, "second": inputs.second_lengths}

@@ -27,7 +27,7 @@ from regard.serve.middleware import RequestMiddleware
 from regard.serve.openapi import describe_api
 from regard.serve.request_body import BodyMemory, read_json
 from regard.serve.request_log import RequestLog, RequestRecord
-from regard.serve.routes import endpoints, served_task, two_inputs
+from regard.serve.routes import endpoints, reads_images, served_task, two_inputs
 from regard.viewer import render_page
 
 ResponseBody = Callable[[Request], Awaitable[Response]]
@@ -60,7 +60,8 @@ class Service:
         self._models = models
         self._held = BodyMemory(limits.max_body_memory)
         names, self._task = [model.name for model in models], served_task(models)
-        shown = "two inputs" if two_inputs(models[0].worker) else self._task
+        worker = models[0].worker
+        shown = "sentence and image" if reads_images(worker) else "two inputs" if two_inputs(worker) else self._task
         offered = starting_points(models[0].worker.run, examples)
         page = render_page([], live=True, models=names, task=shown, largest=limits.max_image, examples=offered)
         self._page = page.encode("utf-8")

@@ -60,6 +60,8 @@ def _sources(run: Any) -> Iterator[StartingPoint]:
     if run.config.second is None:
         yield from _lines(first)
         return
+    if run.config.second.image is not None:  # the page asks for an image of its own
+        return
     for texts in islice(zip(stream_lines(first), stream_lines(second), strict=False), LINES) if first and second else ():
         if all(map(_usable, texts)):
             yield StartingPoint(tuple(text.strip() for text in texts))

@@ -12,6 +12,7 @@ import torch
 
 from regard.config import DecodingConfig, EntailmentConfig
 from regard.config.captioning import FeaturesConfig
+from regard.data.image_tokens import INLINE
 from regard.data.lines import whole_characters
 from regard.data.parallel import join_inputs
 from regard.errors import ConfigError, DataError
@@ -56,6 +57,9 @@ def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> d
     fields = _lines_field(models, limits)
     if two_inputs(models[0].worker):
         about = 'the second input of each line of "text", as many; an empty text for none, which only some models can do without'
+        if reads_images(models[0].worker):
+            fields["second"] = one_or_more(image_schema(limits), limits, about)
+            return fields
         fields["second"] = one_or_more({**line_schema(limits), "description": "the second input of a line"}, limits, about)
     return fields
 
@@ -74,12 +78,36 @@ def _translation_lines(body: dict[str, Any]) -> list[_Line]:
     return [_Line(line, body.get("keep_tags", False), begin, terms) for line, begin in zip(lines, prefixes, strict=True)]
 
 
-def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Answer]:
+def _readable(translator: Translator, lines: Sequence[_Line], limits: Limits) -> tuple[list[_Line], list[str]]:
+    """Return lines as a translator reads them, and what each lacks, "" for nothing. No line names an image file of the server."""
+    images = reads_images(translator)
+    read = [line._replace(text=_with_image(line.text)) if images else line for line in lines]
+    missing = [translator.run.vocabularies.source.missing(line.text) for line in read] if not images else []
+    for line in lines if images else ():
+        found = _image_error(line.text.partition("\t")[2], limits)
+        missing.append(found or translator.run.vocabularies.source.missing(_with_image(line.text)))
+    return read, missing
+
+
+def _with_image(line: str) -> str:
+    first, tab, second = line.partition("\t")
+    return f"{first}{tab}{INLINE}sent;base64,{second}" if second.strip() else line
+
+
+def _image_error(text: str, limits: Limits) -> str:
+    try:
+        refused = refuse_large(decode_image(text), limits) if text.strip() else None
+    except HTTPError as error:
+        refused = error
+    return "" if refused is None else str(refused)
+
+
+def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
     """Translate lines together; one that lacks an input, or whose tags this model cannot place, is refused (422)."""
     two = two_inputs(translator)
     untagged = "reads two inputs" if two else "has no attention over the source to place tags by"
     answers: list[Any] = [HTTPError(422, f"keep_tags: this model {untagged}")] * len(lines)
-    missing = [translator.run.vocabularies.source.missing(line.text) for line in lines]
+    lines, missing = _readable(translator, lines, limits)
     for tagged, translate in ((False, translator.translate), (True, translator.translate_tagged)):
         numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged and not missing[number]]
         if not numbers or (tagged and (two or not translator.run.model.attends)):
@@ -94,9 +122,9 @@ def _translate(translator: Translator, lines: Sequence[_Line], decoding: Decodin
     return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
 
 
-def _translation_records(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, _: Limits) -> list[Look]:
+def _translation_records(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits) -> list[Look]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
-    lacks = [translator.run.vocabularies.source.missing(line.text) for line in lines]
+    lines, lacks = _readable(translator, lines, limits)
     texts = ["" if lack else line.text for lack, line in zip(lacks, lines, strict=True)]
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
     looks = (translator.record(line, item) for line, item in zip(texts, found, strict=True))
@@ -262,9 +290,17 @@ def two_inputs(worker: Any) -> bool:
     return isinstance(worker, Translator) and worker.run.config.second is not None
 
 
+def reads_images(worker: Any) -> bool:
+    """Whether a worker translates a sentence with an image."""
+    return isinstance(worker, Translator) and worker.run.vocabularies.images is not None
+
+
 def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
     """Return every operation on these runs: that of their task, and what they attend to."""
-    return [Endpoint(TASKS[served_task(models)], models, limits, looks=looks) for looks in (False, True)]
+    task = TASKS[served_task(models)]
+    if reads_images(models[0].worker):
+        task = task._replace(max_body=lambda limits: limits.max_image_body, width=lambda line: len(line.text.partition("\t")[0]))
+    return [Endpoint(task, models, limits, looks=looks) for looks in (False, True)]
 
 
 def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
@@ -290,6 +326,8 @@ def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
             raise ConfigError(f"{folder}: reads precomputed features; an uploaded image has none")
     if len({two_inputs(worker) for worker in workers}) > 1:
         raise ConfigError(f"{', '.join(map(str, folders))}: runs of one input and of two are not served side by side")
+    if len({reads_images(worker) for worker in workers}) > 1:
+        raise ConfigError(f"{', '.join(map(str, folders))}: runs that read images and runs of text are not served side by side")
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

@@ -90,6 +90,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
 
 def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     translator = Translator.open(run)
+    translator.use_images(None, names=test.get("second_source"))
     pairs = _test_pairs(translator.run.config, test)
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -14,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from regard import progress
@@ -33,7 +30,7 @@ from regard.tasks.captioning_data import FeatureRows, IndexedImages, build_prepr
 from regard.tasks.captioning_run import CaptionRun, open_caption_run
 from regard.tasks.explained_records import add_methods, token_alternatives
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, predict
-from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, hypothesis_records, layer_areas
+from regard.tasks.record_layers import MAX_WEIGHTS, WRITTEN, drawn_over, hypothesis_records, layer_areas
 from regard.tasks.run_folder import device_of
 from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
 
@@ -230,7 +227,7 @@ class Captioner(Predictor[CaptionRun]):
             rows = len(ids) + 1
             if not ids:
                 raise DataError("no attention to show: the caption holds no words")
-        cells = _drawn_over(self.run.model.grid, pixels)
+        cells = drawn_over(self.run.model.grid, pixels)
         record = replace(self._record(cells, picture, ids, rows, found, alternatives=True), title=str(image))
         if not methods:
             return record
@@ -248,7 +245,7 @@ class Captioner(Predictor[CaptionRun]):
             ids: tokens of the caption, without EOS.
             pixels: (H, W, 3) uint8, the image to draw over; None draws over empty cells.
         """
-        cells = Grid(*self.run.model.grid) if pixels is None else _drawn_over(self.run.model.grid, pixels)
+        cells = Grid(*self.run.model.grid) if pixels is None else drawn_over(self.run.model.grid, pixels)
         return self._record(cells, picture, list(ids), len(ids) + 1, None)
 
     def _record(
@@ -310,13 +307,3 @@ class Captioner(Predictor[CaptionRun]):
                 errors.append(" ".join(str(error).splitlines()))
         stacked = np.stack(pixels) if pixels else np.zeros((0, how.size, how.size, 3), np.uint8)
         return how.normalize(stacked), errors
-
-
-def _drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
-    return Grid(*grid, image=_address(pixels), size=(pixels.shape[1], pixels.shape[0]))
-
-
-def _address(pixels: np.ndarray) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from regard import ops
 from regard.data.batching import collate
@@ -17,7 +21,7 @@ from regard.models import LayerAttention
 from regard.tasks.explained_records import token_alternatives
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
-from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Tokens
+from regard.viewer import AreaMap, AttentionMap, AttentionRecord, Grid, Tokens
 from regard.viewer import HypothesisRecord as Shown
 
 # Pages with more weights open slowly; the record's facts list omissions.
@@ -69,10 +73,72 @@ def add_layers(
         end, read = source.index(EOS) + 1, record.items["source"]
         texts = read.text.partition("\t")
         items |= {"first": Tokens(read.tokens[:end], texts[0]), "second": Tokens(read.tokens[end:], texts[2])}
+        if _divides(run) and record.maps:
+            maps.append(_division(record.maps[0], end))
     if any(each.key == "inputs" for each in maps):
         items["inputs"] = Tokens(["first", "second"])
     meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
-    return replace(record, items=items, maps=[*record.maps, *maps], meta=meta)
+    return _with_picture(run, replace(record, items=items, maps=[*record.maps, *maps], meta=meta), source)
+
+
+def _divides(run: TranslationRun) -> bool:
+    # One attention over both inputs: the alignment tells how it is divided. A hierarchical one has weights of its own for that.
+    second = run.config.model.second
+    return second is not None and second.kind in ("joined", "flat")
+
+
+def _division(alignment: AttentionMap, end: int) -> AttentionMap:
+    weights = np.asarray(alignment.weights)
+    parts = np.stack([weights[..., :end].sum(-1), weights[..., end:].sum(-1)], -1)
+    return AttentionMap("division between inputs", "cross", "target", "inputs", parts)
+
+
+def _with_picture(run: TranslationRun, record: AttentionRecord, source: Sequence[int]) -> AttentionRecord:
+    """Show the cells of a second input as those of an image: "source" is the sentence alone, "image" the grid.
+
+    What the end sign of the image has of the attention is not shown. Nor is the self-attention over both as one sequence.
+    """
+    second, images = run.config.second, run.vocabularies.images
+    if images is None or second is None or second.image is None or EOS not in source:
+        return record
+    end, grid = source.index(EOS) + 1, second.image.encoder.grid(second.image.size)
+    cells = images.cells if len(source) > end else 0
+    names = {"first": "source", "second": "image"}
+    items = {name: found for name, found in record.items.items() if name not in names}
+    read = record.items["source"]
+    items["source"] = Tokens(read.tokens[:end], read.text.partition("\t")[0])
+    if "inputs" in items:
+        items["inputs"] = Tokens(["sentence", "image"])
+    if cells:
+        items["image"] = drawn_over(grid, images.pixels(source[end]))
+    maps: list[AttentionMap] = []
+    for found in record.maps:
+        query, keys = names.get(found.query, found.query), [(names.get(found.key, found.key), 0)]
+        if found.query == "source" or (not cells and "image" in (query, keys[0][0])):
+            continue
+        if found.key == "source":
+            keys = [("source", 0), ("image", end)] if cells else keys
+        weights = np.asarray(found.weights)[:, :cells] if query == "image" else np.asarray(found.weights)
+        for key, start in keys:
+            stop = start + cells if key == "image" else end if key == "source" else None
+            kind = "image" if (query, key) == ("target", "image") else found.kind
+            name = f"{found.name}, image" if len(keys) > 1 and key == "image" else found.name.replace("second input", "image")
+            own = replace(found, name=name, kind=kind, query=query, key=key, weights=weights[..., start:stop])
+            maps.append(own)
+    return replace(record, items=items, maps=maps)
+
+
+def drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
+    """Return the cells of a grid over an image, uint8 (H, W, 3).
+
+    Example:
+        >>> drawn_over((2, 3), np.zeros((8, 8, 3), np.uint8)).size
+        (8, 8)
+    """
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    address = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return Grid(*grid, image=address, size=(pixels.shape[1], pixels.shape[0]))
 
 
 def add_alternatives(run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int]) -> AttentionRecord:

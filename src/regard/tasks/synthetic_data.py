@@ -10,11 +10,12 @@ from regard.data.lines import write_files
 from regard.data.parallel import write_parallel
 from regard.data.synthetic.dates import DateExample, split_dates
 from regard.data.synthetic.scene_files import write_scenes
+from regard.data.synthetic.scene_sentences import generate_scene_sentences, write_scene_sentences
 from regard.data.synthetic.scenes import generate_scenes
 from regard.data.synthetic.toys import ToyExample, generate_toys
 from regard.errors import ConfigError
 
-GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes"]
+GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-sentences"]
 
 
 def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
@@ -26,8 +27,11 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
     *scenes* are images with captions: train.tsv and test.tsv, their images in the folders train and test, and train.regions.jsonl and
     test.regions.jsonl with what is where (`regard.data.synthetic.scene_files.write_scenes`).
 
+    *scene-sentences* are images, sentences with two blanks and the words for these, for a model of two inputs: train.images, train.source,
+    train.target and train.regions.jsonl, and the same of test (`regard.data.synthetic.scene_sentences.write_scene_sentences`).
+
     Args:
-        kind: "dates", "copy", "reverse", "sort" or "scenes".
+        kind: "dates", "copy", "reverse", "sort", "scenes" or "scene-sentences".
         folder: created if needed.
         train: training pairs or images, at least 1.
         test: test pairs or images, at least 1.
@@ -53,6 +57,10 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
     if kind == "scenes":
         for name, count, start in (("train", train, 0), ("test", test, train)):
             written += write_scenes(folder, name, generate_scenes(count, seed=seed, start=start))
+        return written
+    if kind == "scene-sentences":
+        for name, count, start in (("train", train, 0), ("test", test, train)):
+            written += write_scene_sentences(folder, name, generate_scene_sentences(count, seed=seed, start=start))
         return written
     parts: tuple[Sequence[DateExample | ToyExample], ...]
     if kind == "dates":

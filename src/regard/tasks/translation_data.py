@@ -17,10 +17,11 @@ import torch
 from regard.config import TranslationConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
 from regard.data.file_digests import read_digests, write_digests
+from regard.data.image_tokens import find_images, images_digest
 from regard.data.input_pairs import PairEncoder, PairVocabulary, line_encoder
 from regard.data.lines import whole_characters
 from regard.data.parallel import SentencePair, file_digest, held_out_indices, read_pairs
-from regard.data.shards import ParallelText
+from regard.data.shards import ParallelText, find_shards
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
@@ -179,6 +180,20 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
     return Corpus(sides[0].chosen(kept), sides[1].chosen(kept), left_out, pairs=chosen)
 
 
+def training_images(config: TranslationConfig) -> dict[str, Path]:
+    """Return the image files that second inputs name, for training and for validation, by name; none for a model of text.
+
+    Raises:
+        DataError: an image is missing; names list and line.
+    """
+    data = config.data
+    if config.second is None or config.second.image is None or data.source is None:
+        return {}
+    lists = [files[1] for files in find_shards(data.source, data.second_source)]
+    lists += [] if data.valid_second_source is None else [Path(data.valid_second_source)]
+    return find_images(lists, None if data.images is None else Path(data.images), optional=config.second.drop > 0)
+
+
 class TrainingText:
     """Training text of a run: counted, sampled for the vocabularies, encoded into the run folder.
 
@@ -204,6 +219,8 @@ class TrainingText:
         self._text = ParallelText(data.source, data.target, data.second_source, known=read_digests(self._folder / FILES))
         valid = {name: getattr(data, name) for name in ("valid_source", "valid_target", "valid_second_source")}
         self.digests = {**self._text.digests, **{name: file_digest(path) for name, path in valid.items() if path is not None}}
+        if images := training_images(config):
+            self.digests["images"] = images_digest(images)
         self._held = [] if data.valid_source is not None else held_out_indices(self._text.pairs, data.valid_size, self._seed)
         self.size = self._text.pairs - len(self._held)
 
@@ -235,6 +252,8 @@ class TrainingText:
         }
         if isinstance(vocabularies.source, PairVocabulary):
             about["inputs"] = "either" if vocabularies.source.optional else "both"
+        if vocabularies.images is not None:
+            about["cells"] = vocabularies.images.cells
         if open_cache(self._folder, about) is None:
             with new_cache(self._folder, about) as (folder, kept):
                 self._write(folder, vocabularies, kept)

@@ -80,6 +80,22 @@ class Translator(Predictor[TranslationRun]):
         """
         return cls(open_ensemble([folder, *others]))
 
+    def use_images(self, folder: str | Path | None, *, names: str | Path | None = None) -> None:
+        """Say where the images are that second inputs name; without this, they are where the training images were.
+
+        Args:
+            folder: of the images; None: that of `names`.
+            names: the file with the names; None: the current folder.
+
+        Raises:
+            ConfigError: a folder is given, but the model reads no images.
+        """
+        images = self.run.vocabularies.images
+        if images is None and folder is not None:
+            raise ConfigError(f"--images: {self.run.folder} reads no images")
+        if images is not None:
+            images.folder = Path(folder) if folder is not None else Path() if names in (None, "-") else Path(names).parent
+
     def translate(
         self,
         lines: Sequence[str],
@@ -94,7 +110,8 @@ class Translator(Predictor[TranslationRun]):
         """Translate lines; results do not depend on the other items.
 
         Args:
-            lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`).
+            lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`). An
+                image is given by its name, see `use_images`, or as a `data:image/...;base64,` address.
             decoding: decoding settings; None: the run's.
             n_best: hypotheses per line; with sampling, see `SamplingOptions.num_samples`.
             sampling: sample instead of beam search.
@@ -251,7 +268,10 @@ class Translator(Predictor[TranslationRun]):
         for number, line in enumerate(lines, start=1):
             if missing := self.run.vocabularies.source.missing(line):
                 raise DataError(f"line {number}: {missing}")
-            whole = self.run.vocabularies.source.encode(line if line.strip() else "")
+            try:
+                whole = self.run.vocabularies.source.encode(line if line.strip() else "")
+            except DataError as error:
+                raise DataError(f"line {number}: {error}") from error
             encoded.append(whole.first(self.run.config.data.max_length))
             cut.append(len(whole.ids) - len(encoded[-1].ids))
         return encoded, cut

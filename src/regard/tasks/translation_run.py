@@ -10,10 +10,14 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from regard.config import TranslationConfig
+from regard.config.images import SecondImageConfig
+from regard.data.image_tokens import ImageTokens
+from regard.data.images import Preprocessing
 from regard.data.input_pairs import PairVocabulary
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError
 from regard.models import EncoderDecoder, Ensemble, build
+from regard.models.image_embedding import ImageEmbedding
 from regard.strict_json import parse_json
 from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
 
@@ -29,10 +33,26 @@ class Vocabularies(NamedTuple):
 
     @property
     def named(self) -> dict[str, Vocabulary]:
-        """Each vocabulary by what it is of: source, target and, of two inputs, second source."""
+        """Each vocabulary of text by what it is of: source, target and, of two texts, second source."""
+        if self.images is not None and isinstance(self.source, PairVocabulary):
+            return {"source": self.source.inputs[0], "target": self.target}
         if isinstance(self.source, PairVocabulary):
             return {"source": self.source.inputs[0], "target": self.target, "second source": self.source.inputs[1]}
         return self._asdict()
+
+    @property
+    def images(self) -> ImageTokens | None:
+        """What the names of images mean, where the second input are images."""
+        second = self.source.inputs[1] if isinstance(self.source, PairVocabulary) else None
+        return second if isinstance(second, ImageTokens) else None
+
+    def connect(self, model: EncoderDecoder[Any]) -> EncoderDecoder[Any]:
+        """Let a model, or all of an ensemble, look images up here; returns the model."""
+        if self.images is not None:
+            for module in model.modules():
+                if isinstance(module, ImageEmbedding):
+                    module.images = self.images.read
+        return model
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -85,7 +105,7 @@ def open_translation_run(folder: str | Path) -> TranslationRun:
     config = read_config(folder, TranslationConfig)
     vocabularies = load_vocabularies(folder, config)
     model, weights = load_model(folder, lambda: build(config.model, **vocabularies.sizes), run_files(config))
-    return TranslationRun(folder, config, vocabularies, model, weights)
+    return TranslationRun(folder, config, vocabularies, vocabularies.connect(model), weights)
 
 
 def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
@@ -114,6 +134,9 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
     for other in others:
         if (other.config.second is None) != (first.config.second is None):
             raise ConfigError(f"{other.folder} and {first.folder}: one reads two inputs, the other one; an ensemble reads the same")
+        images = [None if run.config.second is None else run.config.second.image for run in (other, first)]
+        if images[0] != images[1]:
+            raise ConfigError(f"{other.folder} and {first.folder}: model.second.image differs; an ensemble reads the same images")
         for side, own in _vocabulary_files(first).items():
             found = _vocabulary_files(other)[side]
             # Read, not compared by the byte: another release of the library may write the same in another order.
@@ -122,9 +145,8 @@ def open_ensemble(folders: Sequence[str | Path]) -> TranslationRun:
                     f"{other.folder}: its {side} vocabulary differs from that of {first.folder}; an ensemble needs equal vocabularies"
                 )
     data = first.config.data.model_copy(update={"max_length": min(run.config.data.max_length for run in (first, *others))})
-    return first._replace(
-        config=first.config.model_copy(update={"data": data}), model=Ensemble([run.model for run in (first, *others)]).eval()
-    )
+    model = first.vocabularies.connect(Ensemble([run.model for run in (first, *others)]).eval())
+    return first._replace(config=first.config.model_copy(update={"data": data}), model=model)
 
 
 def _vocabulary_files(run: TranslationRun) -> dict[str, Path]:
@@ -141,8 +163,17 @@ def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
     loaded = {name: Vocabulary.load(folder / name) for name in dict.fromkeys(names)}
     source, target, *second = (loaded[name] for name in names)
     if config.second is not None:
-        source = PairVocabulary(source, second[0], optional=config.second.drop > 0)
+        image = config.second.image
+        other = second[0] if image is None else _image_tokens(image, config)
+        source = PairVocabulary(source, other, optional=config.second.drop > 0)
     return Vocabularies(source, target)
+
+
+def _image_tokens(image: SecondImageConfig, config: TranslationConfig) -> ImageTokens:
+    # Names are seen from where the training images are, until somebody says otherwise.
+    folder = config.data.images if config.data.images is not None else Path(config.data.second_source or "").parent
+    how = Preprocessing(**image.model_dump(exclude={"encoder"}))
+    return ImageTokens(how, image.cells, Path(folder), optional=config.second is not None and config.second.drop > 0)
 
 
 def vocabulary_files(config: TranslationConfig) -> tuple[str, ...]:
@@ -152,7 +183,7 @@ def vocabulary_files(config: TranslationConfig) -> tuple[str, ...]:
         >>> vocabulary_files(TranslationConfig())
         ('vocabulary.json', 'vocabulary.json')
     """
-    own = (SOURCE, TARGET) if config.second is None else (SOURCE, TARGET, SECOND)
+    own = (SOURCE, TARGET) if config.second is None or config.second.image is not None else (SOURCE, TARGET, SECOND)
     return (SHARED,) * len(own) if config.vocabulary.shared else own
 
 

@@ -23,7 +23,7 @@ from regard.tasks.batch_threads import map_batches
 from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config
 from regard.tasks.train import TaskTraining, report_left_out, train_task
-from regard.tasks.translation_data import TOKENS, Corpus, TrainingText, encode_corpus, open_corpus, validation_pairs
+from regard.tasks.translation_data import TOKENS, Corpus, TrainingText, encode_corpus, open_corpus, training_images, validation_pairs
 from regard.tasks.translation_prediction import Translator, check_decoding
 from regard.tasks.translation_run import (
     TranslationRun,
@@ -41,6 +41,8 @@ from regard.training.memory_check import check_memory
 from regard.viewer import AttentionRecord
 
 _OF_TRANSLATIONS = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}
+IMAGES = "images"
+"""Folder of a run for its decoded images."""
 METRICS = ("loss", "perplexity", "token_accuracy", *_OF_TRANSLATIONS)
 """What `training.metric` and `training.eval_metrics` can name."""
 
@@ -87,6 +89,11 @@ def _check_inputs(config: TranslationConfig) -> None:
     for name in ("second_source", "valid_second_source"):
         if getattr(data, name) is not None and not two:
             raise ConfigError(f"data.{name}: needs a model of two inputs, such as model.second.kind=flat")
+    image = None if config.second is None else config.second.image
+    if data.images is not None and image is None:
+        raise ConfigError("data.images: needs a model that reads images, such as model.second.image.size=64")
+    if image is not None and data.max_length < image.cells:
+        raise ConfigError(f"data.max_length: {data.max_length}, but an image of {image.size} pixels has {image.cells} cells")
     # Settings without any files are asked for, too, such as by `--print-config`.
     if two and data.source is not None and data.second_source is None:
         raise ConfigError("model.second: needs data.second_source (--second-source FILE), line by line with the sources")
@@ -118,7 +125,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     watched = "validation sentence"
     check = staticmethod(check_translation_settings)
-    folders = (TOKENS,)
+    folders = (TOKENS, IMAGES)
     corpus: Corpus
 
     def read(self) -> None:
@@ -142,6 +149,10 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         """Encode the text; held-out files first: they may be of no use, and the rest may take an hour."""
         config, folder = self.config, self.folder
         self.vocabularies = load_vocabularies(folder, config)
+        if (images := self.vocabularies.images) is not None:
+            files = training_images(config)
+            on_first_process(self.world, lambda: images.keep(files, folder / IMAGES))
+            images.keep(files, folder / IMAGES)
         held = self._validation() if config.data.valid_source is not None else None
 
         def encode() -> None:
@@ -159,7 +170,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     def network(self) -> EncoderDecoder[Any]:
         """Build the model."""
-        return build(self.config.model, **self.vocabularies.sizes)
+        return self.vocabularies.connect(build(self.config.model, **self.vocabularies.sizes))
 
     def report(self, model: nn.Module) -> None:
         """Report the recipe, the numbers of pairs, and what the vocabularies do not know."""
@@ -208,6 +219,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         if result.model is None or (self.folder / ALIGNMENT).exists():
             return
         run = open_translation_run(self.folder)
+        run = run._replace(vocabularies=self.vocabularies, model=self.vocabularies.connect(run.model))
         # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
         if run.config.model.type != "rnn" and (choice := choose_attention(run, self.held.pairs)) is not None:
             write_choice(self.folder, choice)

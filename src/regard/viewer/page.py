@@ -72,8 +72,9 @@ def render_page(
         live: show a box for text, which is sent as `{"text": ..., "model": 0}` to the address `attention` beside the page; the answer
             is `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
         task: of a live page's models. "entailment" takes two texts, sent as `{"pair": {"premise": ..., "hypothesis": ...}, ...}`,
-            "two inputs" of a translation two, sent as `{"text": ..., "second": ..., ...}`, and "captioning" an image, dropped or chosen,
-            sent as `{"image": "<base64>", ...}`.
+            "two inputs" of a translation two, sent as `{"text": ..., "second": ..., ...}`, "sentence and image" a text and an image, sent
+            as `{"text": ..., "second": "<base64>", ...}`, and "captioning" an image, dropped or chosen, sent as
+            `{"image": "<base64>", ...}`.
         largest: bytes of an image that is sent; 0 is any number.
         models: names of the models that a live page can ask; `model` is the place in this list.
         examples: what a live page offers to start from.

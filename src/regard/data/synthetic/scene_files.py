@@ -56,7 +56,7 @@ def write_scenes(folder: str | Path, name: str, scenes: Iterable[Scene]) -> tupl
         Image.fromarray(scene.image()).save(buffer, "PNG")
         write_files({Path(folder, image): buffer.getvalue()})
         captions += [f"{image}\t{caption}\n" for caption in scene.captions]
-        regions.append(json.dumps(_record(image, scene)) + "\n")
+        regions.append(json.dumps(scene_record(image, scene)) + "\n")
     if not regions:
         raise DataError(f"{Path(folder) / name}: no scenes to write")
     paths = Path(folder, f"{name}.tsv"), Path(folder, f"{name}.regions.jsonl")
@@ -86,7 +86,13 @@ def read_scenes(path: str | Path) -> list[Scene]:
     ]
 
 
-def _record(image: str, scene: Scene) -> dict[str, Any]:
+def scene_record(image: str, scene: Scene) -> dict[str, Any]:
+    """Return the line of a NAME.regions.jsonl: what is in an image, its captions, and the boxes that each word names.
+
+    Example:
+        >>> sorted(scene_record("a.png", Scene(31, (SceneObject("red", "circle", 7, 9, 5),)))["regions"])
+        ['circle', 'red']
+    """
     regions: dict[str, list[tuple[float, ...]]] = {}
     for number, thing in enumerate(scene.objects):
         for word in (thing.colour, thing.shape):

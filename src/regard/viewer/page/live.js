@@ -29,14 +29,16 @@ function startLive() {
     $("second").placeholder = "Second input of the same sentence";
     document.querySelector('label[for="second"]').textContent = "Second input";
   }
-  if (page.task === "captioning") startDrop();
+  if (takesImage()) startDrop();
 }
+
+const takesImage = () => page.task === "captioning" || page.task === "sentence and image";
 
 // The image that is looked at: chosen, or dropped anywhere on the page.
 let picture = null;
 
 function startDrop() {
-  $("text").hidden = true;
+  $("text").hidden = page.task === "captioning";
   $("drop").hidden = false;
   const take = (files) => {
     if (!files.length || asking) return;
@@ -65,10 +67,11 @@ function base64Of(file) {
 
 // What is asked about, as the server reads it; null where there is nothing yet.
 async function asked() {
-  if (page.task === "captioning") {
-    if (!picture) return null;
+  if (takesImage()) {
+    if (!picture || !($("text").hidden || $("text").value.trim())) return null;
     if (page.largest && picture.size > page.largest) throw new Error(`This image has ${count(picture.size, "byte")}; at most ${count(page.largest, "byte")} can be sent.`);
-    return { image: await base64Of(picture) };
+    const image = await base64Of(picture);
+    return page.task === "captioning" ? { image } : { text: $("text").value, second: image };
   }
   const texts = ["text", "second"].slice(0, INPUTS[page.task].length).map((id) => $(id).value);
   return texts.every((text) => text.trim()) ? aboutTexts(texts) : null;
@@ -76,7 +79,7 @@ async function asked() {
 
 // What can be looked at without typing: examples of the server; an image is sent as a choice of the reader is.
 function startingPoints() {
-  const what = empty(`${page.task === "captioning" ? "Choose an image" : "Type a text"} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
+  const what = empty(`${{ captioning: "Choose an image", "sentence and image": "Type a text and choose an image" }[page.task] || "Type a text"} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
   const list = el("ul", { class: "starts", id: "starts" });
   for (const example of page.examples) {
     const shown = example.image ? el("img", { src: example.image, alt: example.name }) : el("bdi", { dir: "auto" }, example.texts.join(" · "));

@@ -257,7 +257,7 @@ document.addEventListener("keydown", (event) => {
 // What is hidden while there is nothing to look at.
 function open() {
   for (const id of ["title", "bar", "options"]) $(id).hidden = !records.length;
-  $("link").hidden = location.protocol === "about:" || (page.live && page.task === "captioning"); // no address, or none that holds the image
+  $("link").hidden = location.protocol === "about:" || (page.live && takesImage()); // no address, or none that holds the image
 }
 
 function begin() {

@@ -1,0 +1,105 @@
+"""Images as a model reads them, and the small network that turns them into a grid of features."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from regard.config.base import MAX_LAYERS, MAX_RATE, MAX_SIZE, Frozen
+
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Depth = Annotated[int, Field(ge=0, le=MAX_LAYERS)]
+Shade = Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]
+
+
+class ImageConfig(Frozen):
+    """How an image file becomes numbers: stored with the model, so that new images are seen as training images were."""
+
+    size: int = Field(default=96, ge=8, le=4096, description="height and width in pixels")
+    fit: Literal["crop", "stretch"] = Field(default="stretch", description="the largest central square, or all of it, proportions changed")
+    keep: float = Field(default=1.0, gt=0, le=1, description="fraction of the image to keep, at its centre")
+    resample: Literal["bilinear", "bicubic", "lanczos"] = "bicubic"
+    mean: tuple[Shade, Shade, Shade] = Field(default=(0.485, 0.456, 0.406), description="of red, green, blue; subtracted")
+    std: tuple[Shade, Shade, Shade] = Field(default=(0.229, 0.224, 0.225), description="of red, green, blue; divisor")
+
+
+class AugmentConfig(Frozen):
+    """What training images go through at random, each time anew, so that few of them teach more. Without settings: nothing."""
+
+    crop: float = Field(default=1.0, gt=0, le=1, description="random square crop: min side as a fraction of the image's")
+    flip: bool = Field(default=False, description="mirror half of the images; not if captions say left or right")
+    light: float = Field(
+        default=0.0, ge=0, le=1, description="change contrast by up to this fraction, brightness by up to this many standard deviations"
+    )
+
+
+class SmallCNNConfig(Frozen):
+    """A small convolutional network, trained with the captioner: stages of 3 x 3 convolutions, the first of each with stride 2.
+
+    Without `depth` three stages see 15 x 15 pixels from each cell of a grid of one eighth of the image's size.
+    """
+
+    type: Literal["cnn"] = "cnn"
+    channels: tuple[Size, ...] = Field(default=(32, 64, 128), min_length=1, max_length=6, description="of each stage; each halves the grid")
+    depth: Depth | tuple[Depth, ...] = Field(
+        default=0, description="extra convolutions per stage, or a list with one number per stage; each widens the receptive field"
+    )
+    coordinates: float = Field(
+        default=1.0,
+        ge=0,
+        le=MAX_RATE,
+        description="add row and column as two channels from -x to x; larger for images with little content; 0: none",
+    )
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on the features")
+    augment: AugmentConfig = Field(default=AugmentConfig(), description="of training images")
+    start: str | None = Field(default=None, description="captioning run to take the encoder from; its encoder settings must be the same")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.depths) != len(self.channels) or min(self.depths) < 0:
+            raise ValueError(f"depth: expected one number of 0 or more, or one for each of {len(self.channels)} stages, found {self.depth}")
+        return self
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Further convolutions of each stage."""
+        return (self.depth,) * len(self.channels) if isinstance(self.depth, int) else self.depth
+
+    @property
+    def stride(self) -> int:
+        """Pixels from one cell of the grid to the next."""
+        return 2 ** len(self.channels)
+
+    @property
+    def receptive_field(self) -> int:
+        """Height and width in pixels of what one cell sees."""
+        field, stride = 1, 1
+        for depth in self.depths:
+            field, stride = field + 2 * stride, 2 * stride
+            field += 2 * stride * depth
+        return field
+
+    def grid(self, size: int) -> tuple[int, int]:
+        """Return rows and columns of the cells of an image of this size."""
+        side = math.ceil(size / self.stride)
+        return side, side
+
+
+class SecondImageConfig(ImageConfig):
+    """An image as the second input of a translation model: how it becomes numbers, and the network whose grid is read."""
+
+    encoder: SmallCNNConfig = SmallCNNConfig()
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.encoder.start is not None:
+            raise ValueError("encoder.start: a captioner alone can start from the encoder of another run")
+        return self
+
+    @property
+    def cells(self) -> int:
+        """Cells of the grid."""
+        rows, columns = self.encoder.grid(self.size)
+        return rows * columns

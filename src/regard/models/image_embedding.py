@@ -1,0 +1,58 @@
+"""Images in the place of tokens: the cells of an image as the vectors that an encoder reads behind, or beside, those of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from regard import ops
+from regard.constructor_checks import Size, checked
+from regard.models.embedding import grid_positions
+from regard.models.image_encoder import ImageEncoder
+
+ReadImages = Callable[[Sequence[int]], Tensor]
+
+
+class ImageEmbedding(nn.Module):
+    """Look images up by number, and give the vectors of their cells, with where these stand, and of an end sign.
+
+    Args:
+        image_encoder: from images to features (B, L, D).
+        embed_dim: E.
+
+    Attributes:
+        images: gives images (n, 3, H, W) by number, such as `regard.data.image_tokens.ImageTokens.read`.
+
+    Parameters: `image_encoder.*`, `project.*` (E, D), `end` (E,), which alone stands for an image that is missing.
+
+    Example:
+        >>> from regard.config.images import SmallCNNConfig
+        >>> from regard.models.image_encoder import build_image_encoder
+        >>> embedding = ImageEmbedding(build_image_encoder(SmallCNNConfig(channels=(5,)), image_size=8), 6)
+        >>> embedding.images = lambda numbers: torch.zeros(len(numbers), 3, 8, 8)
+        >>> embedding(torch.tensor([[7] * 16 + [3], [3] + [0] * 16]), torch.tensor([17, 1])).shape
+        torch.Size([2, 17, 6])
+    """
+
+    images: ReadImages
+
+    @checked
+    def __init__(self, image_encoder: ImageEncoder, embed_dim: Size) -> None:
+        super().__init__()
+        self.image_encoder = image_encoder
+        self.project = ops.Linear(image_encoder.output_dim, embed_dim)
+        self.end = nn.Parameter(torch.randn(embed_dim))
+
+    def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Embed rows (B, T) of the numbers of images, each L times and with an end sign, or an end sign alone: (B, T, E)."""
+        rows = (lengths > 1).nonzero().squeeze(1)
+        vectors = self.end.expand(*tokens.shape, -1)
+        if not len(rows):
+            return vectors
+        images = self.images(tokens[rows, 0].tolist()).to(tokens.device)
+        cells = self.project(self.image_encoder(images))
+        cells = cells + grid_positions(self.image_encoder.grid, cells.shape[-1]).to(cells)
+        cells = torch.cat([cells, self.end.to(cells).expand(len(cells), 1, -1)], 1)
+        return vectors.to(cells.dtype).index_copy(0, rows, cells)

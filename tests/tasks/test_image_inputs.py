@@ -1,0 +1,231 @@
+"""Runs that read a sentence and an image: trained from a list of names, resumed exactly, used by name and by content, refused by name."""
+
+from __future__ import annotations
+
+import base64
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from regard.config import CrossedConfig, RNNConfig, TransformerConfig, load_config, validate
+from regard.data.parallel import join_inputs, read_pairs
+from regard.errors import ConfigError, DataError
+from regard.tasks import Translator, generate, train_translation
+from regard.tasks.translation_evaluation import evaluate_translation
+from regard.tasks.translation_run import open_translation_run
+from tests.tasks.tiny import ATTENTIVE, configuration
+
+IMAGE: dict[str, Any] = {"size": 16, "encoder": {"channels": [5, 7], "coordinates": 1.0}}
+CELLS = 16
+KINDS = ("joined", "serial", "parallel", "flat", "hierarchical", "crossed")
+
+
+def model_of(kind: str, **second: Any) -> dict[str, Any]:
+    family = {"type": "crossed"} if kind == "crossed" else {"type": "transformer"}
+    return {**ATTENTIVE, **family, "second": {"kind": kind, "image": IMAGE, **second}}
+
+
+def settings(folder: Path, kind: str = "crossed", *, second: dict[str, Any] | None = None, **training: Any) -> Any:
+    files = {"source": str(folder / "train.source"), "target": str(folder / "train.target"), "second_source": str(folder / "train.images")}
+    given = {"max_updates": 2, "batch_tokens": 150, "warmup_updates": 1, **training}
+    return configuration(kind="word", model=model_of(kind, **(second or {})), data={"max_length": 23, **files}, training=given)
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    generate("scene-sentences", folder, train=23, test=5, seed=3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("image") / "run"
+    train_translation(settings(scenes), folder)
+    return folder
+
+
+def lines_of(folder: Path) -> list[str]:
+    return [pair[0] for pair in read_pairs(folder / "test.source", folder / "test.target", folder / "test.images")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_learns_from_pictures_and_reads_them(scenes: Path, tmp_path: Path, kind: str) -> None:
+    result = train_translation(settings(scenes, kind), tmp_path / "run")
+    assert result.step == 2
+    translator = Translator.open(tmp_path / "run")
+    translator.use_images(scenes)
+    lines = lines_of(scenes)
+    found = translator.translate([lines[0], join_inputs(lines[0].split("\t")[0], "test/000001.png")], need_attention=True)
+    # Another picture, another score.
+    assert found[0].hypotheses[0].score != pytest.approx(found[1].hypotheses[0].score, abs=1e-7)
+    assert found[0].hypotheses[0].attention is not None
+    assert found[0].hypotheses[0].attention.shape[1] == len(lines[0].split("\t")[0].split()) + 1 + CELLS + 1
+
+
+def test_a_line_alone_is_what_it_is_among_others(run: Path, scenes: Path) -> None:
+    translator = Translator.open(run)
+    translator.use_images(None, names=scenes / "test.images")
+    lines = lines_of(scenes)
+    together = translator.translate(lines)
+    for line, item in zip(lines, together, strict=True):
+        assert translator.translate([line])[0].hypotheses[0].score == pytest.approx(item.hypotheses[0].score, abs=1e-4)
+
+
+def test_an_image_may_come_with_the_line(run: Path, scenes: Path) -> None:
+    translator = Translator.open(run)
+    translator.use_images(scenes)
+    text, name = lines_of(scenes)[0].split("\t")
+    inline = "data:image/png;base64," + base64.b64encode((scenes / name).read_bytes()).decode()
+    by_name, by_content = translator.translate([join_inputs(text, name), join_inputs(text, inline)])
+    assert by_name.hypotheses[0].score == by_content.hypotheses[0].score
+
+
+def test_a_missing_image_is_named_with_its_line(run: Path, scenes: Path, tmp_path: Path) -> None:
+    translator = Translator.open(run)
+    translator.use_images(scenes)
+    good = lines_of(scenes)[0]
+    text = good.split("\t")[0]
+    with pytest.raises(DataError, match=r"line 2: no image .*nowhere\.png"):
+        translator.translate([good, join_inputs(text, "nowhere.png")])
+    with pytest.raises(DataError, match=r"line 1: the second input is missing"):
+        translator.translate([text])
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(DataError, match=r"line 1: .*bad\.png: not an image"):
+        translator.translate([join_inputs(text, str(tmp_path / "bad.png"))])
+    with pytest.raises(DataError, match=r"line 1: image: no base64"):
+        translator.translate([join_inputs(text, "data:image/png;base64,???")])
+
+
+def test_training_names_the_line_of_a_missing_image(scenes: Path, tmp_path: Path) -> None:
+    names = (scenes / "train.images").read_text().splitlines()
+    names[6] = "train/none.png"
+    (tmp_path / "list").write_text("\n".join(names) + "\n")
+    config = settings(scenes)
+    data = config.data.model_copy(update={"second_source": str(tmp_path / "list"), "images": str(scenes)})
+    with pytest.raises(DataError, match=r"list, line 7: no image train/none\.png in"):
+        train_translation(config.model_copy(update={"data": data}), tmp_path / "run")
+    # With `drop` it is an example without a picture.
+    config = settings(scenes, second={"drop": 0.3}).model_copy(update={"data": data})
+    folder = tmp_path / "optional"
+    assert train_translation(config, folder).step == 2
+    translator = Translator.open(folder)
+    translator.use_images(scenes)
+    text, name = lines_of(scenes)[0].split("\t")
+    scores = [item.hypotheses[0].score for item in translator.translate([join_inputs(text, name), text, "\t" + name])]
+    assert len({round(score, 6) for score in scores}) == 3
+
+
+def test_a_killed_run_resumes_exactly(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes, second={"drop": 0.4}, max_updates=4, save_every=1)
+    straight = train_translation(config, tmp_path / "straight")
+
+    class Killed(Exception):
+        pass
+
+    def kill(event: str) -> None:
+        if event == "update 3":
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_translation(config, tmp_path / "killed", on_event=kill)
+    resumed = train_translation(config, tmp_path / "killed")
+    assert (resumed.weights_sha256, resumed.metrics) == (straight.weights_sha256, straight.metrics)
+
+
+def test_images_that_changed_are_not_resumed_on(tmp_path: Path) -> None:
+    generate("scene-sentences", tmp_path, train=23, test=1, seed=3)
+    train_translation(settings(tmp_path), tmp_path / "run")
+    Image.new("RGB", (99, 99)).save(tmp_path / "train" / "000003.png")
+    with pytest.raises(ConfigError, match="images"):
+        train_translation(load_config(tmp_path / "run" / "config.yaml", ["training.max_updates=3"]), tmp_path / "run")
+
+
+def test_a_test_set_is_evaluated_and_pictures_are_forgotten(run: Path, scenes: Path) -> None:
+    translator = Translator.open(run)
+    translator.use_images(scenes)
+    pairs = read_pairs(scenes / "test.source", scenes / "test.target", scenes / "test.images")
+    scores = {score.name: score.value for score in evaluate_translation(translator, pairs).scores}
+    assert scores["perplexity"] > 1
+    images = translator.run.vocabularies.images
+    assert images is not None
+    number = images.encode("test/000001.png").ids[0]
+    assert torch.equal(images.read([number]), images.read([number]))
+    images._recent.clear()
+    images._kept.clear()
+    del number
+    gc.collect()
+    assert not images._pictures
+
+
+def test_an_ensemble_reads_the_same_images(run: Path, scenes: Path, tmp_path: Path) -> None:
+    train_translation(settings(scenes, "serial"), tmp_path / "other")
+    both = Translator.open(run, tmp_path / "other")
+    both.use_images(scenes)
+    assert len(both.translate(lines_of(scenes))) == 5
+    with pytest.raises(ConfigError, match="reads no images"):
+        Translator(open_translation_run(run)._replace(vocabularies=vocabularies_of_text(run))).use_images(scenes)
+
+
+def vocabularies_of_text(run: Path) -> Any:
+    found = open_translation_run(run).vocabularies
+    return found._replace(source=found.target)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: RNNConfig(second={"image": IMAGE}), "a recurrent model reads two texts"),
+        (lambda: TransformerConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
+        (lambda: CrossedConfig(area={"max_area": 2}, second={"image": IMAGE}), "area: runs of tokens"),
+        (lambda: TransformerConfig(second={"image": {"encoder": {"start": "x"}}}), "a captioner alone"),
+    ],
+)
+def test_what_no_model_reads_is_refused_by_name(build: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_settings_that_do_not_fit_are_refused(scenes: Path, tmp_path: Path) -> None:
+    config = settings(scenes)
+    short = config.model_copy(update={"data": config.data.model_copy(update={"max_length": 15})})
+    with pytest.raises(ConfigError, match=r"data\.max_length: 15, but an image of 16 pixels has 16 cells"):
+        train_translation(short, tmp_path / "run")
+    text = validate({"model": {"type": "transformer", "second": {}}, "data": {"images": "x", "source": "y"}}, "here")
+    with pytest.raises(ConfigError, match=r"data\.images: needs a model that reads images"):
+        train_translation(text, tmp_path / "run")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_shows_the_sentence_the_picture_and_how_both_are_read(scenes: Path, tmp_path: Path, kind: str) -> None:
+    train_translation(settings(scenes, kind), tmp_path / "run")
+    translator = Translator.open(tmp_path / "run")
+    translator.use_images(scenes)
+    line = lines_of(scenes)[0]
+    (found,) = translator.translate([line], n_best=2, need_attention=True)
+    record = translator.record(line, found)
+    assert record is not None
+    sentence = line.split("\t")[0]
+    assert record.items["source"].text == sentence
+    assert list(record.items["source"].tokens) == [*sentence.split(), "</s>"]
+    grid = record.items["image"]
+    assert (grid.rows, grid.columns, grid.size) == (4, 4, (16, 16))
+    sides = {(each.kind, each.query, each.key) for each in record.maps}
+    assert ("alignment", "target", "source") in sides
+    assert ("image", "target", "image") in sides
+    assert (("co-attention", "image", "source") in sides) == (kind == "crossed")
+    assert (("cross", "target", "inputs") in sides) == (kind in ("joined", "flat", "hierarchical"))
+    for each in record.maps:
+        assert each.weights is not None
+        assert each.weights.shape[1:] == (len(record.items[each.query]), len(record.items[each.key]))
+    if kind == "flat":
+        (division,) = [each.weights for each in record.maps if each.key == "inputs"]
+        assert division.sum(-1) == pytest.approx(1, abs=1e-5)
+        parts = [each.weights.sum(-1) for each in record.maps if each.name.startswith("alignment")]
+        assert division[..., 0] == pytest.approx(parts[0], abs=1e-5)
+    # A model that is made to produce a target looks at the picture, too.
+    assert translator.align_layers(line, "circle red").items["image"] == grid
