@@ -71,7 +71,7 @@ def times(program: Any, path: Path) -> tuple[float, float]:
 def main() -> None:
     arguments = options(__doc__, rounds=5).parse_args()
     note = f"`python benchmarks/page_size.py`: untrained weights; median of {arguments.rounds} rounds. {machine(os.cpu_count())}."
-    table = Table(arguments.out, ["page", "weights", "MB", "open, s", "every head, s"], note)
+    table = Table(arguments.out, ["page", "weights", "MB", "in a notebook, MB", "open, s", "every head, s"], note)
     program: Any = browser()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -79,8 +79,8 @@ def main() -> None:
                 path = Path(folder) / "page.html"
                 page.save(path)
                 opened, heads = zip(*(times(program, path) for _ in range(arguments.rounds)), strict=True)
-                size = path.stat().st_size / 1e6
-                table.add([name, f"{weights:,}", round(size, 1), round(statistics.median(opened), 2), round(statistics.median(heads), 2)])
+                sizes = [round(size / 1e6, 2) for size in (path.stat().st_size, len(page._repr_html_().encode()))]
+                table.add([name, f"{weights:,}", *sizes, round(statistics.median(opened), 2), round(statistics.median(heads), 2)])
     finally:
         program.quit()
 

@@ -217,6 +217,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(driver, tmp_path):
     driver.get_log("browser")
     driver.get((tmp_path / "notebook.html").as_uri())
     driver.switch_to.frame(one(driver, "iframe"))
+    WebDriverWait(driver, 20).until(lambda page: every(page, "#matrix tbody td"))  # its script is unpacked first
     assert len(every(driver, "#matrix tbody td")) == 30
     page_title = one(driver, "#title").text
     one(driver, "#tab-table").click()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -210,7 +211,10 @@ def test_a_script_or_a_notebook_shows_records_or_bare_weights(tmp_path):
     assert (tmp_path / "a.html").read_text(encoding="utf-8") == page.html
     frame = _parse(page._repr_html_())
     (tag, attributes) = frame.tags[0]
-    assert (tag, attributes["srcdoc"]) == ("iframe", page.html)
+    assert (tag, attributes["srcdoc"]) == ("iframe", page_module.compact_page(page.html))
+    assert len(page._repr_html_()) < 100_000 < len(page.html)
+    (packed,) = re.findall(r'atob\("([^"]+)"\)', page_module.compact_page(page.html))
+    assert f"<script>{gzip.decompress(base64.b64decode(packed)).decode()}</script>" in page.html
     assert "allow-same-origin" not in (attributes["sandbox"] or "")
     own = json.loads(_parse(regard.view(np.eye(3), ["a", "b", "c"]).html).data)["records"][0]["maps"][0]
     assert (own["kind"], own["query"], own["key"]) == ("self", "tokens", "tokens")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from regard.errors import DataError
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import AttentionMap
-from regard.viewer.page import render_page
+from regard.viewer.page import compact_page, render_page
 from regard.viewer.record import AttentionRecord
 
 
@@ -42,7 +42,7 @@ class Page:
     def _repr_html_(self) -> str:
         # The sandbox keeps the page's script away from the notebook; without an origin of its own it can only draw and save.
         frame = f'width="100%" height="{self.height}" sandbox="allow-scripts allow-downloads allow-modals" style="border:0"'
-        return f'<iframe srcdoc="{escape(self.html, quote=True)}" {frame} title="Attention"></iframe>'
+        return f'<iframe srcdoc="{escape(compact_page(self.html), quote=True)}" {frame} title="Attention"></iframe>'
 
     def __repr__(self) -> str:
         return f"<a page of {len(self.html.encode('utf-8', 'replace')):,} bytes: .save('page.html') writes it, a notebook shows it>"

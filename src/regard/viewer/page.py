@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 from collections.abc import Sequence
@@ -113,6 +114,40 @@ def _sharing_images(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return records
 
 
+# The rest of a compact page: it has no other file and no network either, and its policy knows both scripts by their hashes.
+LOADER = (
+    '(async()=>{if(!self.DecompressionStream){document.getElementById("view").textContent='
+    '"This browser is too old for a page in a notebook; page.save(path) writes one that it can show.";return}'
+    'const packed=Uint8Array.from(atob("@@"),(c)=>c.charCodeAt(0));'
+    'const stream=new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));'
+    'const script=document.createElement("script");script.textContent=await new Response(stream).text();document.head.append(script)})()'
+)
+
+
+def compact_page(page: str) -> str:
+    """Compress the script of a page, for a notebook, which stores a page with each cell: below 100 kB without the records.
+
+    Args:
+        page: what `render_page` returned.
+
+    Example:
+        >>> page = render_page([])
+        >>> len(page) > 150_000, len(compact_page(page)) < 100_000
+        (True, True)
+    """
+    head, mark, rest = page.rpartition("<script>")
+    if not mark:
+        return page
+    script, _, tail = rest.partition("</script>")
+    packed = base64.b64encode(gzip.compress(script.encode("utf-8"), 9, mtime=0)).decode("ascii")
+    loader = LOADER.replace("@@", packed)
+    return f"{head.replace(_hash(script), f'{_hash(script)} {_hash(loader)}', 1)}<script>{loader}</script>{tail}"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
 def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
     """Return records in the form that the page's script reads: plain JSON values, weights packed where there are many.
 
@@ -211,8 +246,7 @@ def _packed(array: np.ndarray, coarse: bool) -> dict[str, Any]:
 
 
 def _policy(style: str, script: str, live: bool) -> str:
-    hashes = [base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") for text in (style, script)]
     # data: is for images of records, and the empty icon, without which a browser asks the server for one.
-    allowed = f"style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:"
+    allowed = f"style-src {_hash(style)}; script-src {_hash(script)}; img-src data:"
     connect = "; connect-src 'self'" if live else ""
     return f"default-src 'none'; {allowed}{connect}; base-uri 'none'; form-action 'none'"
