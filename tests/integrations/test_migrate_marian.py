@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
+import shlex
 import shutil
 import sys
 import warnings
@@ -209,6 +211,31 @@ def test_training_goes_on_from_an_imported_run(folder: Folder, tmp_path: Path) -
     files = [f"data.source={tmp_path}/a.txt", f"data.target={tmp_path}/b.txt"]
     with pytest.raises(ConfigError, match=r"vocabulary\.kind: sentencepiece comes with an imported model .*train one of bpe"):
         train_translation(load_config(None, [*files, "vocabulary.kind=sentencepiece"]), tmp_path / "new")
+
+
+def test_the_documented_way_from_a_marian_folder_to_a_translated_document(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sentencex", reason="the extra documents splits sentences")
+    text = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"### From OPUS-MT to your own documents\n.*?```console\n(.*?)```", text, re.DOTALL)
+    shutil.copytree(folder.path, tmp_path / "opus-mt-en-de")
+    for name, lines in {"own.en": ENGLISH, "own.de": GERMAN, "test.en": ENGLISH[:3], "test.de": GERMAN[:3]}.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "letter.md").write_text("# A red dog\n\nThe **old** man reads. Two dogs sleep.\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for line in block.splitlines():
+        words = shlex.split(line.partition(" > ")[0])[1:]
+        # A model with random weights stands in for the one that would be downloaded, and two updates for hours.
+        more = ["training.max_updates=2", "data.valid_size=9", "decoding.max_length=7"] if words[0] == "train" else []
+        done = CliRunner().invoke(app, [*words, *more], catch_exceptions=False)
+        assert done.exit_code == 0, (line, done.output)
+        said.append(done.stdout)
+    assert len(said) == 5
+    assert "BLEU" in said[1]
+    assert "BLEU" in said[3]
+    assert re.fullmatch(r"# .*\n\n.*\*\*.+\*\*.*\n+", said[4])
 
 
 def test_one_model_for_both_sides_makes_one_vocabulary(folder: Folder, tmp_path: Path) -> None:

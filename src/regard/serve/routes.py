@@ -117,8 +117,8 @@ def _translate(translator: Translator, lines: Sequence[_Line], decoding: Decodin
         prefixes, terms = [line.prefix for line in own], [line.terms for line in own]
         found = translate([line.text for line in own], decoding=search, prefixes=prefixes, terms=terms)
         for number, item in zip(numbers, found, strict=True):
-            answer = {"text": item.text, "score": _score(item.hypotheses), "truncated": item.truncated, "unplaced": item.unplaced}
-            answers[number] = answer
+            answer = {"text": item.text, "score": _score(item.hypotheses), "confidence": item.confidence}
+            answers[number] = {**answer, "truncated": item.truncated, "unplaced": item.unplaced}
     return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
 
 
@@ -207,6 +207,7 @@ TRANSLATION = ServedTask(
     item=object_schema(
         text={"type": "string", "description": "the translation; empty for a blank line"},
         score={"type": ["number", "null"], "description": "by which it was chosen; null for a blank line"},
+        confidence={"type": ["number", "null"], "description": "the chrF it is expected to have, 0 to 100; null without a calibration"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
         unplaced={"type": "array", "items": {"type": "string"}, "description": "prefix and terms that could not be placed"},
     ),

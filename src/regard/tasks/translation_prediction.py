@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
+from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
 from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
@@ -41,6 +42,7 @@ class Translation(NamedTuple):
         source: source tokens.
         truncated: number of source tokens cut off.
         unplaced: requested prefixes and terms that the text lacks.
+        confidence: expected chrF of `text`, 0 to 100; None without a calibration, or for a line without text.
     """
 
     text: str
@@ -49,11 +51,13 @@ class Translation(NamedTuple):
     source: TokenizedText
     truncated: int
     unplaced: list[str] = []  # noqa: RUF012 - a field of a tuple; nobody adds to it
+    confidence: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return texts and scores as a JSON value, with `unplaced` if any."""
+        """Return texts and scores as a JSON value, with `unplaced` and `confidence` if any."""
         unplaced = {"unplaced": self.unplaced} if self.unplaced else {}
-        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **unplaced}
+        confidence = {} if self.confidence is None else {"confidence": round(self.confidence, 2)}
+        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **confidence, **unplaced}
 
 
 class Translator(Predictor[TranslationRun]):
@@ -162,8 +166,14 @@ class Translator(Predictor[TranslationRun]):
             hypotheses = found.get(row, [])
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
             unplaced = forced[row].missed(hypotheses[0].tokens if hypotheses else [], follow)
-            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced))
+            confidence = self.calibration.expect(hypotheses[0].log_probs, len(item.ids)) if self.calibration and hypotheses else None
+            translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, confidence))
         return translations
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What says how good a translation probably is; None: the run has none, or several models decode together."""
+        return None if hasattr(self.run.model, "models") else read_calibration(self.run.folder)
 
     def translate_tagged(
         self,

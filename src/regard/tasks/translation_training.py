@@ -20,6 +20,9 @@ from regard.errors import ConfigError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
 from regard.tasks.batch_threads import map_batches
+from regard.tasks.confidence import FILE as CONFIDENCE
+from regard.tasks.confidence import MAX_PAIRS, MIN_PAIRS, write_calibration
+from regard.tasks.confidence_training import calibrate_on
 from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config
 from regard.tasks.train import TaskTraining, report_left_out, train_task
@@ -212,8 +215,12 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         return self._translator(model).align_layers(*self.held.pairs[number][:2], max_weights=MAX_WEIGHTS)
 
     def finish(self, result: TrainResult) -> None:
-        """Choose the attention that gives word links, in the first process."""
-        on_first_process(self.world, lambda: self._choose_links(result))
+        """Choose the attention that gives word links, and calibrate the confidence, in the first process."""
+        on_first_process(self.world, lambda: self._measure(result))
+
+    def _measure(self, result: TrainResult) -> None:
+        self._choose_links(result)
+        self._calibrate(result)
 
     def _choose_links(self, result: TrainResult) -> None:
         if result.model is None or (self.folder / ALIGNMENT).exists():
@@ -223,6 +230,14 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
         if run.config.model.type != "rnn" and (choice := choose_attention(run, self.held.pairs)) is not None:
             write_choice(self.folder, choice)
+
+    def _calibrate(self, result: TrainResult) -> None:
+        if result.model is None or (self.folder / CONFIDENCE).exists() or self.held.size < MIN_PAIRS:
+            return
+        pairs = [pair[:2] for pair in self.held.pairs[:MAX_PAIRS]]
+        found = calibrate_on(Translator(open_translation_run(self.folder), poll=self.stop.poll), pairs)
+        if found is not None:
+            write_calibration(self.folder, found)
 
 
 def translation_likelihood(

@@ -1,0 +1,91 @@
+"""The confidence of a translation: fitted to what is known, stored with the run, and said with each translation."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.errors import CheckpointError
+from regard.tasks import Translator
+from regard.tasks.confidence import FILE, MIN_PAIRS, Calibration, calibrate, figures, read_calibration, rising_curve, write_calibration
+from regard.tasks.confidence_training import calibrate_on, observed
+from tests.serve.driver import Site
+from tests.tasks.tiny import TEXTS, trained, translator
+
+FLAT = Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-9.0, 10.0), (0.0, 90.0)], 101)
+
+
+def test_the_figures_are_those_of_the_log_probabilities() -> None:
+    half = float(np.log(0.5))
+    found = figures([-0.1, -3.0, half, -0.2, -1.0], 2)
+    assert found.tolist() == pytest.approx([(-4.3 + half) / 5, -3.0, -2.0, 2 / 5, np.log(5), np.log(5 / 2)])
+
+
+def test_a_calibration_is_right_where_scores_follow_the_figures() -> None:
+    draw = np.random.default_rng(3)
+    rows = draw.normal(size=(700, 6))
+    true = 100 / (1 + np.exp(-rows[:, 0] - 2 * rows[:, 3]))
+    scores = np.clip(true + draw.normal(scale=7, size=700), 0, 100)
+    found = calibrate(rows[:500], scores[:500])
+    assert found.pairs == 500
+    expected = found.expect_all(rows[500:])
+    assert np.abs(expected - true[500:]).mean() < 4
+    # The mean of the scores alone would be off by 24.
+    assert np.abs(true - true.mean()).mean() > 20
+
+
+def test_a_curve_rises_and_keeps_the_mean() -> None:
+    draw = np.random.default_rng(5)
+    places = np.arange(101.0)
+    values = places + draw.normal(scale=20, size=101)
+    curve = rising_curve(places, values)
+    assert all(low < high and a < b for (low, a), (high, b) in itertools.pairwise(curve))
+    assert 3 < len(curve) < 60
+    assert rising_curve(-places, np.ones(101)) == [(-50.0, 1.0)]
+
+
+def test_a_run_says_it_with_each_translation_and_a_blank_line_has_none(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    assert not (run / FILE).exists()  # too few validation pairs
+    assert "confidence" not in Translator.open(run).translate(TEXTS)[0].to_json()
+    write_calibration(run, FLAT)
+    opened = Translator.open(run)
+    found = opened.translate([*TEXTS, " "])
+    for item in found[:-1]:
+        mean = float(np.mean(item.hypotheses[0].log_probs))
+        assert item.confidence == pytest.approx(FLAT.expect_all(np.array([[mean, 0, 0, 0, 0, 0]]))[0])
+    assert found[-1].confidence is None
+    assert found[0].to_json()["confidence"] == round(found[0].confidence or 0, 2)
+    served = Site(opened).post("/translate", {"text": [*TEXTS, " "]}).json["translations"]
+    assert [item["confidence"] for item in served] == [item.confidence for item in found]
+    assert Translator.open(run, run).translate(TEXTS)[0].confidence is None
+
+
+def test_a_training_with_enough_validation_pairs_stores_it(tmp_path: Path) -> None:
+    files = {}
+    for side, lines in zip(("valid_source", "valid_target"), (TEXTS, TEXTS[::-1]), strict=True):
+        (tmp_path / side).write_text("\n".join(lines * (MIN_PAIRS // len(lines) + 1)) + "\n", encoding="utf-8")
+        files[side] = str(tmp_path / side)
+    run = trained(tmp_path, data=files)
+    stored = read_calibration(run)
+    assert stored is not None
+    assert stored.pairs >= MIN_PAIRS
+    rows, scores = observed(Translator.open(run), list(zip(TEXTS, TEXTS[::-1], strict=True)))
+    assert stored.expect_all(rows).mean() == pytest.approx(scores.mean(), abs=5)
+
+
+def test_too_few_pairs_are_no_calibration() -> None:
+    assert calibrate_on(translator(), list(zip(TEXTS, TEXTS, strict=True))) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"mean": []}', json.dumps({**FLAT._asdict(), "curve": []}), json.dumps({**FLAT._asdict(), "mean": "x"})]
+)
+def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(CheckpointError, match=r"confidence\.json: damaged"):
+        read_calibration(tmp_path)
