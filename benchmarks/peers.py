@@ -34,12 +34,13 @@ DATA = "Multi30k en-de, one shared byte-level BPE vocabulary of 8,000, the same 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a contender needs to run: where the data lie, its Python, which of its variants, and how many threads."""
+    """What a contender needs to run: where the data lie, its Python, which of its variants, how many threads, and the size of the model."""
 
     work: Path
     python: str
     kind: str
     threads: int
+    size: str = "small"
 
     @property
     def data(self) -> Path:

@@ -8,7 +8,7 @@ import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from peers import (
     Amount,
@@ -26,29 +26,45 @@ from peers import (
     window_of_events,
 )
 
-EMBED, FEED_FORWARD, HEADS, LAYERS, DROPOUT = 256, 1024, 4, 3, 0.1
+
+class Size(NamedTuple):
+    """The sizes of a model: features, those within the feed-forward layers, heads, layers of each side."""
+
+    embed: int
+    feed_forward: int
+    heads: int
+    layers: int
+
+
+SIZES = {"small": Size(256, 1024, 4, 3), "base": Size(512, 2048, 8, 6)}
+DROPOUT = 0.1
 LEARNING_RATE, SCHEDULE_WARMUP, SMOOTHING, CLIP = 1e-3, 200, 0.1, 1.0
 DECODING_BATCH, MAX_LENGTH = 64, 60
 LOOP, EOLE, DECODE = (Path(__file__).with_name(f"{name}.py") for name in ("marian_loop", "transformer_eole", "transformer_decode"))
 
-MODEL = {
-    "embed_dim": EMBED,
-    "ff_dim": FEED_FORWARD,
-    "num_heads": HEADS,
-    "encoder_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "norm": "post",
-    "tie_embeddings": True,
-    "share_embeddings": True,
-    "dropout": DROPOUT,
-}
+
+def model_of(setting: Setting) -> dict[str, Any]:
+    """Return Regard's settings of the model."""
+    size = SIZES[setting.size]
+    return {
+        "embed_dim": size.embed,
+        "ff_dim": size.feed_forward,
+        "num_heads": size.heads,
+        "encoder_layers": size.layers,
+        "decoder_layers": size.layers,
+        "norm": "post",
+        "tie_embeddings": True,
+        "share_embeddings": True,
+        "dropout": DROPOUT,
+    }
+
 
 # Training --------------------------------------------------------------------------------------------------------------
 
 
 def regard_tree_of(setting: Setting, amount: Amount) -> dict[str, Any]:
     """Return Regard's configuration."""
-    tree = regard_tree(setting, amount) | {"model": {"type": "transformer", **MODEL}}
+    tree = regard_tree(setting, amount) | {"model": {"type": "transformer", **model_of(setting)}}
     tree["training"] |= {"learning_rate": LEARNING_RATE, "schedule": "inverse_sqrt", "warmup_updates": SCHEDULE_WARMUP}
     tree["training"] |= {"label_smoothing": SMOOTHING, "clip_norm": CLIP, "precision": setting.kind}
     return tree
@@ -83,7 +99,7 @@ def marian_run(setting: Setting, folder: Path, amount: Amount, options: list[str
         "schedule-warmup": SCHEDULE_WARMUP,
         "label-smoothing": SMOOTHING,
         "clip": CLIP,
-        "model": json.dumps(MODEL),
+        "model": json.dumps(model_of(setting)),
     }
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     precision = ["--bf16"] if setting.kind == "bf16" else []
@@ -109,22 +125,22 @@ def eole_tree_of(setting: Setting, folder: Path, amount: Amount) -> dict[str, An
     Its decoder knows pre-norm only, so both sides have it: two LayerNorms more than post-norm. Its `noam` schedule is the others' with the
     rate times sqrt(warm-up * size).
     """
-    tree = eole_tree(setting, folder, amount)
+    tree, size = eole_tree(setting, folder, amount), SIZES[setting.size]
     tree["model"] = {
         "architecture": "transformer",
-        "layers": LAYERS,
-        "hidden_size": EMBED,
-        "transformer_ff": FEED_FORWARD,
-        "heads": HEADS,
+        "layers": size.layers,
+        "hidden_size": size.embed,
+        "transformer_ff": size.feed_forward,
+        "heads": size.heads,
         "add_qkvbias": True,
         "add_ffnbias": True,
         "generator_bias": False,
         "share_embeddings": True,
         "share_decoder_embeddings": True,
-        "embeddings": {"word_vec_size": EMBED, "position_encoding": True, "position_encoding_type": "SinusoidalInterleaved"},
+        "embeddings": {"word_vec_size": size.embed, "position_encoding": True, "position_encoding_type": "SinusoidalInterleaved"},
     }
     tree["training"] |= {
-        "learning_rate": LEARNING_RATE * (SCHEDULE_WARMUP * EMBED) ** 0.5,
+        "learning_rate": LEARNING_RATE * (SCHEDULE_WARMUP * size.embed) ** 0.5,
         "decay_method": "noam",
         "warmup_steps": SCHEDULE_WARMUP,
         "param_init": 0.0,

@@ -3,6 +3,8 @@
     python benchmarks/transformer_peers.py --multi30k DATA --eole-python eole/bin/python --rounds 7
     python benchmarks/transformer_peers.py --multi30k DATA --eole-python eole/bin/python --loss 400
     python benchmarks/transformer_peers.py --multi30k DATA --model RUN --decoding-rounds 7
+    python benchmarks/transformer_peers.py --size base --multi30k DATA --eole-python eole/bin/python --rounds 3 --warmup 1 \\
+        --updates regard=3,regard-bf16=3,eole=2,marian=2,marian-bf16=2 --out docs/results/transformer_speed_base.json
 
 Run it with Regard's own Python, which has transformers and ctranslate2, too, on a machine that does nothing else. Every contender runs in
 a process of its own, with the same threads and the same environment, interleaved (A B C A B C ...); the first updates of a training window
@@ -23,7 +25,7 @@ from typing import Any
 
 from harness import RESULTS, interleaved, options, read
 from peers import DATA, Amount, Setting, describe, ensure_data, ratio, spread, updates_of, write_result
-from transformer_contenders import DECODERS, TRAINERS, Decoding
+from transformer_contenders import DECODERS, SIZES, TRAINERS, Decoding
 
 PARTS = ("training", "loss", "decoding")
 NAMES = {
@@ -102,6 +104,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--regard-python", default=sys.executable, help="the Python that has regard, transformers and ctranslate2")
     parser.add_argument("--eole-python", help="the Python that has eole; absent: left out")
     parser.add_argument("--work", type=Path, default=Path("runs/transformer_peers"), help="folder for data, configurations, runs, logs")
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the models that are trained")
     parser.add_argument("--rounds", type=int, default=0, help="training windows of each contender; 0: none")
     parser.add_argument("--warmup", type=int, default=3, help="updates of a window that are not counted, and updates between log lines")
     default = ["regard=30", "regard-bf16=45", "eole=21", "marian=21", "marian-bf16=30"]
@@ -127,7 +130,7 @@ def main() -> None:
     updates = updates_of(arguments.updates, arguments.warmup)
     ours = arguments.regard_python
     pythons = {name: arguments.eole_python if name == "eole" else ours for name in TRAINERS}
-    make = functools.partial(Setting, work=arguments.work, threads=arguments.threads)
+    make = functools.partial(Setting, work=arguments.work, threads=arguments.threads, size=arguments.size)
     trainers = [name for name in TRAINERS if name in arguments.trainers and pythons[name]]
     settings = {name: make(python=pythons[name], kind=TRAINERS[name][0]) for name in trainers}
     result: dict[str, Any] = read(arguments.out)
@@ -136,7 +139,7 @@ def main() -> None:
     about |= {"threads": arguments.threads}
 
     def keep(part: str, found: dict[str, Any]) -> None:
-        result.update({"configuration": CONFIGURATION, part: about | found})
+        result.update({"configuration": configuration(arguments.size), part: about | found})
         write_result(arguments.out, result, speed_table)
         for name, table in (("transformer_loss", loss_table), ("transformer_outputs", output_table)):
             if table(result)["rows"]:
@@ -171,7 +174,7 @@ def speed_table(result: dict[str, Any]) -> dict[str, Any]:
         for pair in pairs
     ]
     about = next(result[part] for part in PARTS if part in result)
-    texts = [CONFIGURATION[name] for name in ("model", "training", "decoding")]
+    texts = [result["configuration"][name] for name in ("model", "training", *(["decoding"] if searches else []))]
     note = (
         f"{commands(result, 'training', 'decoding')}: Regard over the peer, round by round in one run; {about['machine']['cpu']}, "
         f"{about['threads']} threads. {'. '.join(text[0].upper() + text[1:] for text in texts)}."
@@ -189,7 +192,7 @@ def loss_table(result: dict[str, Any]) -> dict[str, Any]:
     ]
     if not rows:
         return {"columns": [], "rows": []}
-    note = f"{commands(result, 'loss')}: {part['unit']}, after {part['updates']} updates. {CONFIGURATION['loss']}."
+    note = f"{commands(result, 'loss')}: {part['unit']}, after {part['updates']} updates. {result['configuration']['loss']}."
     return {"columns": ["trained with", "validation loss", "difference from Regard float32"], "rows": rows, "note": note}
 
 
@@ -206,17 +209,20 @@ def output_table(result: dict[str, Any]) -> dict[str, Any]:
     return {"columns": ["decoding", "engine", "same as Regard float32", "BLEU", "words per sentence"], "rows": rows, "note": note}
 
 
-CONFIGURATION = {
-    "data": DATA,
-    "model": "post-norm Transformer of 3 + 3 layers (eole: pre-norm, as its decoder supports nothing else), embeddings 256, feed-forward "
-    "1,024, 4 heads, one shared table of about 8,000 entries, tied to the output",
-    "training": "dropout 0.1 on embeddings and residuals, label smoothing 0.1, Adam, inverse square root from 1e-3 after 200 updates, "
-    "gradient norm 1.0, own batches of 4,096 padded tokens (Hugging Face, a plain loop: Regard's batches)",
-    "loss": "Regard and Hugging Face see the same batches and start from the same weights; eole has its own, and uses pre-norm",
-    "decoding": "the same weights for all, batches of 64, no length penalty, at most 60 tokens, test_2016_flickr (1,000); the time of "
-    "Regard's command includes tokenisation and first steps, that of Regard warm tokenisation, after one sentence of warm-up, "
-    "those of the others neither",
-}
+def configuration(size: str) -> dict[str, str]:
+    """Say in words what all contenders do, with models of this size."""
+    embed, feed_forward, heads, layers = SIZES[size]
+    return {
+        "data": DATA,
+        "model": f"post-norm Transformer of {layers} + {layers} layers (eole: pre-norm, as its decoder supports nothing else), embeddings "
+        f"{embed}, feed-forward {feed_forward:,}, {heads} heads, one shared table of about 8,000 entries, tied to the output",
+        "training": "dropout 0.1 on embeddings and residuals, label smoothing 0.1, Adam, inverse square root from 1e-3 after 200 updates, "
+        "gradient norm 1.0, own batches of 4,096 padded tokens (Hugging Face, a plain loop: Regard's batches)",
+        "loss": "Regard and Hugging Face see the same batches and start from the same weights; eole has its own, and uses pre-norm",
+        "decoding": "the same weights for all, batches of 64, no length penalty, at most 60 tokens, test_2016_flickr (1,000); the time of "
+        "Regard's command includes tokenisation and first steps, that of Regard warm tokenisation, after one sentence of warm-up, "
+        "those of the others neither",
+    }
 
 
 if __name__ == "__main__":
