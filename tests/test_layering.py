@@ -19,6 +19,7 @@ LEAVES = {"data", "metrics", "viewer"}
 LIBRARY = {"errors", "progress", "config", "ops", "attention", "models", "decoding", "training"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "lazy_names": set(),
     "strict_json": set(),
     "constructor_checks": {"errors"},
     "progress": set(),
@@ -43,13 +44,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "data",
         "tasks",
     },
-    "data": {"errors", "strict_json", "progress", "config"},
+    "data": {"errors", "lazy_names", "strict_json", "progress", "config"},
     "metrics": {"errors", "progress", "config"},
     "viewer": {"errors", "strict_json", "progress", "config"},
     "mask_check": {"errors", "models"},
     "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},
     "explanations": {"errors", "ops", "attention", "models"},
-    "tasks": LIBRARY | LEAVES | {"strict_json", "mask_check", "explanations"},
+    "tasks": LIBRARY | LEAVES | {"lazy_names", "strict_json", "mask_check", "explanations"},
     "study": {"errors", "strict_json", "progress", "jobs", "config", "models", "training", "tasks"} | LEAVES,
     "serve": {"errors", "strict_json", "progress", "config", "tasks"} | LEAVES,
     "mechanisms": set(),

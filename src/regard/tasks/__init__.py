@@ -1,17 +1,22 @@
 """Tasks: combine data, model, training, decoding and metrics."""
 
-from regard.tasks.captioning_prediction import Captioner
-from regard.tasks.captioning_training import train_captioning
-from regard.tasks.classification import Classifier, Entailer, train_classification, train_entailment
-from regard.tasks.document_translation import DocumentTranslation, translate_document
-from regard.tasks.language_prediction import LanguageModel
-from regard.tasks.language_training import train_language
-from regard.tasks.synthetic_data import generate
-from regard.tasks.table import open_any
-from regard.tasks.translation_evaluation import Evaluation, evaluate_translation
-from regard.tasks.translation_prediction import Translation, Translator
-from regard.tasks.translation_run import TranslationRun, open_translation_run
-from regard.tasks.translation_training import train_translation
+from typing import TYPE_CHECKING
+
+from regard.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from regard.tasks.captioning_prediction import Captioner
+    from regard.tasks.captioning_training import train_captioning
+    from regard.tasks.classification import Classifier, Entailer, train_classification, train_entailment
+    from regard.tasks.document_translation import DocumentTranslation, translate_document
+    from regard.tasks.language_prediction import LanguageModel
+    from regard.tasks.language_training import train_language
+    from regard.tasks.synthetic_data import generate
+    from regard.tasks.table import open_any
+    from regard.tasks.translation_evaluation import Evaluation, evaluate_translation
+    from regard.tasks.translation_prediction import Translation, Translator
+    from regard.tasks.translation_run import TranslationRun, open_translation_run
+    from regard.tasks.translation_training import train_translation
 
 __all__ = [
     "Captioner",
@@ -35,6 +40,20 @@ __all__ = [
     "translate_document",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "captioning_prediction": "Captioner",
+        "captioning_training": "train_captioning",
+        "classification": "Classifier Entailer train_classification train_entailment",
+        "document_translation": "DocumentTranslation translate_document",
+        "language_prediction": "LanguageModel",
+        "language_training": "train_language",
+        "synthetic_data": "generate",
+        "table": "open_any",
+        "translation_evaluation": "Evaluation evaluate_translation",
+        "translation_prediction": "Translation Translator",
+        "translation_run": "TranslationRun open_translation_run",
+        "translation_training": "train_translation",
+    },
+)
