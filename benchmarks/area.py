@@ -2,6 +2,7 @@
 
     python benchmarks/area.py --out docs/results            everything: area.json, area_memory.json
     python benchmarks/area.py --quick --out FOLDER          the shapes with a promised ratio only
+    python benchmarks/area.py --grids --out docs/results    keys by Eq. 9 beside mean keys over grids: area_grids.json
 
 One process a contender, all of one run, interleaved (A B C A B C ...): medians of the rounds, and of the ratios pair by pair. Memory: one
 process a measurement, its peak over what it held before. Contenders: `F.scaled_dot_product_attention` without areas (the yardstick),
@@ -15,7 +16,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,14 @@ MORE = [
     Case(64, 49, area=3, grid=7, mask="none"),
     Case(16, 1024, area=3, grid=32, mask="none"),
 ]
+GRIDS = [Case(64, grid**2, area=area, grid=grid, mask="none", features=True) for grid, area in ((10, 3), (10, 2), (7, 3), (14, 3))]
 MEMORY = [Case(4, 4096), Case(16, 1024), Case(64, 256)]
 
 
 def contenders(case: Case) -> list[str]:
     """Return who can compute a case here."""
     if case.features:
-        return ["reference", "torch", *(["cpu"] if native.library() and not case.grid else [])]
+        return ["reference", "torch", *(["cpu"] if native.library() else [])]
     scores = case.heads * case.length**2 * (case.area**2 if case.grid else case.area)
     absent = set() if native.library() else {"cpu"}
     if importlib.util.find_spec("area_attention") is None or case.mask != "none":
@@ -139,6 +141,8 @@ def prepare(way: str, order: dict[str, Any]) -> Callable[[], object]:
     """Return one pass of a contender, inputs made."""
     torch.manual_seed(0)
     case, backward = Case(**order["case"]), order["backward"]
+    if way == "mean":
+        way, case = "cpu", replace(case, features=False)
     heads = 4 if case.heads % 4 == 0 else 1
     parts = [torch.randn(case.heads // heads, heads, case.length, case.size, requires_grad=backward) for _ in range(3)]
     grad = torch.randn_like(parts[0])
@@ -171,6 +175,25 @@ def row(result: dict[str, Any]) -> list[Any]:
     return [result["title"], "forward + backward" if result["backward"] else "forward", milliseconds, *ratios]
 
 
+GRID_COLUMNS = ["(batch x heads, length)", "pass", "mean keys ms", "Eq. 9 ms", "Eq. 9 / mean keys", "PyTorch / native, Eq. 9"]
+
+
+def grids(rounds: int, threads: int, table: Table) -> None:
+    """Measure keys by Eq. 9 beside mean keys over grids, both native, and beside the same in PyTorch alone."""
+    workers = {way: Worker(way, threads) for way in ("mean", "cpu", "torch")}
+    for case in GRIDS:
+        for backward in (False, True):
+            for worker in workers.values():
+                worker.ask("prepare", {"case": asdict(case), "backward": backward})
+                worker.ask("warm")
+            times = interleaved({way: lambda _, worker=worker: worker.ask("go") for way, worker in workers.items()}, rounds)
+            milliseconds = [median([1000 * each for each in times[way]], 1) for way in ("mean", "cpu")]
+            ratios = [ratio(times[way], times[over]).median for way, over in (("cpu", "mean"), ("torch", "cpu"))]
+            table.add([case.title(), "forward + backward" if backward else "forward", *milliseconds, *ratios], times)
+    for worker in workers.values():
+        worker.close()
+
+
 def peak_of(way: str, case: Case, threads: int) -> float | None:
     """Return the peak of forward and backward in MiB, in a process of its own that has seen a small case; None if it cannot."""
     if way not in contenders(case):
@@ -188,11 +211,15 @@ def main() -> None:
         return
     parser = options(__doc__, rounds=9, threads=2)
     parser.add_argument("--quick", action="store_true", help="the shapes with a promised ratio only")
+    parser.add_argument("--grids", action="store_true", help="keys by Eq. 9 over grids only")
     arguments = parser.parse_args()
     out: Path | None = arguments.out  # a folder
-    command = f"python benchmarks/area.py{' --quick' if arguments.quick else ''}"
+    command = f"python benchmarks/area.py{' --quick' if arguments.quick else ''}{' --grids' if arguments.grids else ''}"
     where = f"{machine(arguments.threads)}, {native.status().reason}"
     note = f"`{command}`, {arguments.rounds} rounds, interleaved, float32; {where}."
+    if arguments.grids:
+        grids(arguments.rounds, arguments.threads, Table(out and out / "area_grids.json", GRID_COLUMNS, note, key=2))
+        return
     table = Table(out and out / "area.json", COLUMNS, note, key=2)
     workers = {way: Worker(way, arguments.threads) for way in WAYS}
     for case in PROMISED if arguments.quick else [*PROMISED, *MORE]:

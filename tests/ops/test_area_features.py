@@ -27,15 +27,21 @@ class Case(NamedTuple):
     options: dict[str, Any]
 
 
-def make_case(seed: int, dtype: torch.dtype = torch.float64, size: int = 16) -> Case:
+def make_case(seed: int, dtype: torch.dtype = torch.float64, size: int = 16, *, grid: bool = False) -> Case:
     generator = torch.Generator().manual_seed(seed)
 
     def number(*choices: Any) -> Any:
         return choices[int(torch.randint(len(choices), (), generator=generator))]
 
     area, target, source, value_size = number(1, 2, 3, 5, 7, 16), number(1, 7, 37), number(1, 5, 31, 67, 131), number(3, 16)
+    places: dict[str, Any] = {"max_area": area}
+    heights = 1
+    if grid:
+        heights, area = number((2, 2), (3, 3), (3, 2), (1, 3), (4, 4))
+        rows, columns = number((2, 3), (3, 5), (7, 11), (1, 7), (5, 1), (13, 10))
+        places, source = {"max_area": (heights, area), "grid": (rows, columns)}, rows * columns
     shapes = [(2, 3, target, size), (2, 3, source, size), (2, 3, source, value_size)]
-    weights = [(1, size // 2), (area + 1, size - size // 2), (size, 3 * size), (size, size)]
+    weights = [(heights, size // 2), (area + 1, size - size // 2), (size, 3 * size), (size, size)]
     leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     leaves += [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in weights]
     mask = number(None, torch.rand(2, 1, 1, source, generator=generator) < 0.7, torch.rand(2, 1, target, source, generator=generator) < 0.8)
@@ -43,7 +49,7 @@ def make_case(seed: int, dtype: torch.dtype = torch.float64, size: int = 16) -> 
         hidden = ~mask.expand(2, 3, target, source).any(2).unsqueeze(-1)
         leaves[1], leaves[2] = leaves[1].masked_fill(hidden, number(math.nan, 1e20, -1e30, 3e38)), leaves[2].masked_fill(hidden, math.nan)
     grad = torch.randn(2, 3, target, value_size, generator=generator, dtype=torch.float64)
-    options = {"max_area": area, "mask": mask, "causal": number(True, False), "value_mode": number("sum", "mean")}
+    options = {**places, "mask": mask, "causal": number(True, False), "value_mode": number("sum", "mean")}
     return Case([x.to(dtype) for x in leaves], grad.to(dtype), options)
 
 
@@ -63,20 +69,22 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return request.param
 
 
+@pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_in_double_precision_it_is_the_form_that_makes_every_key(seed: int, way: str) -> None:
-    case = make_case(seed)
+def test_in_double_precision_it_is_the_form_that_makes_every_key(seed: int, way: str, grid: bool) -> None:
+    case = make_case(seed, grid=grid)
     for found, expected in zip(
         results(ops.area_attention, case, torch.float64), results(reference.area_attention, case, torch.float64), strict=True
     ):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_batch_in_pieces_is_the_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_in_pieces_is_the_batch(seed: int, grid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REGARD_KERNELS", "torch")
     monkeypatch.setattr(area_torch, "PIECE", 1)
-    case = make_case(300 + seed)
+    case = make_case(300 + seed, grid=grid)
     for found, expected in zip(
         results(ops.area_attention, case, torch.float64), results(reference.area_attention, case, torch.float64), strict=True
     ):
@@ -106,14 +114,16 @@ def assert_error_rule(case: Case) -> None:
     assert_rule(errors, case, (case._replace(leaves=[query * (1 + n / 64), key * (1 + n / 64), *rest]) for n in range(1, 9)))
 
 
+@pytest.mark.parametrize("grid", [False, True])
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_in_single_precision_it_obeys_the_error_rule(seed: int, way: str) -> None:
-    assert_error_rule(make_case(seed, torch.float32))
+def test_in_single_precision_it_obeys_the_error_rule(seed: int, way: str, grid: bool) -> None:
+    assert_error_rule(make_case(seed, torch.float32, grid=grid))
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library here")
-def test_repeats_are_bitwise_equal() -> None:
-    case = make_case(3, torch.float32)
+@pytest.mark.parametrize("grid", [False, True])
+def test_repeats_are_bitwise_equal(grid: bool) -> None:
+    case = make_case(3, torch.float32, grid=grid)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -132,22 +142,24 @@ def target(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.mark.parametrize("seed", [1, 3, 13])
 @pytest.mark.parametrize("size", [16, 48])
-def test_every_instruction_set_obeys_the_error_rule(seed: int, size: int, target: int) -> None:
-    case = make_case(seed, size=size)
+@pytest.mark.parametrize("grid", [False, True])
+def test_every_instruction_set_obeys_the_error_rule(seed: int, size: int, grid: bool, target: int) -> None:
+    case = make_case(seed, size=size, grid=grid)
     found, expected = (results(attend, case, torch.float64) for attend in (ops.area_attention, reference.area_attention))
     for f, e in zip(found, expected, strict=True):
         torch.testing.assert_close(f, e, rtol=1e-10, atol=1e-10)
-    assert_error_rule(make_case(seed, torch.float32, size))
+    assert_error_rule(make_case(seed, torch.float32, size, grid=grid))
 
 
 @pytest.mark.skipif(native.library() is None, reason="no native library here")
+@pytest.mark.parametrize("places", [{"max_area": 5}, {"max_area": (3, 5), "grid": (7, 11)}, {"max_area": (3, 2), "grid": (7, 11)}])
 @pytest.mark.parametrize("threads", [1, 17])
-def test_several_tiles_of_queries_may_be_shared_among_threads(threads: int) -> None:
+def test_several_tiles_of_queries_may_be_shared_among_threads(threads: int, places: dict[str, Any]) -> None:
     generator = torch.Generator().manual_seed(threads)
-    leaves = [torch.randn(2, 3, n, 16, generator=generator, dtype=torch.float64) for n in (79, 71, 71)]
-    leaves += [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in ((1, 8), (5, 8), (16, 48), (16, 16))]
-    mask = torch.rand(2, 1, 79, 71, generator=generator) < 0.8
-    case = Case(leaves, torch.randn(2, 3, 79, 16, generator=generator, dtype=torch.float64), {"max_area": 5, "mask": mask})
+    leaves = [torch.randn(2, 3, n, 16, generator=generator, dtype=torch.float64) for n in (79, 77, 77)]
+    leaves += [torch.randn(shape, generator=generator, dtype=torch.float64) * 0.3 for shape in ((3, 8), (5, 8), (16, 48), (16, 16))]
+    mask = torch.rand(2, 1, 79, 77, generator=generator) < 0.8
+    case = Case(leaves, torch.randn(2, 3, 79, 16, generator=generator, dtype=torch.float64), {**places, "mask": mask})
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -201,10 +213,12 @@ def test_what_the_kernel_cannot_is_left_to_pytorch_alone() -> None:
     path, reason = ops.area_path(query, query, query, max_area=2, modes=("features", "sum"))
     assert path == "torch"
     assert native.library() is None or "multiples of 16, not 5" in reason
-    grid = torch.zeros(1, 1, 6, 16)
-    assert ops.area_path(grid, grid, grid, max_area=(2, 2), grid=(2, 3), modes=("features", "sum"))[0] == "torch"
+    wide = torch.zeros(1, 1, 35, 16)
+    assert ops.area_path(wide, wide, wide, max_area=(2, 5), grid=(5, 7), modes=("features", "sum"))[0] == "torch"
     if native.library() is not None:
-        assert ops.area_path(grid, grid, grid, max_area=2, modes=("features", "sum"))[0] == "cpu"
+        assert ops.area_path(wide, wide, wide, max_area=2, modes=("features", "sum"))[0] == "cpu"
+        assert ops.area_path(wide, wide, wide, max_area=(2, 4), grid=(5, 7), modes=("features", "sum"))[0] == "cpu"
+        assert ops.area_path(wide, wide, wide, max_area=(2, 5), grid=(1, 35), modes=("features", "sum"))[0] == "cpu"
 
 
 def test_an_odd_head_size_and_a_grid_are_the_reference_s() -> None:

@@ -103,9 +103,11 @@ def areas() -> int:
                     if sources == 35:
                         grid = {"max_area": (2, 3), "grid": (5, 7), "mask": mask, "causal": causal}
                         both_ways(lambda *parts, options=grid: ops.area_attention(*parts, **options), q, k, v)
-                    if size % 16 == 0 and dtype != torch.bfloat16:
-                        learned = {"max_area": 3, "mask": mask, "causal": causal, "key_mode": "features"}
-                        weights = [part.to(dtype) for part in (odd(1, size // 2), odd(3, size // 2), odd(size, 3 * size), odd(size, size))]
+                    for places in ({"max_area": 3}, {"max_area": (2, 3), "grid": (5, 7)}):
+                        if size % 16 or dtype == torch.bfloat16 or ("grid" in places and sources != 35):
+                            continue
+                        learned = {**places, "mask": mask, "causal": causal, "key_mode": "features"}
+                        weights = [part.to(dtype) for part in (odd(2, size // 2), odd(3, size // 2), odd(size, 3 * size), odd(size, size))]
                         both_ways(
                             lambda q, k, v, *parts, options=learned: ops.area_attention(
                                 q, k, v, key_weights=ops.AreaWeights(*parts), **options

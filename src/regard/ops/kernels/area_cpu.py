@@ -50,18 +50,19 @@ def unsupported(query: Tensor, size: int, spec: AreaSpec) -> str | None:
         'the native kernel of key mode features takes head sizes that are multiples of 16, not 5'
     """
     longest, learned = spec.max_area, spec.key_mode == "features"
-    if learned and (not isinstance(longest, int) or longest > LONGEST_LEARNED):
-        return f"the native kernel of key mode features takes sequences with areas of up to {LONGEST_LEARNED} items, not {longest}"
     if query.device.type != "cpu":
         return f"the native kernel runs on CPUs, the tensors are on {query.device.type}"
     if learned and query.shape[-1] % STEP:
         return f"the native kernel of key mode features takes head sizes that are multiples of {STEP}, not {query.shape[-1]}"
     if not learned and query.dtype not in STORAGE:
         return f"the native kernel computes float32, float64 and bfloat16, not {query.dtype}"
-    if not isinstance(longest, int) or longest > LONGEST:
+    most = LONGEST_LEARNED if learned else LONGEST
+    if learned and isinstance(longest, int) and longest > most:  # the table of sizes may be longer than the memory
+        return f"the native kernel of key mode features takes areas of up to {most} items, not {longest}"
+    if not isinstance(longest, int) or longest > most:
         (rows, columns), (height, width) = spec.extent(size)
-        if min(rows, columns) <= 1 and max(height, width) > LONGEST:
-            return f"the native kernel takes areas of up to {LONGEST} items, not {max(height, width)}"
+        if min(rows, columns) <= 1 and max(height, width) > most:
+            return f"the native kernel takes areas of up to {most} items, not {max(height, width)}"
         if min(rows, columns) > 1 and max(height, width) > TALLEST:
             return f"the native kernel takes rectangles of up to {TALLEST} x {TALLEST} items, not {height} x {width}"
     return None if native.library() is not None else native.status().reason
@@ -118,9 +119,11 @@ def backward(grad: Tensor, sums: Tensor, *inputs: Any) -> list[Tensor]:
         invoke("regard_area_backward", call, "area_attention")
         return grads
     deviation_grad, shape_grad = grads[4], grads[6].zero_()  # sizes beyond the memory have no areas
-    features = call.features.contents
-    features.grad_mean, features.grad_deviation, features.grad_output, features.grad_shape = (x.data_ptr() for x in grads[3:])
+    present = _present(shape_grad, key.shape[-2], *inputs[8:10])
+    found, features = torch.empty_like(present, memory_format=torch.contiguous_format), call.features.contents
+    features.grad_mean, features.grad_deviation, features.grad_output, features.grad_shape = (x.data_ptr() for x in (*grads[3:6], found))
     invoke("regard_area_backward", call, "area_attention")
+    present.copy_(found)
     deviation_grad += LONE * shape_grad[:1].t()
     return grads
 
@@ -177,12 +180,19 @@ def _call(*inputs: Any) -> tuple[AreaCall, list[Any]]:
         call.mask = AreaMask(mask.data_ptr(), *strides)
     if mean is not None:
         # The deviation of a single item is the same for all; it joins what only the size adds.
-        shape = shape[:keys].clone(memory_format=torch.contiguous_format)
-        shape[0] += LONE * deviation.sum(1)
+        shape = _present(shape, keys, sides, grid).clone(memory_format=torch.contiguous_format)
+        shape.view(-1, shape.shape[-1])[0] += LONE * deviation.sum(1)
         given = [x.contiguous() for x in (mean, mean.t(), deviation, deviation.t(), output, shape)]
         kept += given
         call.features = ctypes.pointer(AreaFeatures(*(x.data_ptr() for x in given), epsilon=EPSILON))
     return call, kept
+
+
+def _present(shape: Tensor, size: int, sides: list[int], grid: list[int]) -> Tensor:
+    # Of what the sizes add, (A, D), the part (height, width, D) of the sizes that fit into the memory: a view.
+    spec = AreaSpec((sides[0], sides[1]), (grid[0], grid[1])) if grid else AreaSpec(sides[0])
+    height, width = spec.extent(size)[1]
+    return shape.unflatten(0, (-1, sides[-1]))[:height, :width]
 
 
 def _extent(size: int, sides: list[int], grid: list[int]) -> Extent:

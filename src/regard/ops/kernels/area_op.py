@@ -43,10 +43,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spec:
         return _AREAS(query, key, value, None, None, None, None, *settings)
     dtype = query.dtype
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    columns = weights.hidden.split(weights.output.shape[0], dim=-1)
-    # The output's bias adds the same to the scores of all areas: no weight depends on it.
-    shape = torch.nn.functional.linear(area_torch.size_features(weights, sides[0]), columns[2], weights.hidden_bias)
-    parts = [x.to(wide) for x in (query, key, value, columns[0], columns[1], weights.output, shape)]
+    parts = [x.to(wide) for x in (query, key, value, *area_torch.key_parts(weights, spec.max_area))]
     return _AREAS(*parts, *settings).to(dtype)
 
 
@@ -87,12 +84,8 @@ def _backward(grad: Tensor, out: Tensor | None, others: list[Tensor], *inputs: A
 
 def _plain(*inputs: Any) -> Tensor:
     query, key, value, mean, deviation, output, shape, mask, *settings = inputs
-    weights, spec = None, _spec(*settings)
-    if mean is not None:
-        # W_e is applied to the embeddings of the sizes already: what is left is taken as it is.
-        whole = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
-        weights = AreaWeights(shape.new_zeros(1, 0), shape, torch.cat([mean, deviation, whole], -1), output)
-    return area_torch.attend(query, key, value, mask, spec, weights).context
+    parts = None if mean is None else area_torch.KeyParts(mean, deviation, output, shape)
+    return area_torch.attend(query, key, value, mask, _spec(*settings), parts).context
 
 
 def _shapes(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

@@ -88,6 +88,10 @@ static void forward_chunk(const Head *head, Memory *m, Strip *strips, int64_t co
     const Plan *plan = head->plan;
     for (int i = 0; i < STRIPS; i++) {
         real *scores = m->scores + i * LANES, *sums = m->sum_columns + i * LANES;
+        if (plan->call->features && plan->call->grid_height > 1) {
+            grid_keyed_forward(head, m, &strips[i], i, count, sums);
+            continue;
+        }
         if (plan->call->features) {
             keyed_forward(head, m, &strips[i], i, count, sums);
             if (last) line_flush(plan->windows.width, strips[i].weight, splat(1), scores + count * TILE);
@@ -199,6 +203,10 @@ static void backward_sweep(const Head *head, Memory *m, Strip *strips, int64_t c
     const Windows *w = &head->plan->windows;
     for (int i = 0; i < STRIPS; i++) {
         real *scores = m->scores + i * LANES, *grads = m->grads + i * LANES;
+        if (head->plan->call->features && head->plan->call->grid_height > 1) {
+            grid_keyed_backward(head, m, &strips[i], i, count);
+            continue;
+        }
         if (head->plan->call->features) {
             keyed_backward(head, m, &strips[i], i, count);
             line_flush(w->width, strips[i].weight, strips[i].inverse, scores + count * TILE);

@@ -15,10 +15,9 @@
 #ifndef REGARD_AREA_FEATURES_H
 #define REGARD_AREA_FEATURES_H
 
+#include "area_features_grid.h"
 #include "calls.h"
 #include "simd.h"
-
-enum { FEATURE_CHUNK = 64 };
 
 /* Squares of differences of such items, MOST_KEYED of them together, are finite. */
 #define FEATURE_LIMIT ((real)(REAL_IS_FLOAT ? 0x1p60 : 0x1p508))
@@ -43,10 +42,12 @@ typedef struct {
     uint8_t *large, *bad;       /* items beyond FEATURE_LIMIT; areas without a finite key, taken as zeros */
 } FeatureMemory;
 
-static int64_t feature_sums_size(const AreaCall *call) { return (3 * call->key_size + call->area_width) * call->key_size; }
+static int64_t feature_sizes(const AreaCall *call) { return call->area_height * call->area_width; }
+
+static int64_t feature_sums_size(const AreaCall *call) { return (3 * call->key_size + feature_sizes(call)) * call->key_size; }
 
 static void feature_divide(const AreaCall *call, int backward, char **memory, FeatureMemory *m) {
-    const int64_t size = call->key_size, chunk = call->area_width * FEATURE_CHUNK * size, rows = call->keys * size;
+    const int64_t size = call->key_size, chunk = feature_sizes(call) * FEATURE_CHUNK * size, rows = call->keys * size;
     m->moments = (Moments *)take(memory, size / LANES * (int64_t)(sizeof(Moments) / sizeof(real)));
     m->sigma = take(memory, chunk);
     m->grad = take(memory, backward ? chunk : 0);
@@ -58,14 +59,16 @@ static void feature_divide(const AreaCall *call, int backward, char **memory, Fe
     m->skip = (uint8_t *)take(memory, call->keys);
 }
 
-INLINE vec sqrt_vec(vec x) {
-    vec root;
-    for (int i = 0; i < LANES; i++) root[i] = REAL_IS_FLOAT ? __builtin_sqrtf(x[i]) : (real)__builtin_sqrt(x[i]);
-    return root;
+/* Row `area_row(call, i) + j` belongs to the area of i + 1 items that ends at j; of a grid, to the i-th size. */
+static int64_t area_row(const AreaCall *call, int64_t i) {
+    return call->grid_height > 1 ? i * call->keys : i * call->keys - i * (i - 1) / 2 - i;
 }
 
-/* Row `area_row(call, i) + j` belongs to the area of i + 1 items that ends at j. */
-static int64_t area_row(const AreaCall *call, int64_t i) { return i * call->keys - i * (i - 1) / 2 - i; }
+/* How many of the areas of a size that end in [j0, j0 + count) have no row; they come first. */
+static int64_t area_absent(const AreaCall *call, int64_t i, int64_t j0, int64_t count) {
+    const int64_t absent = call->grid_height > 1 || j0 > i ? 0 : i - j0;
+    return absent > count ? count : absent;
+}
 
 /* Let one more item end the areas of all sizes. */
 INLINE void moments_step(int area, Moments *s, vec x) {
@@ -156,8 +159,12 @@ INLINE void spread_sweep(int area, const AreaCall *call, Moments *s, const real 
     default: function((int)call->area_width, call, __VA_ARGS__); break; \
     }
 
-static void sigma_chunk(const AreaCall *call, const FeatureMemory *m, const real *key, int64_t count) {
-    for (int64_t c = 0; c < call->key_size; c += LANES) BY_AREA(sigma_sweep, &m->moments[c / LANES], key + c, m->sigma + c, count)
+static void sigma_chunk(const AreaCall *call, const FeatureMemory *m, int64_t j0, int64_t count) {
+    for (int64_t c = 0; c < call->key_size; c += LANES)
+        if (call->grid_height > 1)
+            BY_SIDE(grid_sigma, call, call, m->calm + c, m->sigma + c, j0, count);
+        else
+            BY_AREA(sigma_sweep, &m->moments[c / LANES], m->calm + j0 * call->key_size + c, m->sigma + c, count)
 }
 
 static void moments_start(const AreaCall *call, const FeatureMemory *m) {
@@ -196,16 +203,19 @@ static void feature_forward(const AreaCall *call, const FeatureMemory *m, real *
                            .c_row = size, .depth = size, .add = 0}, items, size);
     for (int64_t j0 = 0; j0 < items; j0 += FEATURE_CHUNK) {
         const int64_t count = items - j0 < FEATURE_CHUNK ? items - j0 : FEATURE_CHUNK;
-        sigma_chunk(call, m, m->calm + j0 * size, count);
-        for (int64_t i = 1; i < call->area_width; i++) {
-            const int64_t first = j0 > i ? 0 : i - j0;
+        sigma_chunk(call, m, j0, count);
+        for (int64_t i = 1; i < feature_sizes(call); i++) {
+            const int64_t first = area_absent(call, i, j0, count);
             if (first >= count) continue;
             product((product_args){.a = m->sigma + (i * FEATURE_CHUNK + first) * size, .a_row = size, .a_column = 1,
                                    .b = features->deviation_turned, .b_row = size, .c = hidden + (area_row(call, i) + j0 + first) * size,
                                    .c_row = size, .depth = size, .add = 0}, count - first, size);
         }
         for (int64_t c = 0; c < size; c += LANES)
-            BY_AREA(mean_sweep, &m->moments[c / LANES], m->projected + j0 * size + c, shape + c, hidden + c, j0, count)
+            if (call->grid_height > 1)
+                BY_SIDE(grid_mean, call, call, m->projected + c, shape + c, hidden + c, j0, count);
+            else
+                BY_AREA(mean_sweep, &m->moments[c / LANES], m->projected + j0 * size + c, shape + c, hidden + c, j0, count)
     }
 }
 
@@ -213,8 +223,7 @@ static void feature_forward(const AreaCall *call, const FeatureMemory *m, real *
 static void relu_backward(const AreaCall *call, const real *hidden, const real *grad, int64_t i, int64_t j0, int64_t count, real *to,
                           real *grad_shape) {
     const int64_t size = call->key_size, row = area_row(call, i) + j0;
-    int64_t first = j0 > i ? 0 : i - j0;
-    if (first > count) first = count;
+    const int64_t first = area_absent(call, i, j0, count);
     memset(to, 0, (size_t)(first * size) * sizeof(real));
     for (int64_t c = 0; c < size; c += LANES) {
         vec sum = (vec){0};
@@ -233,11 +242,16 @@ static void feature_backward(const AreaCall *call, const FeatureMemory *m, const
     const AreaFeatures *features = call->features;
     const int64_t size = call->key_size, items = call->keys;
     real *grad_mean = m->sums, *grad_deviation = m->sums + size * size, *grad_shape = m->sums + 3 * size * size;
+    const int grid = call->grid_height > 1;
     moments_start(call, m);
+    if (grid) { /* items get their gradient from areas of several chunks */
+        memset(m->grad_items, 0, (size_t)(items * size) * sizeof(real));
+        memset(m->projected, 0, (size_t)(items * size) * sizeof(real));
+    }
     for (int64_t j0 = 0; j0 < items; j0 += FEATURE_CHUNK) {
         const int64_t count = items - j0 < FEATURE_CHUNK ? items - j0 : FEATURE_CHUNK;
-        sigma_chunk(call, m, m->calm + j0 * size, count); /* the deviations once more */
-        for (int64_t i = 0; i < call->area_width; i++) {
+        sigma_chunk(call, m, j0, count); /* the deviations once more */
+        for (int64_t i = 0; i < feature_sizes(call); i++) {
             real *d = m->grad + i * FEATURE_CHUNK * size, *sigma = m->sigma + i * FEATURE_CHUNK * size;
             relu_backward(call, hidden, grad, i, j0, count, d, grad_shape + i * size);
             if (i == 0) continue;
@@ -247,9 +261,12 @@ static void feature_backward(const AreaCall *call, const FeatureMemory *m, const
                                    .c = m->slope + i * FEATURE_CHUNK * size, .c_row = size, .depth = size, .add = 0}, count, size);
         }
         for (int64_t c = 0; c < size; c += LANES)
-            BY_AREA(spread_sweep, &m->moments[c / LANES], m->calm + j0 * size + c, m, c, m->grad_items + c, m->projected + c, j0, count)
+            if (grid)
+                BY_SIDE(grid_spread, call, call, m->calm + c, m->grad + c, m->slope + c, m->sigma + c, m->grad_items + c, m->projected + c, j0, count);
+            else
+                BY_AREA(spread_sweep, &m->moments[c / LANES], m->calm + j0 * size + c, m, c, m->grad_items + c, m->projected + c, j0, count)
     }
-    for (int64_t r = 0; r + 1 < call->area_width && r < items; r++) /* the last items have no later area to wait for */
+    for (int64_t r = 0; !grid && r + 1 < call->area_width && r < items; r++) /* the last items have no later area to wait for */
         for (int64_t c = 0; c < size; c += LANES) {
             store(m->grad_items + (items - 1 - r) * size + c, m->moments[c / LANES].grad_key[r]);
             store(m->projected + (items - 1 - r) * size + c, m->moments[c / LANES].grad_projected[r]);

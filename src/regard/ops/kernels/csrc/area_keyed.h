@@ -1,6 +1,7 @@
 /* Areas of a sequence with keys of their own (Li et al. 2018, Eq. 9: relu of features of the area, the output matrix moved to the query).
    The score of an area is then a product, not a mean of scores; all else is as before. Scores lie in one buffer for each size, by the
    item at which the area ends. */
+#include "area_keyed_grid.h"
 #include "area_memory.h"
 #include "area_sweep.h"
 
@@ -34,6 +35,10 @@ static void close_features(const Head *head, Memory *m, const real *grad_key) {
 
 static void keyed_scores(const Head *head, Memory *m, int64_t j0, int64_t count) {
     const Plan *plan = head->plan;
+    if (plan->call->grid_height > 1) {
+        grid_scores(head, m, j0, count);
+        return;
+    }
     for (int64_t i = 0; i < plan->windows.width; i++) {
         real *scores = m->areas + i * area_buffer(plan);
         int64_t absent = i < plan->call->area_width ? i - j0 : count; /* areas that would begin before the first item, or are too large */
@@ -143,9 +148,9 @@ static void keyed_products(const Head *head, Memory *m, int64_t first, int64_t l
                            int64_t queries) {
     const Plan *plan = head->plan;
     const AreaCall *call = plan->call;
-    for (int64_t i = 0; i < call->area_width; i++) {
+    for (int64_t i = 0; i < feature_sizes(call); i++) {
         const real *grads = m->areas + i * area_buffer(plan);
-        for (int64_t j = larger(first, i); j < last; j += CHUNK) {
+        for (int64_t j = first + area_absent(call, i, first, last - first); j < last; j += CHUNK) {
             const Done done = {area_row(call, i) + j, j - first, last - j < CHUNK ? last - j : CHUNK};
             gather(&head->key, call->key_size, done, grads, m->sum_columns);
             scatter(grad_key, plan->key_size, done, grads, m->query_rows, queries);

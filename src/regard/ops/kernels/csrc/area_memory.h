@@ -72,7 +72,7 @@ static char *divide(const Plan *plan, char *memory, Memory *m) {
     m->sum_rows = take(&memory, TILE * most);
     m->scores = take(&memory, (plan->chunk + MOST_LENGTH) * TILE);
     m->grads = take(&memory, plan->backward ? (plan->chunk + MOST_LENGTH) * TILE : 0);
-    m->areas = take(&memory, plan->call->features ? plan->windows.width * area_buffer(plan) : 0);
+    m->areas = take(&memory, plan->call->features ? larger(plan->windows.width, feature_sizes(plan->call)) * area_buffer(plan) : 0);
     if (plan->call->features) feature_divide(plan->call, plan->backward, &memory, &m->features);
     m->grid.weight = take(&memory, column);
     m->grid.run = take(&memory, vectors - column);
@@ -111,7 +111,7 @@ static Plan make_plan(const AreaCall *call, int backward) {
     plan.block = call->features && backward && plan.parts == 1 ? larger(heads / 64 < 16 ? heads / 64 : 16, 1) : 1;
     windows_start(&plan.windows, call);
     plan.key_rows = call->keys;
-    if (call->features) plan.key_rows = call->area_width * call->keys - call->area_width * (call->area_width - 1) / 2;
+    if (call->features) plan.key_rows = area_row(call, feature_sizes(call)) + (call->grid_height > 1 ? 0 : call->area_width);
     Memory memory;
     plan.bytes = (size_t)(divide(&plan, NULL, &memory) - (char *)NULL);
     return plan;
@@ -185,15 +185,19 @@ static Matrix open_matrix(const Head *head, const AreaView *view, int64_t rows, 
 static void mark_bad(Head *head, Memory *m) {
     const AreaCall *call = head->plan->call;
     const int64_t size = call->key_size;
-    for (int64_t i = 0; i < call->area_width; i++)
-        for (int64_t j = i; j < call->keys; j++) {
+    for (int64_t i = 0; i < feature_sizes(call); i++) {
+        /* Of i + 1 items along a sequence, of h + 1 rows and w + 1 columns on a grid. */
+        const int64_t h = call->grid_height > 1 ? i / call->area_width : 0, w = i - h * call->area_width;
+        for (int64_t j = area_absent(call, i, 0, call->keys); j < call->keys; j++) {
             const int64_t row = area_row(call, i) + j;
             const Matrix key = {m->key_copy + row * size, 0};
             uint8_t *bad = m->features.bad + row;
             *bad = !is_finite(&key, 1, size);
-            for (int64_t item = j - i; i && item <= j; item++) *bad |= m->features.large[item];
+            for (int64_t up = 0; i && up <= h && up <= j / call->grid_width; up++)
+                for (int64_t left = 0; left <= w && left <= j % call->grid_width; left++) *bad |= m->features.large[j - up * call->grid_width - left];
             if (*bad) memset(m->key_copy + row * size, 0, (size_t)size * sizeof(real));
         }
+    }
     head->bad = m->features.bad;
 }
 
