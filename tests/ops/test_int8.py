@@ -12,8 +12,11 @@ from torch import Tensor
 from regard import ops
 from regard.config import DecodingConfig
 from regard.errors import ConfigError, RangeError, ShapeError
+from regard.models import Ensemble
 from regard.ops.kernels import native
 from regard.ops.kernels.panels import Affine, PackedLinear, PackedWeights
+from regard.tasks import Translator
+from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.predict import predict
 from tests.ops.targets import TARGETS, instructions
 from tests.tasks.tiny import FAMILIES, TEXTS, translator
@@ -157,3 +160,49 @@ def test_every_model_decodes_in_8_bits(family: str) -> None:
         TEXTS, decoding=DecodingConfig(max_length=5, beam_size=3, precision="int8"), n_best=3
     )
     assert [len(item.hypotheses) for item in items] == [3] * len(TEXTS)
+
+
+TERMS = Glossary([Term("Hund", "ein Haus"), Term("bellt", "Zebra")])
+
+
+def ensemble(*families: str) -> Translator:
+    """Return a translator of several models at once."""
+    tools = [translator("bpe", model=FAMILIES[family]) for family in families]
+    return Translator(tools[0].run._replace(model=Ensemble([tool.run.model for tool in tools]).eval()))
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("families", [*((family,) for family in FAMILIES), ("gru", "transformer")])
+def test_terms_come_in_8_bits(families: tuple[str, ...], beam_size: int) -> None:
+    tool = translator("bpe", model=FAMILIES[families[0]]) if len(families) == 1 else ensemble(*families)
+    decoding = DecodingConfig(max_length=61, beam_size=beam_size, batch_size=2, precision="int8")
+    found = tool.translate(TEXTS, decoding=decoding, terms=TERMS)
+    wanted = [TERMS.find(line) for line in TEXTS]
+    assert sum(map(len, wanted)) == 5
+    for item, terms in zip(found, wanted, strict=True):
+        assert item.unplaced == []
+        assert all(term in item.text for term in terms)
+
+
+@pytest.mark.parametrize("family", ["gru", "transformer", "crossed"])
+def test_a_model_with_itself_decodes_in_8_bits_as_alone(family: str) -> None:
+    decoding = DecodingConfig(max_length=11, beam_size=3, precision="int8")
+    for one, other in zip(
+        translator("bpe", model=FAMILIES[family]).translate(TEXTS, decoding=decoding, n_best=3),
+        ensemble(family, family).translate(TEXTS, decoding=decoding, n_best=3),
+        strict=True,
+    ):
+        assert [found.tokens for found in one.hypotheses] == [found.tokens for found in other.hypotheses]
+        assert [found.score for found in one.hypotheses] == pytest.approx([found.score for found in other.hypotheses], abs=1e-5)
+
+
+def test_an_ensemble_rounds_each_of_its_models() -> None:
+    model = ensemble("gru", "transformer").run.model
+    with torch.no_grad():
+        with ops.packed_weights():
+            exact = first_logits(model).exp()
+        with ops.packed_weights(torch.int8):
+            found = first_logits(model).exp()
+            each = torch.stack([first_logits(one).softmax(-1) for one in model.models])  # type: ignore[union-attr]
+    torch.testing.assert_close(found, each.mean(0), rtol=1e-4, atol=1e-6)
+    assert 1e-4 < float((found - exact).norm() / exact.norm()) < 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,21 @@ LATER = [name for name in FAMILIES if name != "gru"]
 
 def outcome(item: Translation) -> list[tuple[list[int], str]]:
     return [(hypothesis.tokens, text) for hypothesis, text in zip(item.hypotheses, item.texts, strict=True)]
+
+
+def test_the_collector_pauses_while_lines_are_translated_and_goes_on_after() -> None:
+    tool, seen = translator(), list[bool]()
+    watched = Translator(tool.run, poll=lambda: seen.append(gc.isenabled()))
+    assert gc.isenabled()
+    watched.translate(TEXTS)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        watched.translate(TEXTS)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    assert set(seen) == {False}
 
 
 @pytest.mark.parametrize(

@@ -239,9 +239,10 @@ class Vocabulary:
         return TokenizedText(ids, pieces, offsets)
 
     def _checked_ids(self, ids: Sequence[int]) -> Sequence[int]:
+        size = len(self)
         for index in ids:
-            if not 0 <= index < len(self):
-                raise DataError(f"token id {index}: expected 0 to {len(self) - 1}")
+            if not 0 <= index < size:
+                raise DataError(f"token id {index}: expected 0 to {size - 1}")
         return ids
 
 

@@ -105,7 +105,12 @@ def check_finite(totals: Tensor, live: ActiveHypotheses) -> None:
     """
     bad = totals.isnan().any(1)
     if bad.any():
-        raise RegardError(f"step {live.length + 1}: the logits of sentence {live.rows[bad][0].item()} hold NaN or +inf, or are all -inf")
+        raise not_finite(live.length + 1, int(live.rows[bad][0]))
+
+
+def not_finite(step: int, sentence: int) -> RegardError:
+    """Return the error of logits that were no distribution: at a step, counted from 1, of a sentence, from 0."""
+    return RegardError(f"step {step}: the logits of sentence {sentence} hold NaN or +inf, or are all -inf")
 
 
 class HypothesisNode(NamedTuple):

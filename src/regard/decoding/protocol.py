@@ -6,11 +6,13 @@ hypotheses of each, V vocabulary, S source positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
 from regard import ops
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
 
 
 class State(Protocol):
@@ -38,6 +40,10 @@ class Step(Protocol[AnyState]):
         S may shrink after the longest sentences have left, by padding only. Decoding does not write to the results.
         """
         ...
+
+
+GreedySearch = Callable[[AnyState, GreedyRules], GreedyTokens | None]
+"""A model's own greedy search, from a state before the first token: what step by step would find, sooner. None where it cannot."""
 
 
 class Hypothesis(NamedTuple):

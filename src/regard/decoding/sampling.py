@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard import ops
 from regard.decoding.beam_search import beam_search
-from regard.decoding.constraints import Candidates, Pick, check_step, next_candidates
+from regard.decoding.constraints import IMPOSSIBLE, Candidates, Pick, check_step, next_candidates
 from regard.decoding.hypotheses import (
     ActiveHypotheses,
     BackPointers,
@@ -22,17 +22,26 @@ from regard.decoding.hypotheses import (
     finished_hypotheses,
     flat_indices,
     initial_hypotheses,
+    not_finite,
     ranking_score,
     reorder_state,
 )
 from regard.decoding.options import BatchedOptions, DecodingOptions
-from regard.decoding.protocol import AnyState, Hypothesis, Step
+from regard.decoding.penalties import length_penalty
+from regard.decoding.protocol import AnyState, GreedySearch, Hypothesis, Step
 from regard.errors import ConfigError, ShapeError
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
 
 
 @torch.inference_mode()
 def greedy_search(
-    step: Step[AnyState], state: AnyState, *, batch_size: int, options: DecodingOptions, device: torch.device | str = "cpu"
+    step: Step[AnyState],
+    state: AnyState,
+    *,
+    batch_size: int,
+    options: DecodingOptions,
+    device: torch.device | str = "cpu",
+    at_once: GreedySearch[AnyState] | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode greedily: take the most probable token at every step; ties go to the lower token.
 
@@ -44,6 +53,7 @@ def greedy_search(
         batch_size: B; 0 returns an empty list.
         options: decoding options.
         device: device of the model.
+        at_once: the model's own search, which is asked first where nothing but lengths, penalty and banned tokens is given.
 
     Returns:
         A list of one hypothesis per sentence.
@@ -67,7 +77,30 @@ def greedy_search(
     if options.phrases is not None:
         options = replace(options, beam_size=1, n_best=1, patience=1.0)
         return beam_search(step, state, batch_size=batch_size, options=options, device=device)
-    return decode_stepwise(step, state, 1, rules=BatchedOptions.build(options, batch_size, device))
+    rules = BatchedOptions.build(options, batch_size, device)
+    found = None if at_once is None or not _is_plain(rules) else at_once(state, _greedy_rules(rules))
+    return decode_stepwise(step, state, 1, rules=rules) if found is None else _greedy_hypotheses(found, options)
+
+
+def _is_plain(rules: BatchedOptions) -> bool:
+    # What a search at once does; all else goes step by step.
+    options = rules.options
+    others = options.coverage_penalty or options.no_repeat_ngram_size or options.need_attention or rules.prefix.size(1)
+    return not others and all(rules.limits) and bool(rules.limits)
+
+
+def _greedy_rules(rules: BatchedOptions) -> GreedyRules:
+    options = rules.options
+    return GreedyRules(rules.max_length, options.bos, rules.early, options.min_length, IMPOSSIBLE, rules.highest)
+
+
+def _greedy_hypotheses(found: GreedyTokens, options: DecodingOptions) -> list[list[Hypothesis]]:
+    if found.bad >= 0:
+        raise not_finite(found.steps, found.bad)
+    lengths = found.lengths.tolist()
+    scores = found.totals / torch.tensor([length_penalty(length, options.length_penalty) for length in lengths])
+    rows = zip(lengths, found.tokens.tolist(), scores.tolist(), found.log_probs.tolist(), strict=True)
+    return [[Hypothesis(tokens[:length], score, log_probs[:length], None)] for length, tokens, score, log_probs in rows]
 
 
 @dataclass(frozen=True, kw_only=True)

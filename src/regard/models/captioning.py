@@ -21,10 +21,12 @@ from regard.models.rnn_cells import RecurrentStack
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.rnn_state import DecoderState
 from regard.models.show_attend_tell import ShowDecoder
-from regard.models.transformer import mean_source_weights
+from regard.models.transformer import greedy_words, mean_source_weights
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
+from regard.ops.lazy_logits import output_plan
 
 
 class CaptionModel(EncoderDecoder[AnyState]):
@@ -223,6 +225,11 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         embedded = self._embed(tokens.reshape(-1, 1), state.position).view(*tokens.shape, -1)
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights), state
+
+    def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        output, words = output_plan(self.output), greedy_words(self.embedding, rules)
+        return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given captions (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, L)."""

@@ -16,6 +16,8 @@ from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_native_step import PackedState
 from regard.models.rnn_state import DecoderState
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
+from regard.ops.lazy_logits import output_plan
 
 AnyState = TypeVar("AnyState")
 
@@ -58,6 +60,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         readout, weights, state = self.decoder_step(tokens, state)
         unread = ops.lazy_logits(readout, self.output)
         return self.logits(readout) if unread is None else unread, weights, state
+
+    def greedy(self, state: AnyState, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search in native code; None: this model has none, or not outside `regard.ops.packed_weights`."""
+        return None
 
     @abstractmethod
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
@@ -183,6 +189,11 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
     def decoder_step(self, tokens: Tensor, state: DecoderState | PackedState) -> tuple[Tensor, Tensor | None, DecoderState | PackedState]:
         """Decode the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
         return self.decoder.step(tokens, state)
+
+    def greedy(self, state: DecoderState | PackedState, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        output = output_plan(self.output)
+        return None if output is None else self.decoder.greedy(state, output, rules)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, R) and, if requested, attention weights (B, T, S) or None."""

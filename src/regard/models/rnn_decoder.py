@@ -15,8 +15,11 @@ from regard.models.readout import Readout
 from regard.models.rnn_attention import DecoderAttention, attend_memory, attention_memory
 from regard.models.rnn_cells import CellKind, Layers, RecurrentStack
 from regard.models.rnn_encoder import EncoderOutput
-from regard.models.rnn_native_step import PackedState, native_step, plan_of
+from regard.models.rnn_native_step import PackedState, native_greedy, native_step, plan_of
 from regard.models.rnn_state import DecoderState
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
+from regard.ops.kernels.recurrent_cpu import RecurrentPlan
+from regard.ops.kernels.vocabulary_cpu import OutputPlan
 
 
 class DecoderOutput(NamedTuple):
@@ -176,7 +179,7 @@ class RecurrentDecoder(nn.Module):
 
         Within `regard.ops.packed_weights`, one native call if the library supports the decoder.
         """
-        plan = None if is_recording() else ops.cached_by_owner(self, lambda dtype: plan_of(self, dtype))
+        plan = self._plan()
         if plan is not None:
             return native_step(plan, tokens, state if isinstance(state, PackedState) else PackedState.of(state, self))
         state = state.unpacked() if isinstance(state, PackedState) else state
@@ -187,6 +190,16 @@ class RecurrentDecoder(nn.Module):
             return self.dropout(self._read(state.top, embedded, context)), weights, state
         readout, weights, state = self._attend_last(gates, embedded, state, True)
         return self.dropout(readout), weights, replace(state, position=state.position + 1)
+
+    def greedy(self, state: DecoderState | PackedState, output: OutputPlan, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search by the native library; None where it does not know all that the decoder does."""
+        plan = self._plan()
+        if plan is None or state.position:
+            return None
+        return native_greedy(plan, output, state if isinstance(state, PackedState) else PackedState.of(state, self), rules)
+
+    def _plan(self) -> RecurrentPlan | None:
+        return None if is_recording() else ops.cached_by_owner(self, lambda dtype: plan_of(self, dtype))
 
     def _forward_fed(self, steps: tuple[Tensor, ...], embedded: Tensor, state: DecoderState, need_weights: bool) -> DecoderOutput:
         readouts, weights = [], []

@@ -16,8 +16,10 @@ from regard.models.rnn_cells import RecurrentCell, RecurrentStack
 from regard.models.rnn_state import DecoderState
 from regard.ops.kernels import native
 from regard.ops.kernels.encoder_cpu import EncoderPlan
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens, search
 from regard.ops.kernels.panels import Affine
 from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentPlan, RecurrentWeights, Sources
+from regard.ops.kernels.vocabulary_cpu import OutputPlan
 
 if TYPE_CHECKING:
     from regard.models.rnn_decoder import RecurrentDecoder
@@ -139,6 +141,23 @@ def native_step(plan: RecurrentPlan, tokens: Tensor, state: PackedState) -> tupl
     readout, weights, parts = plan.step(Hypotheses(tokens, state.parts, state.parents, state.sentences), state.sources)
     places = torch.arange(tokens.numel()).view(tokens.shape)
     return readout, weights, replace(state, parts=parts, parents=places, position=state.position + 1)
+
+
+def native_greedy(plan: RecurrentPlan, output: OutputPlan, state: PackedState, rules: GreedyRules) -> GreedyTokens | None:
+    """Do all steps of a greedy search.
+
+    Args:
+        plan: of `plan_of`.
+        output: of the output layer.
+        state: before the first step, one hypothesis a sentence.
+        rules: what may be generated.
+
+    Returns:
+        See `regard.ops.kernels.greedy_cpu.search`.
+    """
+    tokens = torch.full_like(state.parents, rules.bos)
+    call, readout = plan.prepared(Hypotheses(tokens, state.parts, state.parents, state.sentences), state.sources)
+    return search(call, readout, output, rules, words=None, kept=state.parents.flatten().clone())
 
 
 def _cells(stack: RecurrentStack) -> list[RecurrentCell]:

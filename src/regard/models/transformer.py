@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from regard import ops
 from regard.constructor_checks import Share, checked
 from regard.models.cross_attention import Source, mean_head_weights
-from regard.models.embedding import PositionKind, sinusoidal_positions
+from regard.models.embedding import PositionKind, ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.input_rows import join_weights
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens, Words
+from regard.ops.lazy_logits import output_plan
 
 
 class Transformer(EncoderDecoder[TransformerState]):
@@ -91,11 +93,38 @@ class Transformer(EncoderDecoder[TransformerState]):
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights, state.input_lengths), state
 
+    def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        output, words = output_plan(self.output), greedy_words(self.target_embedding, rules, self.positions)
+        return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
+
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, S)."""
         sources = self.encode(source, source_lengths)
         readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
         return DecoderOutput(readout, mean_source_weights(weights, self.input_lengths(sources)))
+
+
+def greedy_words(embedding: nn.Embedding, rules: GreedyRules, kind: PositionKind = "paper") -> Words | None:
+    """Return how a greedy search in native code embeds tokens; None where it cannot.
+
+    Args:
+        embedding: of the target.
+        rules: of the search.
+        kind: of positions.
+
+    Example:
+        >>> rules = GreedyRules(torch.tensor([7, 5]), 2, torch.tensor([3]), 0, -1e9, 3)
+        >>> greedy_words(nn.Embedding(11, 4), rules).positions.shape
+        torch.Size([7, 4])
+    """
+    table = embedding.weight
+    if type(embedding) not in (nn.Embedding, ScaledEmbedding) or embedding.max_norm is not None:
+        return None
+    if table.dtype != torch.float32 or table.device.type != "cpu":
+        return None
+    positions = sinusoidal_positions(torch.arange(int(rules.limits.max())), table.shape[1], kind=kind)
+    return Words(table.detach().contiguous(), embedding.scale if isinstance(embedding, ScaledEmbedding) else 1.0, positions)
 
 
 def mean_source_weights(weights: tuple[Tensor, ...] | None, input_lengths: Tensor | None = None) -> Tensor | None:

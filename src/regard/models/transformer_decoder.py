@@ -16,7 +16,10 @@ from regard.errors import ConfigError
 from regard.models.cross_attention import Source
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_layers import DecoderLayer
-from regard.models.transformer_native_step import native_step, plan_of
+from regard.models.transformer_native_step import native_greedy, native_step, plan_of
+from regard.ops.kernels.decoder_cpu import DecoderPlan
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens, Words
+from regard.ops.kernels.vocabulary_cpu import OutputPlan
 
 
 class Decoder(nn.Module):
@@ -70,11 +73,8 @@ class Decoder(nn.Module):
 
         Within `regard.ops.packed_weights`, one native call if the library supports the layers.
         """
-        current = state.current()
-        plan = None
-        if not is_recording():
-            plan = ops.cached_by_owner(self, lambda dtype: plan_of(self._layers(), self.norm, self.alignment_layer, dtype))
-        if plan is not None and all(isinstance(memory, IndexedMemory) for layer in state.memories for memory in layer):
+        current, plan = state.current(), self._plan(state)
+        if plan is not None:
             found, weights, caches = native_step(plan, self._layers(), x, state, current)
             return found, (weights,), state.advanced(current, caches)
         shown, caches = None, []
@@ -83,6 +83,16 @@ class Decoder(nn.Module):
             shown = weights if number == self.alignment_layer else shown
             caches.append(longer)
         return x if self.norm is None else self.norm(x), shown, state.advanced(current, caches)
+
+    def greedy(self, state: TransformerState, output: OutputPlan, words: Words, rules: GreedyRules) -> GreedyTokens | None:
+        """Do all steps of a greedy search by the native library; None where it does not know all that the layers do."""
+        plan = self._plan(state)
+        return None if plan is None or state.position else native_greedy(plan, output, state, words, rules)
+
+    def _plan(self, state: TransformerState) -> DecoderPlan | None:
+        if is_recording() or not all(isinstance(memory, IndexedMemory) for layer in state.memories for memory in layer):
+            return None
+        return ops.cached_by_owner(self, lambda dtype: plan_of(self._layers(), self.norm, self.alignment_layer, dtype))
 
     def _layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.layers))

@@ -16,7 +16,9 @@ from regard.models.transformer_layers import DecoderLayer, SourceAttention
 from regard.ops.area_windows import area_extent
 from regard.ops.kernels import native
 from regard.ops.kernels.decoder_cpu import AreaKeyWeights, DecoderLayerWeights, DecoderMemory, DecoderPlan
+from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens, Words, search
 from regard.ops.kernels.panels import Affine
+from regard.ops.kernels.vocabulary_cpu import OutputPlan
 from regard.ops.materialized_areas import shape_features
 
 
@@ -74,6 +76,29 @@ def native_step(
     out, weights = plan.step(x.flatten(0, 1), memories, current.places, current.before)
     shown = source_weights(_attentions(layers[plan.shown])[1].areas, sources[plan.shown], weights.transpose(1, 2))
     return out.view_as(x), shown, caches
+
+
+def native_greedy(plan: DecoderPlan, output: OutputPlan, state: TransformerState, words: Words, rules: GreedyRules) -> GreedyTokens | None:
+    """Do all steps of a greedy search.
+
+    Args:
+        plan: of `plan_of`.
+        output: of the output layer.
+        state: before the first token, one hypothesis a sentence.
+        words: how tokens are embedded.
+        rules: what may be generated.
+
+    Returns:
+        See `regard.ops.kernels.greedy_cpu.search`.
+    """
+    heads, size = plan.heads_and_size
+    like = words.table.new_empty(1, heads, size).expand(int(rules.limits.sum()), -1, -1)  # memory is taken where a step writes
+    caches = [_with_room(None, 0, like, areas) for areas in plan.learned]
+    sources = [cast(IndexedMemory, memory) for (memory,) in state.memories]
+    own = [source.rows(torch.arange(source.batch)) for source in sources]  # tables that the search may change
+    memories = [DecoderMemory(*_parts(past), *each[:4]) for past, each in zip(caches, own, strict=True)]
+    call, hidden = plan.prepared(len(rules.limits), memories)
+    return search(call, hidden, output, rules, words=words, kept=torch.arange(len(rules.limits)))
 
 
 def _with_room(past: LayerCache | None, count: int, like: Tensor, areas: int) -> LayerCache:

@@ -65,10 +65,20 @@ def lazy_logits(hidden: Tensor, output: Linear) -> LazyLogits | None:
         >>> lazy_logits(torch.ones(2, 3), Linear(3, 5)) is None
         True
     """
-    library = native.library()
-    if library is None or not library.regard_target() or hidden.dtype != torch.float32 or hidden.device.type != "cpu":
+    if hidden.dtype != torch.float32 or hidden.device.type != "cpu":
         return None
-    if output.weight.dtype != torch.float32 or output.weight.device.type != "cpu":
-        return None
-    plan = cached_by_owner(output, lambda dtype: OutputPlan(Affine(output.weight, output.bias), dtype))
+    plan = output_plan(output)
     return None if plan is None else LazyLogits(hidden, output, plan)
+
+
+def output_plan(output: Linear) -> OutputPlan | None:
+    """Return an output layer's weights as the native library wants them; None where `lazy_logits` returns none.
+
+    Example:
+        >>> output_plan(Linear(3, 5)) is None
+        True
+    """
+    library = native.library()
+    if library is None or not library.regard_target() or output.weight.dtype != torch.float32 or output.weight.device.type != "cpu":
+        return None
+    return cached_by_owner(output, lambda dtype: OutputPlan(Affine(output.weight, output.bias), dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ def _decoding(area: AreaConfig | None, beam_size: int) -> Callable[[], object]:
     # Random weights do not generate EOS.
     model, batch = _model(area).eval(), _batch()
     options = DecodingOptions(bos=BOS, eos=EOS, beam_size=beam_size, min_length=LENGTH, max_length=LENGTH, banned=(PAD, BOS))
-    search = greedy_search if beam_size == 1 else beam_search
+    search = partial(greedy_search, at_once=model.greedy) if beam_size == 1 else beam_search
 
     def decode() -> None:
         with torch.inference_mode(), ops.packed_weights():

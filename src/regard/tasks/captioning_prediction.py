@@ -179,7 +179,7 @@ class Captioner(Predictor[CaptionRun]):
             most = decoding.max_length
             options = generation.options(decoding, n_best, max_length=most, source_lengths=lengths, need_attention=need_attention)
             start = partial(model.start, pictures[rows].to(device), torch.tensor(lengths, device=device))
-            return generation.run(start, model.decoding_step, rows, options, device=device)
+            return generation.run(start, model.decoding_step, rows, options, device=device, at_once=model.greedy)
 
         stage = progress.stage("Captioning", total=len(pictures), unit="images")
         rows = list(range(len(pictures)))

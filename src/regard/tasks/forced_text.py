@@ -49,7 +49,7 @@ class Glossary:
 
     def find(self, line: str) -> list[str]:
         """Return the term translations for a line, each once, in order; the first and longest of overlapping terms wins."""
-        words = _WORD.findall(line)
+        words = _WORD.findall(line) if self._targets else []
         found: dict[str, None] = {}
         at = 0
         while at < len(words):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,12 +22,13 @@ from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
-from regard.tasks.predict import Generation, Predictor, hypotheses_json, longest_first, predict
-from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
+from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 from regard.tasks.word_links import find_links
-from regard.viewer import AttentionRecord
+
+if TYPE_CHECKING:
+    from regard.viewer import AttentionRecord
 
 Terms = Glossary | Sequence[Glossary] | None
 
@@ -100,6 +101,7 @@ class Translator(Predictor[TranslationRun]):
         if images is not None:
             images.folder = Path(folder) if folder is not None else Path() if names in (None, "-") else Path(names).parent
 
+    @collector_paused()
     def translate(
         self,
         lines: Sequence[str],
@@ -153,7 +155,7 @@ class Translator(Predictor[TranslationRun]):
                 need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
             start = partial(model.start, batch.source, batch.source_lengths)
-            return generation.run(start, model.decoding_step, rows, options, device=device_of(model))
+            return generation.run(start, model.decoding_step, rows, options, device=device_of(model), at_once=model.greedy)
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         found: dict[int, list[Hypothesis]] = {}
@@ -234,6 +236,8 @@ class Translator(Predictor[TranslationRun]):
     def align_layers(self, line: str, target: str, *, max_weights: int | None = None) -> AttentionRecord | None:
         """Return the record of `align` with the attention of every layer and head, up to so many weights; without such a bound with the
         alternatives of each token."""
+        from regard.tasks.record_layers import add_alternatives, add_layers  # not for translation alone
+
         record = self.align(line, target)
         if record is None:
             return None
@@ -247,6 +251,8 @@ class Translator(Predictor[TranslationRun]):
 
         The alignment comes first, then every layer and head with its areas; then the alternatives of each token and all hypotheses.
         """
+        from regard.tasks.record_layers import add_alternatives, add_layers, hypothesis_records
+
         if rank >= len(translation.hypotheses) or translation.hypotheses[rank].attention is None:
             return None
         hypothesis = translation.hypotheses[rank]
@@ -344,6 +350,8 @@ def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, atten
 def _record(
     source: list[str], target: list[str], weights: Tensor, *, source_text: str, target_text: str, scores: list[float] | None = None
 ) -> AttentionRecord:
+    from regard.viewer import AttentionRecord
+
     # The end of sentence is part of what was read and written, and often where the attention rests.
     rows = weights.shape[0]
     return AttentionRecord.alignment(

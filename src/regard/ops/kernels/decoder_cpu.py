@@ -178,27 +178,44 @@ class DecoderPlan:
             (R, E), and the shown layer's weights (G, R / G, H, S).
         """
         x, places = x.contiguous(), places.contiguous()
-        rows, (groups, length) = x.shape[0], memories[self.shown].places.shape
-        if x.shape[1:] != (self.width,) or not groups or rows % groups or any(len(each.places) != groups for each in memories):
-            tables = ", ".join(str(tuple(each.places.shape)) for each in memories)
-            raise ShapeError(f"decoder step: x (R, {self.width}) for tables (G, S) with G dividing R: found {tuple(x.shape)} and {tables}")
-        layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
-        kept = [self._point_to(layer, memory, areas) for layer, memory, areas in zip(layers, memories, self.learned, strict=True)]
-        given: dict[str, Any] = {
-            "layers": layers,
-            "norm": self._norm,
-            "count": len(layers),
-            "shown": self.shown,
-            "wide": self._shelf.widest,
-        }
-        given |= {"groups": groups, "share": rows // groups, "heads": self._heads, "sources": length}
+        given, kept = self._given(len(x), memories)
+        if x.shape[1:] != (self.width,):
+            raise ShapeError(f"decoder step: x (R, {self.width}), found {tuple(x.shape)}")
         try:
-            out, weights = _STEP(x, places, first=first, pre=self._pre, eps=self._eps, **given)
+            out, weights = _STEP(x, places, first=first, shown=self.shown, **given)
         except RangeError:
-            self._complain(memories, places, (first, rows))
+            self._complain(memories, places, (first, len(x)))
             raise
         del kept  # until here
         return out, weights
+
+    def prepared(self, rows: int, memories: Sequence[DecoderMemory]) -> tuple[DecoderCall, Tensor]:
+        """Return a call of a step, for a search that says where its rows begin and stand; no weights are shown.
+
+        Args:
+            rows: R, one for each row of the memories' tables, which are changed.
+            memories: for each layer, with room for all items to come.
+
+        Returns:
+            The call, and where its result (R, E) will stand.
+        """
+        given, kept = self._given(rows, memories)
+        x, places = torch.zeros(rows, self.width), torch.zeros(rows, 1, dtype=torch.long)
+        call, (out, _) = _STEP.make(x, places, without=("weights",), first=0, shown=-1, **given)
+        call.kept = kept
+        return call, out
+
+    def _given(self, rows: int, memories: Sequence[DecoderMemory]) -> tuple[dict[str, Any], object]:
+        # The other fields of a step's call, and what must live as long as it.
+        groups, length = memories[self.shown].places.shape
+        if not groups or rows % groups or any(len(each.places) != groups for each in memories):
+            tables = ", ".join(str(tuple(each.places.shape)) for each in memories)
+            raise ShapeError(f"decoder step: x (R, {self.width}) for tables (G, S) with G dividing R: found {rows} rows and {tables}")
+        layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
+        kept = [self._point_to(layer, memory, areas) for layer, memory, areas in zip(layers, memories, self.learned, strict=True)]
+        given: dict[str, Any] = {"layers": layers, "norm": self._norm, "count": len(layers), "wide": self._shelf.widest}
+        given |= {"pre": self._pre, "eps": self._eps}
+        return given | {"groups": groups, "share": rows // groups, "heads": self._heads, "sources": length}, kept
 
     def _complain(self, memories: Sequence[DecoderMemory], places: Tensor, newest: tuple[int, int]) -> None:
         # Says which whole number names nothing: those of the memories are not in the table of the call.

@@ -191,14 +191,32 @@ class RecurrentPlan:
             ShapeError: a tensor has not the shape or dtype that the weights ask for.
             RangeError: a token is outside the vocabulary, or a parent, sentence or length names nothing; the message holds it.
         """
+        tokens, past, parents, sentences = self._checked(hypotheses, sources)
+        readout, weights, new = _STEP(*sources, past, tokens, parents, sentences, rows=tokens.numel(), **self._constants)
+        return readout, weights, new
+
+    def prepared(self, hypotheses: Hypotheses, sources: Sources) -> tuple[RecurrentCall, Tensor]:
+        """Return a call of a step, for a search that changes what it is given: copies of the states, and one hypothesis a sentence.
+
+        Returns:
+            The call, and where its readouts (B, R) will stand.
+
+        Raises:
+            ShapeError: see `step`.
+        """
+        tokens, past, parents, sentences = self._checked(hypotheses, sources)
+        given = (*sources, past.clone(), tokens, parents, sentences.clone())
+        call, call.results = _STEP.make(*given, rows=tokens.numel(), **self._constants)
+        return call, call.results[0].squeeze(1)
+
+    def _checked(self, hypotheses: Hypotheses, sources: Sources) -> Hypotheses:
         tokens, past, parents, sentences = (part.contiguous() for part in hypotheses)
         found = sources.keys.shape[2:], sources.values.shape[2:], past.shape[1:]
         if found != ((self._attended,), (self._depth,), (self._width,)):
             wanted = f"keys (N, S, {self._attended}), values (N, S, {self._depth}) and states (N, {self._width})"
             given = ", ".join(str(tuple(part.shape)) for part in (sources.keys, sources.values, past))
             raise ShapeError(f"recurrent step: the weights ask for {wanted}, found {given}")
-        readout, weights, new = _STEP(*sources, past, tokens, parents, sentences, rows=tokens.numel(), **self._constants)
-        return readout, weights, new
+        return Hypotheses(tokens, past, parents, sentences)
 
 
 def _kept(shelf: PackedWeights, part: Tensor | None) -> int | None:

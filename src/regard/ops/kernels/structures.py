@@ -243,3 +243,17 @@ class VocabularyCall(ctypes.Structure):
         *_of(ADDRESS, "totals"),
         *_of(INT64, "share need threads"),
     ]
+
+
+class GreedyCall(ctypes.Structure):
+    """GreedyCall of csrc."""
+
+    _fields_ = [
+        *_of(ctypes.POINTER(DecoderCall), "decoder"),
+        *_of(ctypes.POINTER(RecurrentCall), "recurrent"),
+        *_of(ctypes.POINTER(VocabularyCall), "output"),
+        *_of(ADDRESS, "table positions x places"),
+        *_of(REAL, "scale"),
+        *_of(ADDRESS, "limits live last kept tokens log_probs totals lengths now"),
+        *_of(INT64, "sentences most width vocabulary forbidden min_length turns"),
+    ]

@@ -94,3 +94,9 @@ class OutputPlan:
         given: dict[str, Any] = {"output": self._output, "count": count, "instead": instead, "least": least, "share": 1, "need": need}
         log_probs, places = _BEST(hidden.contiguous(), forbidden.contiguous(), totals, **given)
         return log_probs, places
+
+    def prepared(self, hidden: Tensor, forbidden: Tensor, *, instead: int, least: float) -> VocabularyCall:
+        """Return a call for the best output of each row of `hidden` (N, R) as it will be then, contiguous; see `best`."""
+        given: dict[str, Any] = {"output": self._output, "count": 1, "instead": instead, "least": least, "share": 1}
+        call, call.results = _BEST.make(hidden, forbidden.contiguous(), None, **given)
+        return call

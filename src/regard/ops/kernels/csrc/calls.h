@@ -304,4 +304,30 @@ typedef struct {
     int64_t threads;
 } VocabularyCall;
 
+/* Of the numbers that change while a greedy search runs: its rows, how many tokens each has, the first sentence whose logits are none, or -1. */
+enum { GREEDY_ROWS, GREEDY_LENGTH, GREEDY_BAD };
+
+/* Steps of a greedy search, one row a sentence: a decoder's step, the most probable token of each row, and the rows that have not ended. */
+typedef struct {
+    DecoderCall *decoder;     /* of a Transformer: its places, rows, steps and first are written here, and its layers' tables of the source */
+    RecurrentCall *recurrent; /* or of a recurrent decoder: its rows, states, past, next and sentences are written here */
+    VocabularyCall *output;   /* `instead` ends a sentence */
+    const float *table;       /* (vocabulary, width): the embedding, times scale; of a Transformer only, as the next four */
+    const float *positions;   /* (most, width) */
+    float *x;                 /* (sentences, width): what the step is given */
+    int64_t *places;          /* (2, sentences, most): room */
+    double scale;
+    const int64_t *limits;    /* (sentences), 0 to most: tokens of each at most */
+    int64_t *live, *last, *kept; /* (sentences): of each row the sentence, the last token, and which row it was in the step before */
+    int64_t *tokens;          /* (sentences, most): found */
+    float *log_probs;         /* likewise */
+    float *totals;            /* (sentences): sums of those, from 0 on */
+    int64_t *lengths;         /* (sentences): how many */
+    int64_t *now;             /* (3): GREEDY_... */
+    int64_t sentences, most, width, vocabulary;
+    int64_t forbidden;        /* tokens that are never taken; the last of them is allowed from min_length tokens on */
+    int64_t min_length;
+    int64_t turns;            /* steps of this call, at most */
+} GreedyCall;
+
 #endif

@@ -1,5 +1,8 @@
 /* A step of a Transformer's decoder, for one instruction set. A task is a block of rows, which goes through all layers by itself: rows meet
    in the stores only, and each reads its own past there. */
+#ifndef REGARD_DECODER_H
+#define REGARD_DECODER_H
+
 #include <math.h>
 
 #include "calls.h"
@@ -220,3 +223,5 @@ int VARIANT(decoder)(const DecoderCall *call) {
     const int64_t tasks = (call->rows + DECODER_ROWS - 1) / DECODER_ROWS;
     return parallel_for(tasks, (int)call->threads, (size_t)numbers * sizeof(real), decoder_task, call);
 }
+
+#endif

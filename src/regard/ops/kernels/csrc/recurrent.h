@@ -1,5 +1,8 @@
 /* A step of a recurrent decoder, for one instruction set. A task is a block of sentences. Hypotheses that continue the same one share the
    products of its state, and those with the same last token the products of that. */
+#ifndef REGARD_RECURRENT_H
+#define REGARD_RECURRENT_H
+
 #include "calls.h"
 #include "indexed.h"
 #include "native.h"
@@ -238,3 +241,5 @@ int VARIANT(recurrent)(const RecurrentCall *call) {
     const size_t bytes = recurrent_room(&task, (sentences + tasks - 1) / tasks * call->share, NULL);
     return parallel_for(tasks, (int)call->threads, bytes, recurrent_run, call);
 }
+
+#endif

@@ -1,4 +1,7 @@
 /* The most probable outputs of an output layer, for one instruction set. A task is a block of rows; their logits come piece by piece. */
+#ifndef REGARD_VOCABULARY_H
+#define REGARD_VOCABULARY_H
+
 #include <math.h>
 
 #include "best.h"
@@ -180,3 +183,5 @@ int VARIANT(vocabulary)(const VocabularyCall *call) {
     const size_t bytes = vocabulary_room(call, (sentences + tasks - 1) / tasks * call->share, NULL, &rooms);
     return parallel_for(tasks, (int)call->threads, bytes, vocabulary_run, call);
 }
+
+#endif
