@@ -2,11 +2,12 @@
 
     python benchmarks/busy.py --data FOLDER --runs runs/busy --out docs/results/busy.json [--configs NAME ...] [--companies NAME ...]
     python benchmarks/busy.py --demo --runs runs/busy --out docs/results/busy.json
+    python benchmarks/busy.py --scaling --data FOLDER --runs runs/busy --out docs/results/scaling.json
 
 FOLDER is that of multi30k.py. The contenders train side by side, in float32; all but one are stopped (SIGSTOP) at any time, so that each
 meets the same machine in each round: A B C A B C. The other programs are endless loops. A figure is the median of the rounds, a ratio the
 median of the rounds' ratios. What the file holds of other configurations and companies stays. With --demo: seconds of `regard demo`, alone
-and beside one program.
+and beside one program. With --scaling: 1, 2 and 4 workers on an idle machine of two cores, and what a model of them expects of more cores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,13 @@ CONTENDERS: dict[str, tuple[list[str], int | None]] = {
     "threads": (["training.micro_batches=1"], None),
     "one thread": (["training.micro_batches=1"], 1),
 }
+MICRO_BATCHES = 8  # as many for every number of workers, so that all do the same
+SCALING: dict[str, tuple[list[str], int | None]] = {
+    f"{count} workers": ([f"training.workers={count}", f"training.micro_batches={MICRO_BATCHES}"], None) for count in (1, 2, 4)
+}
 WARM_UP = 5
 COLUMNS = ["model", "beside", *(f"{name}, tokens/s" for name in CONTENDERS), "workers / threads", "workers / one thread", "of idle"]
+COLUMNS += ["MiB, workers / threads"]
 LOOP = "import os, sys; os.nice(int(sys.argv[1]))\nwhile True: pass"
 # Become another program, which ends with this one, however that ends. 1 is PR_SET_PDEATHSIG of <sys/prctl.h>; it outlives the exec.
 FOLLOW = """
@@ -50,7 +56,7 @@ class Contender:
     """A training in a process group of its own, stopped but when it is measured."""
 
     def __init__(self, name: str, config: str, raw: Path, folder: Path) -> None:
-        settings, threads = CONTENDERS[name]
+        settings, threads = (CONTENDERS | SCALING)[name]
         files, path = multi30k_files(raw), str(ROOT / "configs" / f"{config}.yaml")
         endless = ["training.precision=fp32", "training.log_every=1", "training.epochs=1000", "training.evaluate_every=1000000"]
         command = [sys.executable, "-m", "regard", "train", "translation", "--config", path, *files, "--out", str(folder)]
@@ -118,15 +124,17 @@ def beside(company: str) -> Iterator[list[int]]:
             loop.wait()
 
 
-def measure(config: str, arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def measure(
+    config: str, arguments: argparse.Namespace, names: Iterable[str] = CONTENDERS, companies: Iterable[str] | None = None
+) -> dict[str, dict[str, list[float]]]:
     """Return tokens a second of each contender in each round, by company."""
     contenders: dict[str, Contender] = {}
     found: dict[str, dict[str, list[float]]] = {}
     try:
-        for name in CONTENDERS:
+        for name in names:
             folder = arguments.runs / f"{config}-{name.replace(' ', '-')}-{os.getpid()}"
             contenders[name] = Contender(name, config, arguments.data, folder)
-        for company in arguments.companies:
+        for company in arguments.companies if companies is None else companies:
             with beside(company):
                 speeds = {name: lambda _, each=each: round(each.speed(arguments.seconds), 1) for name, each in contenders.items()}
                 found[company] = interleaved(speeds, arguments.rounds, title=f"{CONFIGS[config]} beside {company}")
@@ -136,6 +144,34 @@ def measure(config: str, arguments: argparse.Namespace) -> dict[str, dict[str, l
             each.signal(signal.SIGKILL)
             each.process.wait()
     return found
+
+
+def scaling(arguments: argparse.Namespace) -> None:
+    """Measure 1, 2 and 4 workers on two cores, and write what more cores are expected to do.
+
+    A token takes s + t ceil(M / n) / M seconds with n workers on as many cores, M micro-batches in an update: s is what one process does
+    alone (to read the batch, to sum the gradients, the optimizer), both from the rates of 1 and 2 workers.
+    """
+    cores, rows, measured = os.cpu_count() or 1, [], {}
+    for config, label in CONFIGS.items():
+        measured[config] = measure(config, arguments, SCALING, ["nothing"])["nothing"]
+        rates = {int(name.split()[0]): median(measured[config][name], 0) for name in SCALING}
+        one = 1 / rates[1]
+        alone = max(0.0, 2 / rates[2] - one)
+        rows += [
+            [label, count, min(count, cores), "measured" if count <= cores else "emulated", round(rate), round(rate / rates[1], 2)]
+            for count, rate in rates.items()
+        ]
+        for count in (4, 8):
+            expected = 1 / (alone + (one - alone) * -(-MICRO_BATCHES // count) / MICRO_BATCHES)
+            rows.append([label, count, count, "model", round(expected), round(expected / rates[1], 2)])
+    note = (
+        f"`python benchmarks/busy.py --scaling`. Target tokens a second, medians of {arguments.rounds} interleaved rounds, {MICRO_BATCHES} "
+        "micro-batches. *emulated*: more workers than cores, which shows what having more costs. *model*: one process does a part of an "
+        "update alone, the rest is shared by as many as there are cores; both parts follow from 1 and 2 workers. Cores that share memory "
+        f"and cache slow each other down, which is not in the model. {machine()}."
+    )
+    write(arguments.out, ["model", "workers", "cores", "how", "tokens/s", "of 1 worker"], rows, note, measured=measured)
 
 
 def demo(arguments: argparse.Namespace) -> dict[str, float]:
@@ -163,7 +199,9 @@ def rows(measured: dict[str, Any]) -> list[list[Any]]:
             speeds = [round(median(own[name], 0)) for name in CONTENDERS]
             # None where one made no update at all.
             ratios = [ratio(own["workers"], own[name]).median if all(own[name]) else None for name in ("threads", "one thread")]
-            found.append([label, company, *speeds, *ratios, round(speeds[0] / median(idle["threads"], 1), 2) if idle else None])
+            share = round(speeds[0] / median(idle["threads"], 1), 2) if idle else None
+            memory = dict(zip(CONTENDERS, own["MiB"], strict=True)) if "MiB" in own else None
+            found.append([label, company, *speeds, *ratios, share, memory and round(memory["workers"] / memory["threads"], 2)])
     return found
 
 
@@ -175,8 +213,12 @@ def main() -> None:
     parser.add_argument("--companies", nargs="+", choices=COMPANIES, default=list(COMPANIES))
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--demo", action="store_true")
+    parser.add_argument("--scaling", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no contender stays behind
+    if arguments.scaling:
+        scaling(arguments)
+        return
     old = read(arguments.out)
     measured, seconds = old.get("measured", {}), old.get("demo", {})
     if arguments.demo:
