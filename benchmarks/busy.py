@@ -153,7 +153,8 @@ def scaling(arguments: argparse.Namespace) -> None:
     alone (to read the batch, to sum the gradients, the optimizer), both from the rates of 1 and 2 workers.
     """
     cores, rows, measured = os.cpu_count() or 1, [], {}
-    for config, label in CONFIGS.items():
+    for config in arguments.configs:
+        label = CONFIGS[config]
         measured[config] = measure(config, arguments, SCALING, ["nothing"])["nothing"]
         rates = {int(name.split()[0]): median(measured[config][name], 0) for name in SCALING}
         one = 1 / rates[1]

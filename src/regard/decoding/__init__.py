@@ -3,13 +3,12 @@
 from regard.decoding.beam_search import beam_search
 from regard.decoding.options import DecodingOptions
 from regard.decoding.phrases import ForcedPhrases, Phrase
-from regard.decoding.protocol import GreedySearch, Hypothesis, State, Step
+from regard.decoding.protocol import Hypothesis, State, Step
 from regard.decoding.sampling import SamplingOptions, greedy_search, sample
 
 __all__ = [
     "DecodingOptions",
     "ForcedPhrases",
-    "GreedySearch",
     "Hypothesis",
     "Phrase",
     "SamplingOptions",

@@ -13,7 +13,8 @@ from torch import nn
 from regard import ops, progress
 from regard.config import DecodingConfig
 from regard.data.vocabulary import BOS, EOS, PAD
-from regard.decoding import DecodingOptions, ForcedPhrases, GreedySearch, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.decoding import DecodingOptions, ForcedPhrases, Hypothesis, SamplingOptions, beam_search, greedy_search, sample
+from regard.decoding.protocol import GreedySearch
 from regard.errors import ConfigError
 from regard.tasks.batch_threads import cut_batches, map_batches
 from regard.tasks.run_folder import device_of
