@@ -46,6 +46,11 @@ def site_pages() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
+def texts(site_pages: ModuleType) -> dict[str, str]:
+    return site_pages.pages()
+
+
+@pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site from a copy, a warning being an error, with a live model and without a network."""
     for package in ("mkdocs", "material", "mkdocstrings_handlers"):
@@ -66,8 +71,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "build" / "site"
 
 
-def test_every_document_is_a_page_and_in_the_menu(site_pages: ModuleType) -> None:
-    texts = site_pages.pages()
+def test_every_document_is_a_page_and_in_the_menu(site_pages: ModuleType, texts: dict[str, str]) -> None:
     documents = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY")]
     documents += (ROOT / "docs").rglob("*.md")
     assert [path for path in documents if site_pages.documents()[path] not in texts] == []
@@ -81,10 +85,8 @@ def test_every_document_is_a_page_and_in_the_menu(site_pages: ModuleType) -> Non
     assert sorted(page for page in texts if not page.startswith("results/")) == sorted(shown)
 
 
-def test_every_public_name_is_in_the_api_once(site_pages: ModuleType) -> None:
-    found = re.findall(
-        r"^::: (\S+)$", "\n".join(text for page, text in site_pages.pages().items() if page.startswith("api/")), re.MULTILINE
-    )
+def test_every_public_name_is_in_the_api_once(texts: dict[str, str]) -> None:
+    found = re.findall(r"^::: (\S+)$", "\n".join(text for page, text in texts.items() if page.startswith("api/")), re.MULTILINE)
     assert len(found) == len(set(found))
     # Names of `regard` that are those of regard.attention stand there.
     wanted = {name for name, thing in public_objects() if not isinstance(thing, ModuleType) and name.count(".") > 1}
@@ -94,8 +96,8 @@ def test_every_public_name_is_in_the_api_once(site_pages: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.slug)
-def test_a_mechanism_has_a_page_with_equation_picture_code_and_api(site_pages: ModuleType, mechanism: Any) -> None:
-    text = site_pages.pages()[f"mechanisms/{mechanism.slug}.md"]
+def test_a_mechanism_has_a_page_with_equation_picture_code_and_api(texts: dict[str, str], mechanism: Any) -> None:
+    text = texts[f"mechanisms/{mechanism.slug}.md"]
     assert re.search(r"^```text\n.+?^```$", text, re.MULTILINE | re.DOTALL)
     assert re.search(r"^```python\n.+?^```$", text, re.MULTILINE | re.DOTALL)
     assert f"](../pictures/{mechanism.slug}.svg)" in text
