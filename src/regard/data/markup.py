@@ -1,6 +1,6 @@
-"""Inline markup of a line: taken out before translation, and put into the translation by word links.
+"""Inline markup: removed before translation, and placed into the translation by word links.
 
-Tags (`<b>`, `</b>`, `<br/>`, comments) are taken out. A word that holds a placeholder (`{name}`, `{{ x }}`, `${x}`, `%s`, `%(n)d`), an
+Tags (`<b>`, `</b>`, `<br/>`, comments) are removed. A word that contains a placeholder (`{name}`, `{{ x }}`, `${x}`, `%s`, `%(n)d`), an
 address (`https://...`, `me@example.org`), or nothing but an entity (`&amp;`), is opaque: the model reads it, and the translation gets it
 verbatim.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-# No alternative can run past the next `<` or brace, or start twice in one run of characters: the time is linear in the line.
+# No alternative passes the next `<` or brace, or starts twice in a run of characters, so the time is linear in the line.
 TAG = r"""<(?:(?P<close>/)?(?P<name>[A-Za-z][\w:.-]*)(?:\s(?:[^<>"']|"[^"<]*"|'[^'<]*')*)?/?|(?:!--|[!?][A-Za-z])[^<>]*)>"""
 OPAQUE = (
     r"\$?\{[{%][^{}]*[%}]\}",
@@ -25,20 +25,20 @@ OPAQUE = (
 )
 MARKUP = re.compile("|".join((f"(?P<tag>{TAG})", *OPAQUE)))
 WORD = re.compile(r"\S+")
-# Punctuation before and after a word, which a tag around the word leaves out.
+# Punctuation around a word, excluded by tags around the word.
 OPENING, CLOSING = "([\"'«„“‘¿¡‹", ".,;:!?…)]\"'»“”‘’›。、，！？"  # noqa: RUF001 - quotes of other scripts
 
 
 class TagPair(NamedTuple):
-    """An opening tag, its closing tag, and what they enclose.
+    """An opening tag, its closing tag, and the words between them.
 
     Attributes:
         opening: the tag, verbatim.
         closing: likewise.
-        first: number of the first word between them.
-        last: of the last one.
-        inside: whether the opening tag belongs behind punctuation before a word, and the closing tag in front of that after a word.
-        parent: number of the pair around this one; -1: none.
+        first: index of the first enclosed word.
+        last: index of the last one.
+        inside: whether the tags exclude punctuation around the words.
+        parent: index of the pair around this one; -1: none.
     """
 
     opening: str
@@ -54,9 +54,9 @@ class EmptyTag(NamedTuple):
 
     Attributes:
         text: the tag or tags, verbatim.
-        word: number of the word before it; -1: none.
-        pair: number of the pair that closes between that word and this tag; -1: none.
-        parent: number of the pair around it; -1: none.
+        word: index of the word before it; -1: none.
+        pair: index of the pair that closes between that word and this tag; -1: none.
+        parent: index of the pair around it; -1: none.
         spaced: whether white space separates it from the word before it, or for the first of a line or a pair from the word after it.
     """
 
@@ -68,14 +68,14 @@ class EmptyTag(NamedTuple):
 
 
 class MarkedLine(NamedTuple):
-    """A line without its tags, and what is to be put into its translation.
+    """A line without its tags, and the markup for its translation.
 
     Attributes:
-        plain: the text for the model; links count its words (what white space separates).
-        words: how many there are.
+        plain: the text for the model; links count its white-space separated words.
+        words: number of words.
         pairs: tags around words, in the order of their opening tags.
         empty: tags without words, in order.
-        opaque: number of each opaque word -> (as it stands in `plain`, verbatim), without the punctuation around it.
+        opaque: index of each opaque word -> (text in `plain`, verbatim), without surrounding punctuation.
     """
 
     plain: str
@@ -86,7 +86,7 @@ class MarkedLine(NamedTuple):
 
     @property
     def marked(self) -> bool:
-        """Whether there is anything to put into the translation."""
+        """Whether the line has markup."""
         return bool(self.pairs or self.empty or self.opaque)
 
 
@@ -101,7 +101,7 @@ class _Unit(NamedTuple):
 
 
 def split_markup(line: str) -> MarkedLine:
-    """Take the markup out of a line.
+    """Remove the markup from a line.
 
     A `<` that begins no tag is text, and entities are not decoded. A closing tag closes the last open tag of its name; a tag that stays
     without a partner is carried as an empty one. Where an empty tag, or a closing and an opening one, stand between two letters, they
@@ -145,7 +145,7 @@ def split_markup(line: str) -> MarkedLine:
 
 
 def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, int]]) -> str:
-    """Put the markup of a line into its translation.
+    """Place the markup of a line into its translation.
 
     A pair of tags goes around the target words linked to its words, a pair around the whole line around the whole translation. An
     empty tag follows the last target word linked to the word before it. An opaque word replaces the longest run of target words linked
@@ -215,7 +215,7 @@ def _partners(tags: Sequence[re.Match[str]]) -> dict[int, int]:
             by_name.setdefault(name, []).append(number)
         elif by_name.get(name):
             match = by_name[name][-1]
-            while opened[-1] >= match:  # what was opened since stays open
+            while opened[-1] >= match:  # later tags stay open
                 by_name[tags[opened[-1]]["name"].lower()].pop()
                 if opened.pop() == match:
                     break
@@ -311,7 +311,7 @@ def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
     for unit in units:
         text = unit.text
         while not unit.opaque and (again := next((seen for seen in copies if seen in text), None)):
-            text = text.replace(again, "")  # the model wrote it more than once
+            text = text.replace(again, "")  # the model generated it more than once
         if text.strip(OPENING + CLOSING) or text == unit.text:
             kept.append(unit if text == unit.text else unit._replace(text=text, core=_core(text)))
     gaps: dict[int, list[_Unit]] = {}

@@ -1,4 +1,4 @@
-"""Parallel text: pairs of source and target sentences, read from two files or one, written as two."""
+"""Parallel text: read sentence pairs from one or two files, write them to two."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ SentencePair = tuple[str, str]
 def read_pairs(source: str | Path, target: str | Path | None = None, second: str | Path | None = None) -> list[SentencePair]:
     r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
 
-    With two files, line i of one belongs to line i of the other, whatever the files are called. A `.jsonl` line is an
-    object with the keys "source" and "target" (others are ignored); a `.tsv` line is two columns with a tab between
-    them, no header and no quoting. Any of them may end in `.gz`. Lines are read by the rules of `read_lines`; none is
-    ever skipped.
+    With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target" (others
+    are ignored); a `.tsv` line is two columns with a tab between them, no header and no quoting. Any of them may end in `.gz`. Lines as in
+    `read_lines`; none is skipped.
 
     Args:
         source: the file of source sentences, or the one file of pairs.
@@ -63,7 +62,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, second: str
 
 
 def join_inputs(first: str, second: str) -> str:
-    r"""Return two inputs as one line, a tab between them; a tab within one of them is read as a space.
+    r"""Join two inputs with a tab; tabs within them become spaces.
 
     Example:
         >>> join_inputs("a dog", "un\tchien")
@@ -98,7 +97,7 @@ def stream_pairs(source: str | Path, target: str | Path | None = None) -> Iterat
 def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair]) -> tuple[Path, Path]:
     r"""Write pairs as NAME.source and NAME.target, one sentence a line, so that `read_pairs` gives them back.
 
-    Both files are complete under temporary names before either gets its own, so an interruption leaves no half file.
+    Both files are written atomically.
 
     Args:
         folder: created if needed.
@@ -138,7 +137,7 @@ def hold_out(pairs: Sequence[SentencePair], count: int, seed: int) -> tuple[list
 
     Args:
         pairs: at least two.
-        count: how many to hold out if a tenth of the pairs allows it, >= 1.
+        count: number to hold out, >= 1, capped at a tenth.
         seed: another seed holds out other pairs.
 
     Returns:
@@ -159,10 +158,10 @@ def hold_out(pairs: Sequence[SentencePair], count: int, seed: int) -> tuple[list
 
 
 def held_out_indices(pairs: int, count: int, seed: int) -> list[int]:
-    """Return the numbers of the pairs that `hold_out` holds out, rising.
+    """Return the sorted indices of the pairs that `hold_out` holds out.
 
     Args:
-        pairs: how many there are.
+        pairs: number of pairs.
         count: as for `hold_out`.
         seed: as for `hold_out`.
 
@@ -210,7 +209,7 @@ def line_count(lines: int) -> str:
 
 
 def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int) -> DataError:
-    """Return the error of a file that has not as many lines as another.
+    """Return the error for files with unequal numbers of lines.
 
     Example:
         >>> unequal_lines("a.de", 2, "a.en", 3)

@@ -1,4 +1,4 @@
-"""Running text for language models: streams cut in chunks, or each line for itself; both are pure functions of their settings."""
+"""Text for language models: streams cut into chunks, or separate lines; both are deterministic."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class EncodedText(NamedTuple):
 
     Attributes:
         tokens: (N,) integers.
-        starts: (lines + 1,) where each line begins, and N.
-        size: bytes of the text: of all lines in UTF-8, and one for each line's end.
-        unknown: how many tokens are UNK.
+        starts: (lines + 1,) start of each line, and N.
+        size: bytes of the text in UTF-8, with one per line end.
+        unknown: number of UNK tokens.
     """
 
     tokens: np.ndarray
@@ -41,14 +41,14 @@ class EncodedText(NamedTuple):
 
 
 class ReorderedText:
-    """A text with its lines in another order, put together where it is read.
+    """A text with reordered lines, assembled on access.
 
     Args:
         text: the text.
-        order: (lines,) which of its lines comes first, second and so on.
+        order: (lines,) the new order of lines.
 
     Attributes:
-        starts: (lines + 1,) where each line begins, and the number of tokens.
+        starts: (lines + 1,) start of each line, and the number of tokens.
 
     Example:
         >>> text = EncodedText(np.array([5, 3, 6, 3]), np.array([0, 2, 4]), 4, 0)
@@ -72,12 +72,12 @@ class TextBatch(NamedTuple):
     """B rows of text, padded with PAD.
 
     Attributes:
-        inputs: (B, T) the token before each one to predict; BOS where a line begins.
+        inputs: (B, T) previous tokens; BOS where a line begins.
         goals: (B, T) the tokens to predict; EOS where a line ends.
-        lengths: (B,) how many of the T are there.
-        stream_group: which stream group's text it is.
-        first: whether nothing was read before it.
-        rows: which of the stream group's streams they are.
+        lengths: (B,) unpadded lengths.
+        stream_group: index of the stream group.
+        first: whether it is the first batch of the stream group.
+        rows: indices of the streams.
     """
 
     inputs: Tensor
@@ -93,7 +93,7 @@ class TextBatch(NamedTuple):
 
 
 class PlannedChunk(NamedTuple):
-    """Which chunk of which streams: `indices` are the streams' numbers, `tokens` counts what is there to predict."""
+    """A planned chunk: `indices` are the streams, `tokens` counts the tokens to predict."""
 
     indices: tuple[int, ...]
     tokens: int
@@ -103,7 +103,7 @@ class PlannedChunk(NamedTuple):
 
 
 def encode_text(lines: Iterable[str], vocabulary: Vocabulary) -> EncodedText:
-    r"""Encode lines, an empty one too: it is a line that ends at once.
+    r"""Encode lines; an empty line is EOS only.
 
     Example:
         >>> vocabulary = Vocabulary.train(["a b"], kind="word", size=9)
@@ -116,7 +116,7 @@ def encode_text(lines: Iterable[str], vocabulary: Vocabulary) -> EncodedText:
 
 
 def append_eos(tokens: FlatTokens) -> FlatTokens:
-    """Return lines with EOS behind each.
+    """Append EOS to each line.
 
     Example:
         >>> append_eos(FlatTokens.of([[5, 6], []])).ids.tolist()
@@ -127,7 +127,7 @@ def append_eos(tokens: FlatTokens) -> FlatTokens:
 
 
 def text_size(lines: Iterable[str]) -> int:
-    """Return the bytes of lines in UTF-8, with one for each line's end.
+    """Return the bytes of lines in UTF-8, with one per line end.
 
     Example:
         >>> text_size(["a", ""])
@@ -137,19 +137,19 @@ def text_size(lines: Iterable[str]) -> int:
 
 
 class TextStreams:
-    """A text read in `stream_groups * streams` places at once, each stream a run of it, cut in chunks.
+    """A text as `stream_groups * streams` parallel streams, cut into chunks.
 
-    Chunk number n of stream group l is batch `n * stream_groups + l` of the plan, so a stream group's chunks follow each other, and what
-    was read before one is the stream group's chunk before. Every token is in exactly one chunk. A stream begins where a line does if one
-    begins near its place, else within a line; streams differ in length by a few tokens, and the last chunks are shorter.
+    Chunk n of stream group l is batch `n * stream_groups + l` of the plan, so that a stream group's chunks are consecutive. Every token is
+    in exactly one chunk. Streams begin at a nearby line start, if any; they differ in length by a few tokens, and the last chunks are
+    shorter.
 
     Args:
-        text: what is read.
+        text: the text.
         streams: rows of a batch.
-        chunk: T, tokens of a row at most.
-        stream_groups: batches with streams of their own.
-        shuffle: put the lines in a new order for every epoch, drawn from `seed` and the epoch.
-        seed: of the order.
+        chunk: T, maximum tokens per row.
+        stream_groups: number of batches with separate streams.
+        shuffle: shuffle the lines in every epoch, by `seed` and epoch.
+        seed: seed of the order.
 
     Raises:
         DataError: there are fewer tokens than streams.
@@ -210,7 +210,7 @@ class TextStreams:
         if epoch == self._epoch:
             return
         if self._shuffle:
-            # Only `random` and stable sorts: numpy promises their streams more firmly than those of `permutation`.
+            # Only `random` and stable sorts: numpy keeps their streams more stable than `permutation`.
             generator = np.random.default_rng([self._seed, epoch])
             self._now = ReorderedText(self._text, np.argsort(generator.random(len(self._text.starts) - 1), kind="stable"))
         self._bounds = _cut(self._now.starts, self._count, self._chunk)
@@ -218,12 +218,12 @@ class TextStreams:
 
 
 class SeparateLines:
-    """Every line an example of its own, lines of similar length together.
+    """Every line as a separate example, batched by similar length.
 
     Args:
-        text: what is read.
-        batch_tokens: padded tokens of a batch at most.
-        seed: of the batches.
+        text: the text.
+        batch_tokens: maximum padded tokens of a batch.
+        seed: seed of the batches.
 
     Example:
         >>> vocabulary = Vocabulary.train(["a b c"], kind="word", size=20)
@@ -247,7 +247,7 @@ class SeparateLines:
 
 
 def pad_rows(goals: Sequence[np.ndarray], before: Sequence[int], *, stream_group: int = 0, first: bool = True) -> TextBatch:
-    """Make a batch of rows of tokens to predict, and of the token before each row; EOS if it begins a line.
+    """Make a batch from rows of tokens to predict and the token before each row; EOS if it begins a line.
 
     Example:
         >>> pad_rows([np.array([5, 3, 6]), np.array([7])], [EOS, 8]).inputs
@@ -255,7 +255,7 @@ def pad_rows(goals: Sequence[np.ndarray], before: Sequence[int], *, stream_group
                 [8, 0, 0]])
     """
     lengths = [len(row) for row in goals]
-    # At least one column: a network that reads nothing has no gradient, and another process would wait for it.
+    # At least one column: an empty batch has no gradient, and other processes would wait for it.
     padded = np.full((len(goals), max([1, *lengths])), PAD, dtype=np.int64)
     inputs = padded.copy()
     for number, (row, last) in enumerate(zip(goals, before, strict=True)):
@@ -267,10 +267,10 @@ def pad_rows(goals: Sequence[np.ndarray], before: Sequence[int], *, stream_group
 
 
 def _cut(starts: np.ndarray, count: int, chunk: int) -> np.ndarray:
-    """Return where streams begin, and the end: as equal as can be, moved to the nearest line's start if that is near."""
+    """Return stream bounds of nearly equal length, moved to a line start if one is near."""
     total = int(starts[-1])
     places = np.arange(1, count) * total // count
-    # Less than half a stream, so that the order stays.
+    # Less than half a stream, to keep the order.
     reach = min(chunk // 2, total // (4 * count))
     after = np.searchsorted(starts, places).clip(1)
     below, above = starts[after - 1], starts[after]

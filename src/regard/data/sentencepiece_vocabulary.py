@@ -15,11 +15,11 @@ _SPACE = "\u2581"
 
 
 class SentencePieceVocabulary(Vocabulary):
-    """A vocabulary that comes with an imported model; it is not trained here.
+    """The vocabulary of an imported model.
 
-    A SentencePiece model normalises and splits the text. The ids are those of `entries`, not the model's own: Marian trains one model for
-    each language and numbers the pieces of both in one list. A piece that is no entry is UNK. A language code at the very start of a text
-    (`>>deu<<`) is one token, as for Marian.
+    A SentencePiece model normalises and splits the text. Ids are those of `entries`, not the model's: Marian trains one model per language
+    and numbers the sub-words of both in one list. Other sub-words are UNK. A language code at the start of a text (`>>deu<<`) is one token,
+    as for Marian.
 
     Args:
         entries: all tokens in the order of their ids; the special ones first, as in the file.
@@ -52,7 +52,7 @@ class SentencePieceVocabulary(Vocabulary):
         return result
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids as one line: pieces joined, special tokens left out, UNK as "<unk>".
+        """Decode token ids to one line, without special tokens, UNK as "<unk>".
 
         Raises:
             DataError: an id is outside the vocabulary.
@@ -68,13 +68,13 @@ class SentencePieceVocabulary(Vocabulary):
         return single_line(" ".join(filter(None, parts[:-1])))
 
     def to_bytes(self) -> bytes:
-        """Return what `save` writes: the entries, and the SentencePiece model in base64."""
+        """Serialise: the entries, and the SentencePiece model in base64."""
         content = {"format": FORMAT, "kind": IMPORTED, "entries": self._entries, "model": base64.b64encode(self._model).decode("ascii")}
         return (json.dumps(content, ensure_ascii=False, indent=None, separators=(",", ":")) + "\n").encode("utf-8")
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> SentencePieceVocabulary:
-        """Make one of what `to_bytes` wrote, parsed.
+        """Load from the parsed output of `to_bytes`.
 
         Raises:
             ValueError: it is damaged.
@@ -95,10 +95,10 @@ class SentencePieceVocabulary(Vocabulary):
 
 
 def split_code(text: str) -> tuple[list[str], str]:
-    """Take a language code off the start of a text, by Marian's rule.
+    """Split a language code off the start of a text, by Marian's rule.
 
     Returns:
-        The code, in a list that is empty where there is none, and the rest.
+        A list with the code, if any, and the rest.
 
     Example:
         >>> split_code(">>deu<< a dog"), split_code("a >> dog")

@@ -1,4 +1,4 @@
-"""Parallel text on disk, of one shard or many: found, counted, and read as a stream, never held in memory."""
+"""Parallel text in one or more shards: found, counted, and streamed."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ Shard = tuple[Path, ...]
 
 
 class ParallelText:
-    """A parallel text of one or more shards: their files, the number of pairs, and what tells one text from another.
+    """A parallel text of one or more shards: files, number of pairs, and digests.
 
     Args:
         source: a file of source sentences or, without `target`, of pairs (see `regard.data.read_pairs`); or a pattern for several, with
             `*`, `?` or `[...]`. Files are taken in the order of their names. Any may end in `.gz`.
-        target: the same of the target sentences: the first file of one side belongs to the first of the other.
-        second: the same of a second input beside the sources: a source is then a line of both (`regard.data.input_pairs`).
-        known: what an earlier `facts` held. Files that have not changed since are not read.
+        target: likewise for target sentences; files correspond in order.
+        second: likewise for second inputs: a source is then a line of both (`regard.data.input_pairs`).
+        known: earlier `facts`. Unchanged files are not read again.
 
     Attributes:
         shards: the files.
-        pairs: in all shards together, at least one.
-        digests: of "source" and, where there are any, "target" and "second_source": the sha256 of the file, of several that of their
-            sha256.
-        facts: of every file, by its absolute path.
+        pairs: number of pairs in all shards, at least one.
+        digests: of "source" and, if any, "target" and "second_source": the sha256 of the file, or of the files' sha256.
+        facts: digests of all files by absolute path.
 
     Raises:
         DataError: a file is missing or unreadable, the numbers of files or of their lines differ, there is no pair, or a line of a file of
@@ -75,7 +74,7 @@ class ParallelText:
 
     @property
     def inputs(self) -> int:
-        """How many inputs a source has: 1 or 2."""
+        """Number of inputs: 1 or 2."""
         return 1 if self._seconds is None else 2
 
     def __iter__(self) -> Iterator[SentencePair]:
@@ -95,7 +94,7 @@ class ParallelText:
             yield from self._whole(shard, stream_pairs(*shard), size)
 
     def blocks(self, size: int) -> Iterator[tuple[int, tuple[list[bytes], list[bytes]]]]:
-        """Yield sources and targets of `size` pairs in UTF-8, the last ones perhaps fewer, with the number of their first pair.
+        """Yield blocks of sources and targets of up to `size` pairs in UTF-8, with the index of the first pair.
 
         Raises:
             DataError: see `__iter__`.
@@ -107,7 +106,7 @@ class ParallelText:
         for first, (sources, targets) in self._blocks(size):
             both = zip(sources, islice(seconds, len(sources)), strict=True)
             yield first, ([b"\t".join(part.replace(b"\t", b" ") for part in parts) for parts in both], targets)
-        for _ in seconds:  # its end is where a change shows
+        for _ in seconds:  # changes show at the end
             pass
 
     def _blocks(self, size: int) -> Iterator[tuple[int, tuple[list[bytes], list[bytes]]]]:
@@ -117,7 +116,7 @@ class ParallelText:
             while block := list(islice(sources, size)):
                 yield first, (block, list(islice(targets, len(block))))
                 first += len(block)
-            for _ in targets:  # its end is where a change shows
+            for _ in targets:  # changes show at the end
                 pass
         else:
             pairs = self._pairs()
@@ -163,14 +162,14 @@ class ParallelText:
 
 
 def find_shards(source: str, target: str | None) -> list[Shard]:
-    """Find the files of a parallel text: sorted by name, the first of one side belongs to the first of the other.
+    """Find the files of a parallel text, sorted by name and matched in order.
 
     Args:
         source: a file, or a pattern with `*`, `?` or `[...]` in the name of folders or files.
-        target: the same of the other side; None: the files of `source` hold both.
+        target: likewise for targets; None: the files of `source` hold both.
 
     Returns:
-        The source and the target file of each shard, at least one, or the one file of each.
+        The files of each shard: source and target, or one file of both.
 
     Raises:
         DataError: a pattern finds nothing, or there are unequal numbers of files.
@@ -189,7 +188,7 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
             continue
         if not pattern:  # Path("") is the current folder
             raise DataError("'': no such file")
-        # A file may be called what looks like a pattern.
+        # A file name may look like a pattern.
         plain = glob.escape(pattern) == pattern or Path(pattern).exists()
         found = [Path(pattern)] if plain else sorted(map(Path, glob.glob(pattern, recursive=True)))
         if not found:

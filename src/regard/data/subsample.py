@@ -1,4 +1,4 @@
-"""Samples from all over a text, the same at every call."""
+"""Deterministic samples from an entire text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ Item = TypeVar("Item")
 def in_sample(total: int, count: int, first: int, size: int) -> np.ndarray:
     """Return which of `size` items from number `first` of `total` are in a sample of `count`.
 
-    The sample is drawn evenly from all over: of a block of items it takes as many as its share, at random. Whoever asks in blocks of other
-    sizes draws another sample.
+    Each block contributes its share, at random. Other block sizes give another sample.
 
     Args:
-        total: items in all.
-        count: of the sample; all items where there are no more.
-        first: number of the block's first item.
-        size: items of the block.
+        total: number of all items.
+        count: size of the sample, at most all items.
+        first: index of the block's first item.
+        size: size of the block.
 
     Returns:
         (size,) booleans.
@@ -39,7 +38,7 @@ def in_sample(total: int, count: int, first: int, size: int) -> np.ndarray:
 
 
 def sampled(items: Sequence[Item], count: int) -> Iterator[Item]:
-    """Yield `count` of the items, in their order, drawn from all over them; all where there are no more.
+    """Yield an even sample of up to `count` items, in order.
 
     Example:
         >>> list(sampled("abc", 5)), len(list(sampled("abcdefgh", 5)))

@@ -1,4 +1,4 @@
-"""Fast encoding of much text: a word that was met before is looked up, not split again."""
+"""Fast text encoding with a table of known words."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class EncodedLines(NamedTuple):
 
     Attributes:
         tokens: of each line.
-        blank: (N,) which lines hold nothing but white space.
-        lengths: (N,) tokens of each line; of two inputs, of the longer one.
+        blank: (N,) which lines are blank.
+        lengths: (N,) tokens of each line, or of the longer of two inputs.
     """
 
     tokens: FlatTokens
@@ -38,22 +38,22 @@ class EncodedLines(NamedTuple):
 
 
 def usable_lines(sides: Sequence[EncodedLines], max_length: int) -> tuple[np.ndarray, dict[str, int]]:
-    """Return which examples of one text or two can be trained on, (N,) bool, and how many are left out, by reason."""
+    """Return which examples of one or two texts are usable, (N,) bool, and counts of skipped ones by reason."""
     lengths = np.stack([side.lengths for side in sides])
-    # A blank line is never worked on either.
+    # Blank lines are also skipped in prediction.
     empty = np.any([side.blank for side in sides], 0) | (lengths == 0).any(0)
     long = ~empty & (lengths.max(0) > max_length)
     return ~(empty | long), {"empty": int(empty.sum()), "too long": int(long.sum())}
 
 
 class TextEncoder:
-    """Encode lines as `Vocabulary.encode_ids` does, to the same tokens, many times as fast where words repeat.
+    """Encode lines like `Vocabulary.encode_ids`, many times faster if words repeat.
 
-    In every kind of vocabulary but `sentencepiece` a word between single spaces is tokenized whatever stands beside it, so each word need
-    be split into tokens once. Lines with any other white space (two spaces, a tab, a space at an end) are encoded whole.
+    In all vocabularies but `sentencepiece`, tokens of a word between single spaces do not depend on its context, so each word is tokenized
+    once. Lines with other white space (two spaces, a tab, a space at an end) are encoded entirely.
 
     Args:
-        vocabulary: turns text into tokens.
+        vocabulary: the vocabulary.
 
     Example:
         >>> encoder = TextEncoder(Vocabulary.train(["a b"], kind="word", size=9))
@@ -67,7 +67,7 @@ class TextEncoder:
         self._clear()
 
     def encode_all(self, lines: Sequence[str], name: str) -> FlatTokens:
-        """Return the tokens of each line as `encode` does, as a stage called "Encoding NAME"."""
+        """Like `encode`, with a progress stage "Encoding NAME"."""
         with stage(f"Encoding {name}", total=len(lines), unit="lines") as encoding:
             blocks = []
             for start in range(0, max(1, len(lines)), BLOCK):
@@ -80,7 +80,7 @@ class TextEncoder:
         return self.encode_bytes([whole_characters(line).encode() for line in lines]).tokens
 
     def encode_bytes(self, lines: Sequence[bytes]) -> EncodedLines:
-        """Encode lines of UTF-8, as which they are read from a file; bytes that are none stand for U+FFFD."""
+        """Encode UTF-8 lines; invalid bytes stand for U+FFFD."""
         if not lines:
             return EncodedLines.of(FlatTokens.of([]), np.zeros(0, bool))
         text = b"\n".join(lines) + b"\n"
@@ -90,7 +90,7 @@ class TextEncoder:
         numbers = self._numbers(words)
         sizes = self._sizes[numbers]
         stops = np.cumsum(sizes)
-        # Token by token: where it stands among the tokens of all known words.
+        # Index of each token among the tokens of all known words.
         places = np.repeat(self._firsts[numbers] - (stops - sizes), sizes)
         places += np.arange(len(places))
         tokens = FlatTokens(self._ids[places], np.concatenate([np.zeros(1, np.int64), stops[words.ends]]))
@@ -106,16 +106,16 @@ class TextEncoder:
         return EncodedLines.of(FlatTokens.joined([tokens, whole.tokens]).chosen(order), blank)
 
     def _whole(self, lines: Sequence[bytes]) -> EncodedLines:
-        """Encode lines without looking at their words."""
+        """Encode lines without the word table."""
         texts = [line.decode("utf-8", errors="replace") for line in lines]
         blank = np.fromiter((not text.strip() for text in texts), bool, len(texts))
         return EncodedLines.of(FlatTokens.of(self.vocabulary.encode_ids(texts)), blank)
 
     def _numbers(self, words: Words) -> np.ndarray:
-        """Return the number of each word, whose tokens are `ids[firsts[number] :][: sizes[number]]`; learn those that are new."""
+        """Return the number of each word, adding new ones; its tokens are `ids[firsts[number] :][: sizes[number]]`."""
         numbers = self._known.find(words)
         new = np.flatnonzero((numbers == 0) & (words.sizes <= LONGEST))
-        # The frequent words come early, so a full table serves on; unless the text has become another.
+        # Frequent words come early, so a full table stays useful, unless the text changes.
         if len(self._known) + len(new) > _MAX_WORDS and len(new) > len(numbers) // 2:
             self._known.clear()
             self._clear()
@@ -146,14 +146,14 @@ class TextEncoder:
         self._ids = np.concatenate([self._ids, tokens.ids])
 
     def _forget(self) -> None:
-        """Drop the words that there is no room for, which were learned for this block."""
+        """Drop this block's words that exceed the table."""
         kept = len(self._known) + 1
         if len(self._sizes) > kept:
             self._ids = self._ids[: self._firsts[kept]].copy()
             self._irregular, self._firsts, self._sizes = self._irregular[:kept], self._firsts[:kept], self._sizes[:kept]
 
     def _clear(self) -> None:
-        # Number 0: a word that is too long to be known.
+        # Number 0: a word too long for the table.
         self._irregular, self._firsts, self._sizes = np.ones(1, bool), np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._ids = np.zeros(0, np.int32)
 
@@ -161,5 +161,5 @@ class TextEncoder:
 def _regular(word: str) -> bool:
     """Whether a word (with a space behind it if it is the first of its line) is tokenized alone as in its line."""
     own = word[:-1] if word[-1:] == " " else word
-    # U+2581 is what `unigram` puts in the place of a space.
+    # U+2581 replaces a space in `unigram`.
     return bool(own) and own.split() == [own] and "\u2581" not in own

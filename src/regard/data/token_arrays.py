@@ -1,4 +1,4 @@
-"""Token sequences end to end in one array, in memory or in files that are mapped part by part."""
+"""Token sequences concatenated in one array, in memory or in partially mapped files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.errors import DataError
 class FlatTokens(Sequence[np.ndarray]):
     """N token sequences in one array; sequence i is `ids[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]]`.
 
-    Two to four bytes a token and eight a sequence, where lists of Python integers take eight a token and 56 a sequence.
+    Takes two to four bytes per token and eight per sequence; lists of Python integers take eight and 56.
 
     Args:
-        ids: the tokens of all sequences, one after the other.
-        offsets: (N + 1,) int64, where each sequence begins, and the end of the last; `offsets[0]` may be any number.
+        ids: concatenated tokens of all sequences.
+        offsets: (N + 1,) int64, start of each sequence, and the end of the last; `offsets[0]` may be any number.
 
     Example:
         >>> tokens = FlatTokens.of([[5, 6], [], [7]])
@@ -42,7 +42,7 @@ class FlatTokens(Sequence[np.ndarray]):
 
     @classmethod
     def joined(cls, parts: Sequence[FlatTokens]) -> FlatTokens:
-        """Return the sequences of several, one after the other, as an array of their own.
+        """Concatenate the sequences of several arrays.
 
         Example:
             >>> [row.tolist() for row in FlatTokens.joined([FlatTokens.of([[5]]), FlatTokens.of([[], [6, 7]])])]
@@ -72,7 +72,7 @@ class FlatTokens(Sequence[np.ndarray]):
         return (self[number] for number in range(len(self)))
 
     def chosen(self, rows: np.ndarray) -> FlatTokens:
-        """Return the sequences of these numbers, (M,) integers or (N,) booleans, as an array of their own."""
+        """Copy the sequences selected by (M,) integers or (N,) booleans."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         lengths = self.lengths[rows]
         offsets = sequence_offsets(lengths)
@@ -81,7 +81,7 @@ class FlatTokens(Sequence[np.ndarray]):
         return FlatTokens(self.ids[places], offsets)
 
     def release(self) -> None:
-        """Let go of what has been read of mapped files, which else counts as this process' memory; it is read again when it is needed."""
+        """Release pages of mapped files, which count as this process' memory; they are read again on access."""
         for array in (self.ids, self.offsets):
             if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
                 array.base.madvise(mmap.MADV_DONTNEED)
@@ -93,7 +93,7 @@ class FlatTokens(Sequence[np.ndarray]):
 
 
 class TokenSource(Protocol):
-    """Token sequences of which parts can be had: `FlatTokens`, or `TokenFile` for those on disk."""
+    """Interface of token sequences: `FlatTokens`, or `TokenFile` on disk."""
 
     def __len__(self) -> int: ...
 
@@ -103,13 +103,13 @@ class TokenSource(Protocol):
 
 
 class TokenFile:
-    """Token sequences in two files, NAME.ids and NAME.offsets, of which only the parts in use are mapped into memory.
+    """Token sequences in two files, NAME.ids and NAME.offsets; only parts in use are memory-mapped.
 
-    A mapping counts as this process' memory once it was read, so a part that is let go is unmapped.
+    Pages that were read count as this process' memory, so released parts are unmapped.
 
     Args:
         path: NAME, without an ending.
-        dtype: of the ids.
+        dtype: dtype of the ids.
 
     Raises:
         DataError: a file is missing or is too short.
@@ -128,7 +128,7 @@ class TokenFile:
         """Map sequences `start` to `stop`."""
         offsets = self._offsets(start, stop - start + 1)
         first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
-        if not count:  # nothing cannot be mapped
+        if not count:  # an empty range cannot be mapped
             return FlatTokens(np.zeros(0, self.dtype), offsets)
         place = first * self.dtype.itemsize
         return FlatTokens(np.memmap(self.path.with_suffix(".ids"), self.dtype, "r", place, (count,)), offsets)
@@ -138,11 +138,11 @@ class TokenFile:
 
 
 class TokenWriter:
-    """Write sequences, block after block, as `TokenFile` reads them.
+    """Write blocks of sequences for `TokenFile`.
 
     Args:
         path: NAME, without an ending; its folder is there.
-        dtype: of the ids; see `smallest_dtype`.
+        dtype: dtype of the ids; see `smallest_dtype`.
 
     Example:
         >>> import tempfile
@@ -167,7 +167,7 @@ class TokenWriter:
         self._offsets.close()
 
     def append(self, tokens: FlatTokens) -> None:
-        """Write sequences behind those that are there."""
+        """Append sequences."""
         self._ids.write(tokens.ids.astype(self._dtype).tobytes())
         self._offsets.write((tokens.offsets[1:] - tokens.offsets[0] + self._end).astype(np.int64).tobytes())
         self._end += len(tokens.ids)
@@ -184,7 +184,7 @@ def smallest_dtype(size: int) -> str:
 
 
 def sequence_offsets(lengths: np.ndarray) -> np.ndarray:
-    """Return where sequences of these lengths begin, and the end of the last: (N + 1,) int64.
+    """Return the offsets of sequences of these lengths: (N + 1,) int64.
 
     Example:
         >>> sequence_offsets(np.array([2, 0, 1])).tolist()

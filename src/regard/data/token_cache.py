@@ -1,4 +1,4 @@
-"""A folder of encoded text that is either whole or not there: made under another name, checked when it is opened."""
+"""An atomic folder of encoded text, verified on opening."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MANIFEST = "manifest.json"
 
 @contextmanager
 def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Make a cache in place of what is there: give a folder to write files to, and a dictionary for what else is to be kept.
+    """Create or replace a cache: yield a folder for files and a dictionary for other values.
 
-    When the block is left, the files are brought to disk and listed with their sha256, and the folder gets its name. A process
-    that is killed before leaves a folder that nobody takes for a cache; the next call removes it.
+    On exit the files are synced and listed with their sha256, and the folder is renamed. A killed process leaves a temporary folder that
+    the next call removes.
 
     Args:
-        folder: the cache's name.
+        folder: the cache folder.
         about: everything that determines the content, as a JSON value.
 
     Raises:
@@ -68,7 +68,7 @@ def new_cache(folder: Path, about: Mapping[str, Any]) -> Iterator[tuple[Path, di
 
 
 def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what was kept beside a cache's files; None where there is no cache, it is of something else, or it is damaged.
+    """Return the stored values of a cache; None if it is missing, different or damaged.
 
     Example:
         >>> open_cache(Path("no-such-cache"), {}) is None
@@ -78,7 +78,7 @@ def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
         found = parse_json((folder / MANIFEST).read_bytes())
         if found.pop("sha256") != _digest(found) or found["about"] != parse_json(json.dumps(about)):
             return None
-        with ThreadPoolExecutor() as threads:  # each hashes with a core of its own
+        with ThreadPoolExecutor() as threads:  # each hashes on its own core
             digests = threads.map(file_digest, [folder / name for name in found["files"]])
             if list(digests) != list(found["files"].values()):
                 return None
@@ -88,7 +88,7 @@ def open_cache(folder: Path, about: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def read_cache(folder: Path) -> dict[str, Any]:
-    """Return what was kept beside the files of a cache that another process has just made or checked.
+    """Return the stored values of a cache that another process has just created or verified.
 
     Raises:
         DataError: there is none.

@@ -1,7 +1,7 @@
 """Training of the unigram sub-word model (Kudo 2018, "Subword Regularization", section 3.2).
 
-The library that segments text with such a model also trains one, but in the order of a hash table with a random seed:
-the same text gives other entries at every run. This one gives the same.
+The tokenizers library also trains such models, but in the order of a randomly seeded hash table: the same text gives different entries at
+every run. This trainer is deterministic.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 
 Number = TypeVar("Number", int, float)
 
-_SPACE = "\u2581"  # stands for a space and begins every word
+_SPACE = "\u2581"  # replaces a space and begins every word
 _WORD = re.compile(f"{_SPACE}[^{_SPACE}]*")
 _LONGEST_PIECE = 16
-_LONGEST_WORD = 32  # characters; longer ones are cut for training, where their probability might underflow
-_MAX_CHARACTERS = 1_000_000  # of distinct words, the most frequent first: more text adds time and hardly any piece
-_SEEDS = 5  # times the size asked for
+_LONGEST_WORD = 32  # characters; longer words are cut in training, to avoid underflow
+_MAX_CHARACTERS = 1_000_000  # of distinct words, most frequent first: more text adds time but hardly any piece
+_SEEDS = 5  # times the requested size
 _SHRINK = 0.75
 _FLOOR = 1e-3  # count of a character that no best path uses
 

@@ -1,4 +1,4 @@
-"""Vocabularies: text to token ids and back, trained on the user's own text, one JSON file each."""
+"""Vocabularies: text to token ids and back, trained on text, stored as JSON."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ BOS = 2
 EOS = 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 KINDS = ("bpe", "unigram", "word", "character")
-IMPORTED = "sentencepiece"  # comes with a model of another toolkit; see `regard.data.sentencepiece_vocabulary`
+IMPORTED = "sentencepiece"  # imported with a model; see `regard.data.sentencepiece_vocabulary`
 
-# Under these names the specials stand in the file. The space puts them out of reach of any text: no pre-tokenizer lets
-# a space into a token of more than one character (byte-level writes it as U+0120, unigram as U+2581), so neither a
-# text that holds "</s>" nor a merge learned from one can ever mean the special token.
+# Names of special tokens in the file. The space keeps them distinct from any text: no pre-tokenizer puts a space into a token of several
+# characters (byte-level writes U+0120, unigram U+2581), so text such as "</s>" can never become the special token.
 STORED = tuple(" " + name for name in SPECIALS)
 _SPACE = "\u2581"
 FORMAT = "regard vocabulary 1"
 
 
 class TokenizedText(NamedTuple):
-    """A text as tokens, without BOS and EOS; the token `pieces[i]` stands at the characters `offsets[i]` of the text."""
+    """A text as tokens, without BOS and EOS; `pieces[i]` covers the characters `offsets[i]` of the text."""
 
     ids: list[int]
     pieces: list[str]
     offsets: list[tuple[int, int]]
 
     def first(self, count: int) -> TokenizedText:
-        """Return the first `count` tokens; of two inputs, between which an end sign stands, the first `count` of each.
+        """Return the first `count` tokens, or of two inputs (separated by EOS) the first `count` of each.
 
         Example:
             >>> TokenizedText([4, 6], ["ein", "Hund"], [(0, 3), (4, 8)]).first(1)
@@ -101,16 +100,16 @@ class Vocabulary:
         """Learn a vocabulary from texts; the same texts give the same vocabulary.
 
         Args:
-            texts: read once, any number.
+            texts: the training texts, read once.
             kind: "bpe", "unigram", "word" or "character".
-            size: entries at most, special tokens included; >= 260 for bpe (4 and all bytes), else >= 5.
-            min_count: word, character: rarer ones are left out; >= 1.
+            size: maximum entries, special tokens included; >= 260 for bpe (4 and all bytes), else >= 5.
+            min_count: minimum count for word and character; >= 1.
 
         Returns:
-            The vocabulary; it may have fewer than `size` entries when the texts do not give more.
+            The vocabulary, possibly smaller than `size`.
 
         Raises:
-            DataError: the texts hold nothing but white space.
+            DataError: the texts are blank.
             ConfigError: the kind is unknown, or `size` or `min_count` too small.
         """
         if kind == IMPORTED:
@@ -133,11 +132,11 @@ class Vocabulary:
                 tokenizer.train_from_iterator(checked, trainers.WordLevelTrainer(min_frequency=min_count, **options))
         if not checked.any_text:
             raise DataError("no text to train a vocabulary on: expected at least one line that is not blank")
-        # The trainers register the special tokens as strings to look for in any text; a tokenizer rebuilt from the model does not.
+        # Trainers register special tokens as strings to match in any text; a tokenizer rebuilt from the model does not.
         return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
 
     def missing(self, text: str) -> str:
-        """Say what a line lacks that a model must have; "": nothing. See `regard.data.input_pairs.PairVocabulary`."""
+        """Name a missing input of a line, or "". See `regard.data.input_pairs.PairVocabulary`."""
         return ""
 
     def encode(self, text: str) -> TokenizedText:
@@ -154,9 +153,9 @@ class Vocabulary:
         return [item.ids for item in self._tokenizer.encode_batch_fast([whole_characters(text) for text in texts])]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids as one line: special tokens left out, UNK as "<unk>".
+        """Decode token ids to one line, without special tokens, UNK as "<unk>".
 
-        Bytes that are no UTF-8 become U+FFFD; a line break inside the text becomes a space (see `single_line`).
+        Invalid UTF-8 becomes U+FFFD; line breaks become spaces (see `single_line`).
 
         Raises:
             DataError: an id is outside the vocabulary.
@@ -166,7 +165,7 @@ class Vocabulary:
         return single_line(text.removeprefix(" ") if self.kind == "unigram" else text)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""Return the readable text of each token; a byte that is no whole character stands as `\xe4`.
+        r"""Return the readable text of each token; a byte of an incomplete character appears as `\xe4`.
 
         Raises:
             DataError: an id is outside the vocabulary.
@@ -174,7 +173,7 @@ class Vocabulary:
         return [self._pieces[index] for index in self._checked_ids(ids)]
 
     def may_follow_word(self) -> list[bool]:
-        """Return for each token whether a whole word may stand before it: it begins with a space or punctuation, or ends the text."""
+        """Return per token whether it may follow a whole word: it begins with a space or punctuation, or ends the text."""
         last = [self.kind == "word" or not _continues_word(data) for data in self._bytes]
         last[PAD], last[UNK], last[BOS] = False, self.kind == "word", False
         return last
@@ -198,17 +197,17 @@ class Vocabulary:
         write_files({Path(path): self.to_bytes()})
 
     def to_bytes(self) -> bytes:
-        """Return what `save` writes."""
+        """Serialise the vocabulary."""
         content = {"format": FORMAT, "kind": self.kind, "tokenizer": json.loads(self._tokenizer.to_str())}
         text = json.dumps(content, ensure_ascii=False, indent=None, separators=(",", ":"))
         return (text + "\n").encode("utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read what `save` wrote. Only the entries are taken from the file; how text is split follows from the kind.
+        """Load a saved vocabulary. Only entries are read from the file; the kind determines how text is split.
 
         Raises:
-            DataError: the file is missing, is not such a file, or is damaged.
+            DataError: the file is missing, of another format or damaged.
         """
         try:
             content = parse_json(Path(path).read_bytes())
@@ -229,7 +228,7 @@ class Vocabulary:
             return cls(kind, _frame(kind, model))
         except MissingExtraError:
             raise
-        # The library raises a bare Exception for whatever it cannot read.
+        # The library raises a bare Exception for unreadable input.
         except Exception as error:
             raise DataError(f"{path}: damaged vocabulary ({type(error).__name__}: {error})") from error
 
@@ -288,7 +287,7 @@ def _frame(kind: str, model: dict[str, Any] | None = None) -> Tokenizer:
 
 
 def _check_model(kind: str, model: dict[str, Any]) -> None:
-    """Refuse, as ValueError, entries that the library would accept and later stumble over."""
+    """Raise ValueError for entries that the library accepts but cannot use."""
     expected = json.loads(_frame(kind).to_str())["model"]
     for key, value in expected.items():
         if key not in ("vocab", "merges", "unk_id") and model.get(key) != value:
@@ -319,7 +318,7 @@ def _token_bytes(kind: str, token: str) -> bytes:
 class _ForkGuard:
     """Set the library to one thread in forked children.
 
-    Otherwise some releases say so on standard output, in the midst of a user's translations, and others may hang.
+    Otherwise some releases warn on standard output, within a user's translations, and others may hang.
     """
 
     name = "TOKENIZERS_PARALLELISM"

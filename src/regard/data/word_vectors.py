@@ -16,12 +16,12 @@ from regard.progress import track
 
 
 class WordVectors(NamedTuple):
-    """The vectors of the words that were asked for.
+    """Vectors of the requested words.
 
     Attributes:
-        path: where they come from.
+        path: source file.
         vectors: word to (dim,) float32; only words that the file has, as it writes them or in lower case.
-        dim: their size.
+        dim: size of a vector.
         lines: vectors in the file.
     """
 
@@ -32,18 +32,18 @@ class WordVectors(NamedTuple):
 
 
 def read_vectors(path: str | Path, words: Collection[str]) -> WordVectors:
-    r"""Read the vectors of some words: a line a word, then its numbers, with single spaces between them.
+    r"""Read vectors of given words; a line is a word and its numbers, separated by single spaces.
 
-    A first line of two numbers, as word2vec writes it (how many, how large), is passed over. Words may hold spaces, as some of GloVe's do:
-    a line's numbers are counted from its end. A word that stands twice has its first vector. A word that is not in the file as it is
-    written is looked for in lower case. Only the vectors asked for are kept, so that a file of gigabytes takes no more memory than they do.
+    Skips word2vec's header line (count and size). Words may contain spaces, as in GloVe: numbers are counted from the line's end. Repeated
+    words keep their first vector. Words missing in their spelling are looked up in lower case. Memory is needed for the requested vectors
+    only.
 
     Args:
         path: the file; its name may end in `.gz`.
-        words: which to keep.
+        words: words to keep.
 
     Returns:
-        What was found; perhaps nothing of what was asked for.
+        The vectors found, possibly none.
 
     Raises:
         DataError: the file cannot be read, has no vector, or a line has another number of numbers than the first, or something else in

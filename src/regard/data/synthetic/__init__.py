@@ -1,1 +1,1 @@
-"""Generated data sets whose truth is known: dates, scenes, and toy sequences."""
+"""Synthetic data sets with known alignments: dates, scenes, and toy sequences."""
