@@ -136,7 +136,7 @@ def validate(tree: Mapping[str, Any], where: str, *, kind: type[Frozen] = Transl
         lines = list[str]()
         for item in error.errors()[:MAX_ERRORS]:
             line = _explain(item, kind)
-            # Report each problem once.
+            # List the known keys only once.
             lines.append(line.split("; known keys:")[0] if any("; known keys:" in before for before in lines) else line)
         more = f"; and {error.error_count() - MAX_ERRORS} more" if error.error_count() > MAX_ERRORS else ""
         raise ConfigError(f"{where}: " + "; ".join(lines) + more) from error

@@ -12,7 +12,7 @@ from regard.errors import shown
 
 # Errors of the parser: its own, invalid dates, endless nesting.
 NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
-# Merge keys; there may be several.
+# Tag of merge keys, which may occur several times in a mapping.
 MERGE = "tag:yaml.org,2002:merge"
 # Maximum bytes of a file, and of entries with references expanded; settings need 1 % of both.
 MAX_BYTES, MAX_ENTRIES = 65_536, 10_000

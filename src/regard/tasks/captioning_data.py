@@ -40,7 +40,7 @@ class FeatureRows:
 
     Args:
         file: the features.
-        ids: the names, each of which the file must have.
+        ids: image names, all present in the file.
 
     Raises:
         DataError: an id is not in the file.
@@ -68,15 +68,15 @@ class CaptionData(NamedTuple):
 
 
 class CaptionCorpus(NamedTuple):
-    """Captions as tokens, each with the number of its image.
+    """Encoded captions with image indices.
 
     Attributes:
         pictures: the images.
-        picks: for each caption the number of its image.
+        picks: image index of each caption.
         targets: token ids of each caption, without EOS.
         cells: L, cells of an image.
-        left_out: captions that were not taken, for being too long.
-        together: captions of an image that come in one batch.
+        left_out: number of skipped, too long captions.
+        together: captions per image in a batch.
     """
 
     pictures: IndexedImages
@@ -87,7 +87,7 @@ class CaptionCorpus(NamedTuple):
     together: int
 
     def batch(self, planned: PlannedBatch) -> SequenceBatch:
-        """Return the batch of the planned captions; its source are the images, each once for the captions of it that follow each other."""
+        """Return the batch of the planned captions; consecutive captions of an image share one source."""
         rows = planned.indices
         text = collate([()] * len(rows), [self.targets[row] for row in rows], range(len(rows)))  # type: ignore[arg-type]
         picks = _once([self.picks[row] for row in rows], self.together)
@@ -99,7 +99,7 @@ class CaptionCorpus(NamedTuple):
         return split_batch(planned, count, multiple=len(planned.indices) // len(images))
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
-        """Return an epoch's batches, each with as many captions of every image; `batch_tokens` counts padded tokens of captions."""
+        """Return an epoch's batches, each with equally many captions per image; `batch_tokens` counts padded caption tokens."""
         lengths = self.targets.lengths
         if self.together == 1:
             return plan_batches(np.zeros_like(lengths), lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
@@ -130,9 +130,9 @@ def encode_captions(
         examples: the captioned images.
         pictures: their images, in the same order.
         vocabulary: vocabulary of the run.
-        config: of the run; with `data.shuffle_images` the captions of each image go with another one.
+        config: configuration of the run; `data.shuffle_images` pairs captions with other images.
         cells: L, cells of an image.
-        name: what to call the captions in an error.
+        name: name of the captions in errors.
 
     Raises:
         DataError: no caption is left.
@@ -174,7 +174,7 @@ def normalize_caption(caption: str, data: CaptionDataConfig) -> str:
 
 
 def derangement(count: int, seed: int) -> list[int]:
-    """Return for each of `count` numbers another one, all different; the only one of one keeps itself.
+    """Return a random permutation of `count` numbers without fixed points (for count > 1).
 
     Example:
         >>> found = derangement(5, seed=1)
@@ -189,10 +189,10 @@ def derangement(count: int, seed: int) -> list[int]:
 
 
 def read_caption_data(config: CaptioningConfig) -> CaptionData:
-    """Read the captions of a run and find their images, or check that there are features of them.
+    """Read the captions of a run and locate their images or features.
 
     Raises:
-        DataError: no captions are named, or what is named cannot be used; see `regard.data.captions.read_captions`.
+        DataError: no captions are named; also see `regard.data.captions.read_captions`.
     """
     data = config.data
     if data.captions is None:
@@ -251,7 +251,7 @@ def resolve_config(config: CaptioningConfig) -> CaptioningConfig:
 
 
 def build_preprocessing(image: ImageConfig) -> Preprocessing:
-    """Return the preprocessing that a configuration describes.
+    """Return the configured preprocessing.
 
     Example:
         >>> build_preprocessing(ImageConfig(size=64)).size
@@ -284,7 +284,7 @@ def _is_file(split: str | None) -> bool:
 
 
 def _listing(*sets: CaptionSet) -> str:
-    # Names and sizes, not every pixel: thousands of images are read once only, when they are decoded.
+    # Hash names and sizes, not pixels: images are read only once, when they are decoded.
     digest = hashlib.sha256()
     for examples in sets:
         for example in examples:

@@ -39,11 +39,11 @@ class Caption(NamedTuple):
     """Result for one image.
 
     Attributes:
-        text: the best caption, one line; empty where there is an error.
-        texts: the texts of all hypotheses returned, best first.
+        text: the best caption, one line; empty on error.
+        texts: all returned hypotheses as text, best first.
         hypotheses: their tokens, scores and attention (T, L).
         source: the image, or the id of features.
-        error: why the image could not be read; None for a good one.
+        error: reading error of the image, or None.
     """
 
     text: str
@@ -107,7 +107,7 @@ class Captioner(Predictor[CaptionRun]):
     ) -> list[Caption]:
         """Caption images; results do not depend on the other items.
 
-        (But where hard attention draws: each draw depends on those before it. `torch.manual_seed` repeats all of them.)
+        (Except with sampled hard attention; `torch.manual_seed` makes it repeatable.)
 
         Args:
             images: image files, or images in an archive.
@@ -148,7 +148,7 @@ class Captioner(Predictor[CaptionRun]):
     def caption_features(
         self, file: FeatureFile, ids: Sequence[str] | None = None, *, decoding: DecodingConfig | None = None
     ) -> list[Caption]:
-        """Caption images by their features; `ids` names some of those in the file, None takes all.
+        """Caption images from features; `ids` selects rows of the file, None takes all.
 
         Raises:
             ConfigError: the run does not read such features.
@@ -193,13 +193,13 @@ class Captioner(Predictor[CaptionRun]):
     def record(
         self, image: ImageSource, *, text: str | None = None, decoding: DecodingConfig | None = None, methods: Sequence[str] = ()
     ) -> AttentionRecord:
-        """Return where the model looked, word by word, to be shown over the image.
+        """Return the attention per word as a record over the image.
 
         Args:
             image: an image file.
-            text: look at this caption instead of the model's own.
+            text: use this caption instead of the model's own.
             decoding: decoding settings; None: the run's.
-            methods: of explanation, whose scores are added; see `regard.tasks.explained_records.add_methods`.
+            methods: explanation methods to add; see `regard.tasks.explained_records.add_methods`.
 
         Returns:
             A record of the items "image" and "caption", whose first map holds the weights of each word (with boxes, where there are areas);

@@ -83,11 +83,11 @@ def check_captioning_settings(config: CaptioningConfig) -> None:
 
 
 def init_encoder_from(model: CaptionModel[Any], config: CaptioningConfig) -> None:
-    """Give a new model the image encoder of the trained run that `model.encoder.start` names, if it does.
+    """Initialise a new model's image encoder from the run `model.encoder.start`, if set.
 
     Args:
-        model: of `config`, not trained yet.
-        config: of the new run.
+        model: the untrained model of `config`.
+        config: configuration of the new run.
 
     Raises:
         ConfigError: there is no such run, it is damaged, or the two encoders, or the images they are made for, are not alike; names the
@@ -112,8 +112,8 @@ def init_encoder_from(model: CaptionModel[Any], config: CaptioningConfig) -> Non
 
 
 def caption_likelihood(model: CaptionModel[Any], corpus: CaptionCorpus, *, poll: Callable[[], None] | None = None) -> dict[str, float]:
-    """Measure how well a captioner predicts given captions: loss (nats per word, EOS included), perplexity and token_accuracy."""
-    # A corpus of captions plans and collates as one of sentences does. Few at a time: an image takes more room than a sentence.
+    """Compute loss (nats per word, EOS included), perplexity and token_accuracy of given captions."""
+    # A caption corpus has the interface of a sentence corpus. Small batches: an image takes more memory than a sentence.
     return translation_likelihood(model, cast(Any, corpus), poll=poll, batch_tokens=1024)
 
 
@@ -127,7 +127,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     corpus: CaptionCorpus
 
     def read(self) -> None:
-        """Read the captions, and find their images."""
+        """Read the captions, and locate their images."""
         self.train, self.valid, self.digests = read_caption_data(self.config)
 
     def make(self) -> dict[str, bytes]:
@@ -137,7 +137,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         return {VOCABULARY: make_vocabulary(self.config.vocabulary, texts)}
 
     def encode(self) -> None:
-        """Build the model, whose grid the corpora need, and encode the captions."""
+        """Build the model (for its grid), and encode the captions."""
         config, self.vocabulary = self.config, Vocabulary.load(self.folder / VOCABULARY)
         report_unknown(config, self.vocabulary, (normalize_caption(text, config.data) for _, text in self.train.pairs))
         torch.manual_seed(config.training.seed)
@@ -148,7 +148,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         if new:
             init_encoder_from(self.model, config)
         self.corpus, self.held = (self._encode(part, name) for part, name in ((self.train, "training"), (self.valid, "validation")))
-        # Of each validation image the first caption that was not too long.
+        # The first caption of each validation image that is not too long.
         self._first = {image: row for row, image in reversed(list(enumerate(self.held.picks)))}
 
     def _encode(self, examples: CaptionSet, name: str) -> CaptionCorpus:
@@ -169,7 +169,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         return build_captioner(self.config.model, image_size=size, vocab_size=entries, pretrained=pretrained)
 
     def report(self, model: CaptionModel[Any]) -> None:
-        """Report the numbers of captions and images, and what the model sees of these."""
+        """Report the numbers of captions and images, the grid and the receptive field."""
         parts = (self.train, self.corpus), (self.valid, self.held)
         sizes = [f"{len(corpus.targets)} captions of {len(examples)}" for examples, corpus in parts]
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training images, {sizes[1]} validation images")
@@ -186,7 +186,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         return self.corpus.split(planned, count)
 
     def evaluate(self, model: CaptionModel[Any]) -> dict[str, float]:
-        """Measure how well the captions are predicted and, where asked for, greedy ones."""
+        """Evaluate given captions and, if configured, greedy ones."""
         figures = caption_likelihood(model, self.held, poll=self.stop.poll)
         if names := [name for name in _OF_CAPTIONS if name in self.config.training.measured]:
             greedy = self.config.decoding.model_copy(update={"beam_size": 1})
@@ -199,12 +199,12 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         return Captioner(CaptionRun(self.folder, self.config, self.vocabulary, model, self.folder), poll=self.stop.poll)
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each validation image's first caption; 0 where there is none."""
+        """Return the tokens of each validation image's first caption, or 0."""
         lengths = self.held.targets.lengths
         return [int(lengths[self._first[image]]) if image in self._first else 0 for image in range(len(self.valid))]
 
     def record(self, model: CaptionModel[Any], number: int) -> AttentionRecord | None:
-        """Record where the model looks when it is made to produce the first caption of an image."""
+        """Record the attention for the first caption of an image."""
         has_pixels = not isinstance(self.config.model.encoder, FeaturesConfig)
         pixels = build_preprocessing(self.config.image).pixels(self.valid.images[number]) if has_pixels else None
         ids = self.held.targets[self._first[number]].tolist()

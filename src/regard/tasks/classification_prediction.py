@@ -40,7 +40,7 @@ class LabelPrediction(NamedTuple):
 
 
 class ExampleScores(NamedTuple):
-    """Probabilities (C,) and, if asked for, for each text the weights (R, S) of an example."""
+    """Probabilities (C,) and, if requested, weights (R, S) per text of an example."""
 
     probabilities: np.ndarray
     weights: tuple[np.ndarray, ...] | None
@@ -49,7 +49,7 @@ class ExampleScores(NamedTuple):
 def predict_labels(
     run: SentenceRun, examples: Sequence[tuple[list[int], ...]], *, need_weights: bool = False, poll: Callable[[], None] | None = None
 ) -> list[ExampleScores]:
-    """Return what a run says of encoded examples; of one it does not depend on the others, but for rounding.
+    """Predict labels of encoded examples; results are independent, up to rounding.
 
     Args:
         run: a loaded run.
@@ -86,7 +86,7 @@ def encode_example(run: SentenceRun, texts: Sequence[str]) -> tuple[tuple[list[i
 
 
 def token_texts(run: SentenceRun, text: str) -> list[str]:
-    """Return the tokens of a text as a reader would see them: whole words as they are written there."""
+    """Return readable tokens of a text: whole words in their original spelling."""
     encoded = run.vocabulary.encode(lowercase_text(text) if run.config.vocabulary.lowercase else text)
     pieces = [text[slice(*span)] for span in encoded.offsets] if run.vocabulary.kind == "word" else encoded.pieces
     return pieces[: run.config.data.max_length]
@@ -99,16 +99,16 @@ def label_texts(
 
     Args:
         run: a loaded run.
-        examples: a text each, or a premise and a hypothesis.
+        examples: a text, or premise and hypothesis, each.
         need_weights: also return the weights of its hops.
         poll: called before each batch; may raise to stop.
 
     Returns:
         One `LabelPrediction` per example, in order; of an empty or blank text there is none to tell ("").
     """
-    # One at a time: the tokens of a line of a megabyte take a hundred times its size.
+    # One at a time: the tokens of a line take a hundred times its size.
     encoded = [encode_example(run, texts) for texts in progress.track(examples, "Encoding the examples", unit="examples", block=256)]
-    # Nothing but white space is never labelled, whatever the vocabulary.
+    # Blank texts are never labelled.
     usable = [row for row, texts in enumerate(examples) if all(encoded[row][0]) and all(text.strip() for text in texts)]
     answers = predict_labels(run, [encoded[row][0] for row in usable], need_weights=need_weights, poll=poll)
     found = [LabelPrediction("", {}, None, 0)] * len(examples)

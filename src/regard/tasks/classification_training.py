@@ -71,7 +71,7 @@ class SentenceRun(NamedTuple):
         folder: the run folder.
         config: the run's configuration.
         vocabulary: of its texts.
-        labels: C names, in the order of its classes.
+        labels: C names, in class order.
         model: the trained model, in evaluation mode.
         weights: the weight file.
     """
@@ -88,11 +88,11 @@ class LabelledCorpus(NamedTuple):
     """Encoded examples.
 
     Attributes:
-        lines: N numbers of the examples' lines in their file, from 1.
-        ids: for each text (one or two) the token ids of every example.
+        lines: N line numbers in the file, from 1.
+        ids: token ids of all examples, per text (one or two).
         labels: (N,) class numbers.
-        weights: (C,) what an example of each class counts for in the loss.
-        left_out: examples that were not taken, by reason.
+        weights: (C,) class weights in the loss.
+        left_out: numbers of skipped examples by reason.
     """
 
     lines: np.ndarray
@@ -118,7 +118,7 @@ def open_sentence_run(folder: str | Path, kind: type[ClassificationConfig] | typ
 
     Args:
         folder: a run folder as training leaves it, finished or not.
-        kind: the configuration of the task it must be of; None: of either.
+        kind: configuration class of the task; None: either.
 
     Raises:
         CheckpointError: the folder is not a run of this task, or a file in it is missing, damaged or does not fit.
@@ -141,7 +141,7 @@ def open_sentence_run(folder: str | Path, kind: type[ClassificationConfig] | typ
 
 
 def read_labelled_file(config: SentenceConfig, path: str | Path) -> LabelledFile:
-    """Read a file of labelled examples as a run of this configuration does.
+    """Read a file of labelled examples with the settings of a run.
 
     Raises:
         DataError: see `regard.data.labelled.read_sentences`.
@@ -151,7 +151,7 @@ def read_labelled_file(config: SentenceConfig, path: str | Path) -> LabelledFile
 
 
 def encode_texts(vocabulary: Vocabulary, config: SentenceConfig, texts: Sequence[str]) -> list[list[int]]:
-    """Return the token ids of texts, read as the configuration says."""
+    """Return the token ids of texts under a configuration."""
     return vocabulary.encode_ids([lowercase_text(text) for text in texts] if config.vocabulary.lowercase else texts)
 
 
@@ -162,7 +162,7 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
         DataError: an example has a label that is not among `labels`, or none is left; names file and line, or why.
     """
     numbers, examples = {label: number for number, label in enumerate(labels)}, ExampleList.of(file.examples)
-    # Class of each label of the file; of a label that is none, none.
+    # Class of each label of the file, or none.
     classes = np.array([numbers.get(name, -1) for name in examples.names])[examples.codes]
     if (classes < 0).any():
         unknown = examples[int(np.argmax(classes < 0))]
@@ -180,7 +180,7 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
 
 
 def _encode_side(examples: ExampleList, number: int, config: SentenceConfig, encoder: TextEncoder, name: str) -> EncodedLines:
-    """Encode one of the texts of all examples, block by block; return its tokens, and which are blank."""
+    """Encode one text of all examples, block by block; return tokens, and which are blank."""
     blocks = []
     with progress.stage(f"Encoding {name}", total=len(examples), unit="lines") as encoding:
         for start in range(0, len(examples), BLOCK):
@@ -195,7 +195,7 @@ def _encode_side(examples: ExampleList, number: int, config: SentenceConfig, enc
 def measure_labels(
     model: SentenceClassifier, corpus: LabelledCorpus, labels: Sequence[str], *, poll: Callable[[], None] | None = None
 ) -> dict[str, float]:
-    """Measure a model, in evaluation mode, on examples: loss (nats an example), accuracy and macro_f1 (both 0 to 1)."""
+    """Evaluate a model on examples: loss (nats per example), accuracy and macro_f1 (both 0 to 1)."""
     device, nll = device_of(model), 0.0
     predicted = np.zeros_like(corpus.labels)
 
@@ -243,7 +243,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
     corpus: LabelledCorpus
 
     def read(self) -> None:
-        """Read the examples; without validation examples some are held out."""
+        """Read the examples; hold some out if there are no validation examples."""
         config, data = self.config, self.config.data
         if data.train is None:
             raise DataError("data.train: no training data given (--train FILE)")
@@ -257,7 +257,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         self.train, self.valid = self.train._replace(examples=kept), self.train._replace(examples=held, dropped=0)
 
     def make(self) -> dict[str, bytes]:
-        """Train the vocabulary, and gather the labels."""
+        """Train the vocabulary, and collect the labels."""
         config, packed = self.config, ExampleList.of(self.train.examples)
         names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
         labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
@@ -274,7 +274,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         return (lowercase_text(text) if lower else text for example in examples for text in example.texts)
 
     def encode(self) -> None:
-        """Encode the examples, and read the vectors of the vocabulary's words."""
+        """Encode the examples, and read word vectors."""
         self.vocabulary, self.labels = Vocabulary.load(self.folder / VOCABULARY), _load_labels(self.folder / LABELS)
         report_unknown(self.config, self.vocabulary, self._texts(self.train.examples))
         parts = (self.train, self.valid)
@@ -286,7 +286,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         return build_classifier(self.config.model, vocab_size=len(self.vocabulary), classes=len(self.labels), unknown=UNK)
 
     def report(self, model: SentenceClassifier) -> None:
-        """Report the numbers of examples and what the vocabulary does not know, and put the vectors into the model."""
+        """Report the numbers of examples and unknown words, and load the word vectors into the model."""
         corpora = (self.corpus, self.held)
         sizes = [len(part.labels) for part in corpora]
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")
@@ -316,7 +316,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         return np.max([text.lengths for text in self.held.ids], axis=0).tolist()
 
     def record(self, model: SentenceClassifier, number: int) -> AttentionRecord | None:
-        """Record what the model looks at in an example that it labels."""
+        """Record the attention in an example."""
         from regard.tasks.hop_attention import attention_record  # which itself reads runs
 
         packed = ExampleList.of(self.valid.examples)
@@ -361,12 +361,12 @@ def _read_vectors(config: SentenceConfig, vocabulary: Vocabulary) -> WordVectors
 
 @torch.no_grad()
 def _start_from(embedding: nn.Embedding, found: WordVectors, vocabulary: Vocabulary, corpus: LabelledCorpus) -> str:
-    """Put the vectors in the place of those of their words, and tell how much of the training text they cover."""
+    """Initialise embeddings from vectors, and report their coverage of the training text."""
     words = vocabulary.pieces(range(len(vocabulary)))
     rows = [number for number, word in enumerate(words) if number >= len(SPECIALS) and word in found.vectors]
     if rows:
         vectors = torch.from_numpy(np.stack([found.vectors[words[number]] for number in rows]))
-        # The words without a vector start as large as those with one.
+        # Words without a vector start with the same scale.
         embedding.weight.normal_(std=vectors.std().item() if vectors.numel() > 1 else 1.0)
         embedding.weight[rows] = vectors.to(embedding.weight.dtype)
     known = np.concatenate([text.ids for text in corpus.ids])

@@ -40,14 +40,14 @@ RESOLUTION = 8
 
 
 class ExplainedBatch(NamedTuple):
-    """Examples that are explained together.
+    """A batch of examples to explain.
 
     Attributes:
-        batch: as the methods take them.
-        inputs: for each example its inputs as text, in the order of their columns.
-        outputs: for each example its outputs as text.
-        pairs: for each sentence pair its texts and both as tokens; none of other tasks.
-        regions: for each caption the cells that each of its words names, (L,) bool by place; only words whose regions are known.
+        batch: input of the methods.
+        inputs: input texts of each example, in column order.
+        outputs: output texts of each example.
+        pairs: texts and tokens of each sentence pair; empty for other tasks.
+        regions: per caption the cells, (L,) bool, of words with known regions, by position.
     """
 
     batch: ModelBatch
@@ -63,7 +63,7 @@ class ExplainedExample(NamedTuple):
     Attributes:
         inputs: as text.
         outputs: as text.
-        scores: for each method (outputs, inputs).
+        scores: (outputs, inputs) per method.
     """
 
     inputs: list[str]
@@ -76,13 +76,13 @@ class ExplainedExample(NamedTuple):
 
 
 def pair_batch(run: TranslationRun, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> TranslationBatch:
-    """Return sentence pairs as the methods take them, from their tokens without EOS."""
+    """Return a batch of sentence pairs from their tokens without EOS."""
     given = collate(sources, targets, range(len(sources))).to(device_of(run.model))
     return TranslationBatch(run.model, given.source, given.source_lengths, given.target_input, given.target_output, given.target_lengths)
 
 
 def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> list[ExplainedBatch]:
-    """Return sentence pairs in batches, in order; both sides are cut to `data.max_length` tokens.
+    """Return batches of sentence pairs, in order, cut to `data.max_length` tokens per side.
 
     Raises:
         DataError: a pair with an empty side.
@@ -104,7 +104,7 @@ def translation_batches(run: TranslationRun, pairs: Sequence[SentencePair]) -> l
 
 
 def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[ExplainedBatch]:
-    """Return texts, or pairs of them, in batches, with the labels that the run gives them; those with an empty text are left out."""
+    """Return batches of texts or pairs with predicted labels, without empty texts."""
     encoded = [(texts, encode_example(run, texts)[0]) for texts in examples]
     usable = [(texts, ids) for texts, ids in encoded if all(ids)]
     answers = predict_labels(run, [ids for _, ids in usable])
@@ -121,7 +121,7 @@ def label_batches(run: SentenceRun, examples: Sequence[Sequence[str]]) -> list[E
 
 
 def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBatch]:
-    """Return lines of text in batches; empty ones are left out."""
+    """Return batches of non-empty lines."""
     encoded = [found for found in map(run.vocabulary.encode, lines) if found.ids]
     found = []
     for start in range(0, len(encoded), BATCH_SIZE):
@@ -134,7 +134,7 @@ def language_batches(run: LanguageRun, lines: Sequence[str]) -> list[ExplainedBa
 
 
 def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatch]:
-    """Return images, each with its first caption, in batches; captions are cut to `data.max_length` tokens.
+    """Return batches of images with their first captions, cut to `data.max_length` tokens.
 
     Raises:
         ConfigError: the run reads precomputed features.
@@ -162,7 +162,7 @@ def caption_batches(run: CaptionRun, examples: CaptionSet) -> list[ExplainedBatc
 
 
 def _named_cells(words: Sequence[str], regions: Mapping[str, Sequence[Sequence[float]]], grid: tuple[int, int]) -> dict[int, np.ndarray]:
-    """Return for each word with boxes the cells that hit them, half a cell around, as `regard evaluate` counts them."""
+    """Return the hit cells of each word with boxes, with a tolerance of half a cell, as in `regard evaluate`."""
     height, width = (count * RESOLUTION for count in grid)
     named = ((place, regions.get(word.strip())) for place, word in enumerate(words))
     return {place: cell_hits(box_region(boxes, height, width), grid, tolerance=RESOLUTION / 2).ravel() for place, boxes in named if boxes}
@@ -171,7 +171,7 @@ def _named_cells(words: Sequence[str], regions: Mapping[str, Sequence[Sequence[f
 def batches_of_run(
     folder: str | Path, examples: str | Path, *, target: str | Path | None = None, regions: str | Path | None = None
 ) -> list[ExplainedBatch]:
-    """Read examples as the methods of a run take them.
+    """Read examples for the methods of a run.
 
     Args:
         folder: a run of any task.
@@ -222,10 +222,10 @@ def _pairs(run: TranslationRun, examples: Path, target: str | Path | None) -> li
 
 
 def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]) -> list[ExplainedExample]:
-    """Explain every example by every method that is defined for the model.
+    """Explain all examples by all methods defined for the model.
 
     Raises:
-        ConfigError: none of them is defined; says why of the last.
+        ConfigError: no method is defined for the model.
     """
     found, refused = [], dict[Method, str]()
     for item in progress.track(batches, "Explaining", unit="batches"):
@@ -239,7 +239,7 @@ def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]
             raise ConfigError(refused[methods[-1]])
         columns = item.batch.inputs.cpu().numpy()
         for number, (inputs, outputs) in enumerate(zip(item.inputs, item.outputs, strict=True)):
-            # A language model reads a first token that is none of its inputs.
+            # A language model reads BOS, which is not an input.
             kept = columns[number] | (np.arange(columns.shape[1]) < 1 if item.batch.attends_to_itself else False)
             own: dict[Method, np.ndarray] = {name: table[number, : len(outputs)][:, kept] for name, table in scores.items()}
             found.append(ExplainedExample(inputs[: int(kept.sum())], outputs, own))
@@ -247,7 +247,7 @@ def explain_batches(batches: Sequence[ExplainedBatch], methods: Sequence[Method]
 
 
 def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) -> list[Links]:
-    """Link each target word or character of sentence pairs to the source unit of the highest score, (B, T, S).
+    """Link each target word or character to the source unit of the highest score, (B, T, S).
 
     A source unit has the sum of its tokens, a target unit the mean of its tokens.
     """
@@ -262,7 +262,7 @@ def links_of_scores(item: ExplainedBatch, scores: np.ndarray, unit: LinkUnit) ->
 
 
 def describe_example(example: ExplainedExample, say: Callable[[str], None], *, most: int = 3) -> None:
-    """Write for each method and output the inputs of the highest scores."""
+    """Report the inputs of the highest scores per method and output."""
     for method, table in example.scores.items():
         for output, row in zip(example.outputs, table, strict=True):
             best = sorted(range(len(row)), key=lambda place: (-row[place], place))[:most]

@@ -44,9 +44,9 @@ from regard.viewer import AttentionRecord
 RUN_FILES = (CONFIG, DATA, VOCABULARY)
 METRICS = ("loss", "perplexity", "token_accuracy")
 
-# Tokens that are read at once where nothing is trained.
+# Tokens per chunk in evaluation.
 CHUNK = 64
-# Parts of the streams that are measured side by side: always as many, so that the rounding is the same on every machine.
+# Number of parallel parts in evaluation, constant so that rounding is the same on every machine.
 SIDES = 2
 
 
@@ -127,7 +127,7 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         return {VOCABULARY: make_vocabulary(self.config.vocabulary, self._lines[0].sample(self.config.vocabulary.sample))}
 
     def encode(self) -> None:
-        """Encode the text, and build the model, which says what goes on from one chunk of a stream to the next."""
+        """Encode the text, and build the model, which defines the carried state."""
         config, training, self.vocabulary = self.config, self.config.training, Vocabulary.load(self.folder / VOCABULARY)
 
         def encode() -> None:
@@ -163,10 +163,10 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         return self.corpus.plan(epoch)
 
     def loss(self, model: nn.Module, batch: TextBatch) -> SequenceLoss:
-        """Return the sums over a batch; what a stream remembers goes on to its next chunk."""
+        """Return the sums over a batch, and carry the stream state to the next chunk."""
         carried, smoothing = self.carried, self.config.training.label_smoothing
         own = StreamState(*(carried[name][batch.stream_group] for name in StreamState._fields)).rows(batch.rows) if carried else None
-        # A copy: the backward pass still needs what is overwritten below.
+        # A copy: the backward pass still needs the overwritten values.
         past = None if own is None or batch.first else StreamState(*(part.clone() for part in own))
         sums, after = model(*batch[:3], past, label_smoothing=smoothing)
         if own is not None:
@@ -181,7 +181,7 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         return training.batch_tokens if self.config.data.context == "separate" else training.streams * training.chunk_length
 
     def evaluate(self, model: RecurrentLanguageModel) -> dict[str, float]:
-        """Measure how well the validation text is predicted."""
+        """Evaluate on the validation text."""
         return text_likelihood(model, self.valid, lines=self.config.data.context, streams=self.config.training.streams, poll=self.stop.poll)
 
     def lengths(self) -> list[int]:
@@ -189,7 +189,7 @@ class LanguageTraining(TaskTraining[LanguageConfig]):
         return (np.diff(self.valid.starts) - 1).tolist()
 
     def record(self, model: RecurrentLanguageModel, number: int) -> AttentionRecord | None:
-        """Record what the tokens of a line look at while they are predicted."""
+        """Record the attention of the predictions in a line."""
         from regard.tasks.language_prediction import LanguageModel  # which itself reads runs
 
         ids = self.valid.line(number)[:-1].tolist()
@@ -205,13 +205,13 @@ def text_likelihood(
     streams: int = 1,
     poll: Callable[[], None] | None = None,
 ) -> dict[str, float]:
-    """Measure how well a model predicts a text, the end of every line included.
+    """Compute loss and accuracy of a text, line ends included.
 
     Args:
         model: in evaluation mode.
         text: encoded lines.
-        lines: "continuous": what was read is remembered from line to line; "separate": each line from the beginning.
-        streams: running: so many places of the text at once, which is faster; each begins with nothing remembered. 1 reads it in order.
+        lines: "continuous": carry the state across lines; "separate": reset it at each line.
+        streams: for "continuous", the number of parallel streams, each with an empty initial state; 1 reads the text in order.
         poll: called once per batch.
 
     Returns:
@@ -241,7 +241,7 @@ def text_likelihood(
             stage.advance()
         return nll, correct
 
-    # The streams side by side: what is read of one depends on what was read of it before.
+    # Streams run in parallel: each depends on its previous chunks only.
     sides = zip(*(split_batch(chunk, SIDES) for chunk in plan), strict=True) if lines == "continuous" else [[chunk] for chunk in plan]
     sides = [list(side) for side in sides]
     with progress.stage("Predicting the text", total=sum(map(len, sides)), unit="chunks") as stage:
@@ -253,10 +253,10 @@ def text_likelihood(
 
 
 def evaluate_language(run: LanguageRun, lines: Sequence[str]) -> list[Score]:
-    """Measure a run on lines of text, both as a running text and each line for itself.
+    """Evaluate a run on lines of text, continuous and separate.
 
-    Perplexity is per token of the run's own vocabulary, ends of lines included. Bits per byte can be compared between vocabularies; there
-    are none where the text holds unknown words or characters, for these are not predicted.
+    Perplexity is per token of the run's vocabulary, line ends included. Bits per byte are comparable between vocabularies; they are
+    undefined for text with unknown words or characters.
 
     Returns:
         Perplexity, token accuracy and bits per byte, continuous and separate, each with what was counted.

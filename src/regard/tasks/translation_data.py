@@ -50,9 +50,9 @@ class Corpus:
     Args:
         source: tokens of each source, without EOS.
         target: tokens of each target, without EOS.
-        left_out: pairs that were not taken, by reason.
-        pairs: the texts, where they are kept.
-        block: pairs that are mixed with each other; of a larger corpus a few such blocks are in memory at a time.
+        left_out: numbers of skipped pairs by reason.
+        pairs: the texts, if kept.
+        block: pairs that are shuffled together; only a few blocks of a larger corpus are in memory.
 
     Example:
         >>> corpus = Corpus(FlatTokens.of([[5], [6, 7]]), FlatTokens.of([[8], [9]]), {})
@@ -74,7 +74,7 @@ class Corpus:
         return len(self.source)
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
-        """Return an epoch's batches: a pure function of the corpus and the arguments."""
+        """Return an epoch's batches; deterministic."""
         if self.size > self.block:
             return BlockPlan(self, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
         return plan_batches(*self.lengths(0), batch_tokens=batch_tokens, seed=seed, epoch=epoch)
@@ -85,7 +85,7 @@ class Corpus:
         rows = [index - number * self.block for index in planned.indices]
         sides = self.part(number)
         found = collate(*sides, rows)._replace(indices=planned.indices)  # type: ignore[arg-type]
-        # The pairs of a batch stand all over the files, and the system maps 64 KiB around each.
+        # Pairs of a batch are scattered over the files, and the system maps 64 KiB around each.
         self._read += len(rows)
         if self._read >= _RELEASE:
             self._read = 0
@@ -97,7 +97,7 @@ class Corpus:
         """Return both sides of a block."""
         if number not in self._parts:
             self._parts[number] = self._opened(number)
-            if len(self._parts) > 2:  # the processes of a run may stand on both sides of a border
+            if len(self._parts) > 2:  # processes of a run may be in different blocks
                 self._parts.popitem(last=False)
         return self._parts[number]
 
@@ -110,7 +110,7 @@ class Corpus:
         return source, target
 
     def batches_of_blocks(self, batch_tokens: int) -> list[int]:
-        """Return how many batches each block makes, in any epoch."""
+        """Return the number of batches per block, the same in all epochs."""
         if batch_tokens not in self._counts:
             numbers = range(-(-self.size // self.block))
             self._counts[batch_tokens] = [count_batches(*self.lengths(number), batch_tokens=batch_tokens) for number in numbers]
@@ -164,10 +164,10 @@ class BlockPlan(Sequence[PlannedBatch]):
 
 
 def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, max_length: int, name: str) -> Corpus:
-    """Encode pairs in memory, leaving out (and counting) those that cannot be trained on.
+    """Encode pairs in memory, skipping and counting unusable ones.
 
     Raises:
-        DataError: no pair is left; holds the name, and why they were left out.
+        DataError: no pair is left.
     """
     encoders = tuple(map(line_encoder, vocabularies))
     left_out = {"empty": 0, "too long": 0}
@@ -203,7 +203,7 @@ class TrainingText:
 
     Attributes:
         digests: sha256 of each data file, by the key of `data` that names it.
-        size: sentence pairs to train on, before any is left out.
+        size: number of training pairs, unusable ones included.
 
     Raises:
         DataError: see `regard.data.shards.ParallelText`; or there are too few pairs to hold one out.
@@ -237,7 +237,7 @@ class TrainingText:
                 yield line.decode("utf-8", errors="replace")
 
     def encode(self, vocabularies: Vocabularies, files: Sequence[Path]) -> None:
-        """Encode the training pairs into the run folder, unless that is done.
+        """Encode the training pairs into the run folder, unless done.
 
         Raises:
             DataError: no pair can be used, a file has changed meanwhile, or the folder cannot be written.
@@ -284,7 +284,7 @@ class TrainingText:
     def _encode(
         self, folder: Path, vocabularies: Vocabularies, part: int, parts: int, *, advance: Callable[[int], None] = lambda pairs: None
     ) -> None:
-        """Encode every so many-th block of the text: two files of tokens, and what else there is to say of it."""
+        """Encode every `parts`-th block of the text into two token files and statistics."""
         encoders = tuple(map(line_encoder, vocabularies))
         left_out, sizes, chosen, held = {"empty": 0, "too long": 0}, [], [], set(self._held)
         with (
@@ -308,7 +308,7 @@ class TrainingText:
 
 
 def _join(folder: Path, parts: Sequence[Path], vocabularies: Vocabularies, kept: dict[str, Any]) -> None:
-    """Put the blocks of all parts in their order."""
+    """Merge the blocks of all parts in order."""
     found = [parse_json((part / _SUMMARY).read_bytes()) for part in parts]
     sizes = [found[number % len(parts)]["sizes"][number // len(parts)] for number in range(sum(len(part["sizes"]) for part in found))]
     dtypes = [smallest_dtype(len(vocabulary)) for vocabulary in vocabularies]
@@ -341,7 +341,7 @@ def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
 
 
 def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePair]:
-    """Return the pairs a run is validated on: those of its files, or those that were held out.
+    """Return the validation pairs of a run: from its files, or held out.
 
     Raises:
         DataError: see `regard.data.read_pairs`.
@@ -354,7 +354,7 @@ def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePa
 def _usable(
     texts: Sequence[Sequence[bytes]], encoders: tuple[TextEncoder | PairEncoder, ...], max_length: int, left_out: dict[str, int]
 ) -> tuple[np.ndarray, list[FlatTokens]]:
-    """Encode pairs, given as their sources and their targets; say which can be trained on, and add to `left_out` how many cannot."""
+    """Encode sources and targets; return which pairs are usable, and add the others to `left_out`."""
     sides = [encoder.encode_bytes(lines) for encoder, lines in zip(encoders, texts, strict=True)]
     kept, reasons = usable_lines(sides, max_length)
     for reason, count in reasons.items():

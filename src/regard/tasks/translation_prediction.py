@@ -62,7 +62,7 @@ class Translation(NamedTuple):
 
 
 class Translator(Predictor[TranslationRun]):
-    """Translate with a trained run, or with several at once.
+    """Translate with a trained run, or an ensemble.
 
     Args:
         run: an opened run; `regard.tasks.translation_run.open_ensemble` makes one of several.
@@ -77,7 +77,7 @@ class Translator(Predictor[TranslationRun]):
 
     @classmethod
     def open(cls, folder: str | Path, *others: str | Path) -> Translator:
-        """Open a run folder; with others, whose vocabularies must be the same, the mean of what all expect decides.
+        """Load a run folder, or several with equal vocabularies as an ensemble.
 
         Raises:
             CheckpointError: see `regard.tasks.translation_run.open_translation_run`.
@@ -121,8 +121,8 @@ class Translator(Predictor[TranslationRun]):
             decoding: decoding settings; None: the run's.
             n_best: hypotheses per line; with sampling, see `SamplingOptions.num_samples`.
             sampling: sample instead of beam search.
-            prefixes: for each line, text its translation must begin with; "" for none.
-            terms: words with the translation that they must get, for all lines or for each line its own.
+            prefixes: forced beginning of each translation, "" for none.
+            terms: forced translations of words, for all lines or per line.
             need_attention: return attention with the hypotheses.
 
         Returns:
@@ -142,7 +142,7 @@ class Translator(Predictor[TranslationRun]):
         def search(rows: list[int]) -> list[list[Hypothesis]]:
             sources, own = [encoded[row].ids for row in rows], [forced[row] for row in rows]
             batch = collate(sources, [[] for _ in rows], tuple(range(len(rows)))).to(device_of(model))
-            # Room for a translation twice as long as its source; what runs on past that has lost its way.
+            # At most twice the source length; longer translations are degenerate.
             room = [min(decoding.max_length, 2 * len(ids) + 30 + each.room) for ids, each in zip(sources, own, strict=True)]
             beam_size = max(decoding.beam_size, MIN_BEAM) if own[0].phrases else decoding.beam_size
             options = generation.options(
@@ -159,7 +159,7 @@ class Translator(Predictor[TranslationRun]):
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         found: dict[int, list[Hypothesis]] = {}
-        # Lines with terms in batches of their own: the others are searched as if nobody had any.
+        # Lines with terms are in separate batches, so that they do not affect the others.
         for group in filter(None, ([row for row in rows if bool(forced[row].phrases) == more] for more in (False, True))):
             stage = progress.stage("Translating", total=len(group), unit="sentences")
             found |= predict(model, search, group, decoding.batch_size, stage=stage, poll=self._poll, precision=decoding.precision)
@@ -187,7 +187,7 @@ class Translator(Predictor[TranslationRun]):
         prefixes: Sequence[str] | None = None,
         terms: Terms = None,
     ) -> list[Translation]:
-        """Translate lines without their tags, and put these into the translations by word links; see `regard.data.markup`.
+        """Translate lines without their tags, and place these by word links; see `regard.data.markup`.
 
         A line without markup is translated as by `translate`, whose arguments these are. The texts have the tags; tokens, scores and
         attention are those of the lines without.
@@ -219,7 +219,7 @@ class Translator(Predictor[TranslationRun]):
             yield from self.translate(chunk, decoding=decoding, n_best=n_best, sampling=sampling)
 
     def align(self, line: str, target: str) -> AttentionRecord | None:
-        """Return what the model attends to when it is made to produce `target`; None without attention or without tokens.
+        """Return the attention for a given `target`; None without attention or tokens.
 
         Both are cut to `data.max_length` tokens, as for translation.
         """
@@ -247,7 +247,7 @@ class Translator(Predictor[TranslationRun]):
         return add_layers(self.run, record, source.ids, forced.ids, max_weights=max_weights)
 
     def record(self, line: str, translation: Translation, rank: int = 0) -> AttentionRecord | None:
-        """Return what was attended to for one hypothesis, to look at; None without attention or hypotheses.
+        """Return the attention record of one hypothesis; None without attention or hypotheses.
 
         The alignment comes first, then every layer and head with its areas; then the alternatives of each token and all hypotheses.
         """
@@ -302,7 +302,7 @@ class Translator(Predictor[TranslationRun]):
     ) -> list[ForcedText]:
         vocabulary, empty = self.run.vocabularies.target, Glossary([])
         glossaries = [terms or empty] * len(lines) if terms is None or isinstance(terms, Glossary) else terms
-        # Terms of what is cut off are not asked for.
+        # Terms in the truncated part are ignored.
         read = (line[: item.offsets[-1][1]] if item.ids else "" for line, item in zip(lines, encoded, strict=True))
         asked = zip([""] * len(lines) if prefixes is None else prefixes, glossaries, read, strict=True)
         return [ForcedText.of(vocabulary, prefix, glossary.find(line), most=most) for prefix, glossary, line in asked]
@@ -314,7 +314,7 @@ class Translator(Predictor[TranslationRun]):
             return target.decode(ids)
         assert hypothesis.attention is not None
         looked = hypothesis.attention[: len(ids), : len(source.ids)]
-        # The end sign between two inputs is no word to put in the place of another.
+        # The EOS between two inputs cannot replace an unknown word.
         looked = looked.masked_fill(torch.tensor(source.ids) == EOS, -1).argmax(-1).tolist()
         pieces = target.pieces(ids)
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
@@ -322,11 +322,11 @@ class Translator(Predictor[TranslationRun]):
 
 
 def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:
-    """Refuse a way of decoding that a run's model or vocabulary cannot follow.
+    """Check decoding settings against a run's model and vocabulary.
 
     Args:
         config: configuration of the run.
-        decoding: what is asked for.
+        decoding: decoding settings.
         attends: whether there is an attention over the source; None: as the configuration says.
 
     Raises:

@@ -77,7 +77,7 @@ def check_translation_settings(config: TranslationConfig) -> None:
     Example:
         >>> check_translation_settings(TranslationConfig())
     """
-    # An imported model may split the text of each side by a model of its own, and have the same entries for both.
+    # An imported model may split each side with its own model, and share the entries.
     if config.model.share_embeddings and not config.vocabulary.shared and config.vocabulary.kind != IMPORTED:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
     _check_inputs(config)
@@ -97,7 +97,7 @@ def _check_inputs(config: TranslationConfig) -> None:
         raise ConfigError("data.images: needs a model that reads images, such as model.second.image.size=64")
     if image is not None and data.max_length < image.cells:
         raise ConfigError(f"data.max_length: {data.max_length}, but an image of {image.size} pixels has {image.cells} cells")
-    # Settings without any files are asked for, too, such as by `--print-config`.
+    # Settings without files are possible, such as for `--print-config`.
     if two and data.source is not None and data.second_source is None:
         raise ConfigError("model.second: needs data.second_source (--second-source FILE), line by line with the sources")
     if two and data.valid_source is not None and data.valid_second_source is None:
@@ -107,11 +107,11 @@ def _check_inputs(config: TranslationConfig) -> None:
 
 
 def resolve_recipe(config: TranslationConfig, folder: Path, pairs: int) -> TranslationConfig:
-    """Complete the settings that nobody has set with those of the recipe named by `config.recipe`.
+    """Complete unset settings from the recipe `config.recipe`.
 
     Args:
-        config: what is asked for.
-        folder: the run folder. If there is a run, "auto" means its recipe.
+        config: the requested configuration.
+        folder: the run folder. For an existing run, "auto" means its recipe.
         pairs: sentence pairs to train on.
 
     Raises:
@@ -132,7 +132,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
     corpus: Corpus
 
     def read(self) -> None:
-        """Count the training text, which decides the recipe."""
+        """Count the training text, which determines the recipe."""
         self._text: list[TrainingText] = []  # in the first process
 
         def read() -> int:
@@ -149,7 +149,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         return make_vocabularies(self.config, self._text[0].sample)
 
     def encode(self) -> None:
-        """Encode the text; held-out files first: they may be of no use, and the rest may take an hour."""
+        """Encode the text; validation files first, to fail early if they are unusable."""
         config, folder = self.config, self.folder
         self.vocabularies = load_vocabularies(folder, config)
         if (images := self.vocabularies.images) is not None:
@@ -176,7 +176,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         return self.vocabularies.connect(build(self.config.model, **self.vocabularies.sizes))
 
     def report(self, model: nn.Module) -> None:
-        """Report the recipe, the numbers of pairs, and what the vocabularies do not know."""
+        """Report the recipe, the numbers of pairs, and unknown tokens."""
         config = self.config
         if chosen := [recipe.evidence for recipe in RECIPES if recipe.name == config.recipe]:
             progress.message(f"recipe {config.recipe} (from {chosen[0]}) fills in the settings you did not give; recipe=none turns it off")
@@ -194,7 +194,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
 
     def evaluate(self, model: EncoderDecoder[Any]) -> dict[str, float]:
-        """Measure how well the references are predicted and, where asked for, greedy translations."""
+        """Evaluate the references and, if configured, greedy translations."""
         figures = translation_likelihood(model, self.held, poll=self.stop.poll)
         if scores := {name: score for name, score in _OF_TRANSLATIONS.items() if name in self.config.training.measured}:
             translator, greedy = self._translator(model), self.config.decoding.model_copy(update={"beam_size": 1})
@@ -211,7 +211,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         return np.maximum(*self.held.lengths(0)).tolist()
 
     def record(self, model: EncoderDecoder[Any], number: int) -> AttentionRecord | None:
-        """Record the attention to the reference, which stays the same: two updates differ by what the model has learned."""
+        """Record the attention for the reference, so that updates are comparable."""
         return self._translator(model).align_layers(*self.held.pairs[number][:2], max_weights=MAX_WEIGHTS)
 
     def finish(self, result: TrainResult) -> None:
@@ -227,7 +227,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             return
         run = open_translation_run(self.folder)
         run = run._replace(vocabularies=self.vocabularies, model=self.vocabularies.connect(run.model))
-        # A model with one attention has nothing to choose: its own alignment is that of the step that predicts.
+        # A model with one attention uses its own alignment, of the predicting step.
         if run.config.model.type != "rnn" and (choice := choose_attention(run, self.held.pairs)) is not None:
             write_choice(self.folder, choice)
 
@@ -243,7 +243,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 def translation_likelihood(
     model: EncoderDecoder[Any], corpus: Corpus, *, poll: Callable[[], None] | None = None, batch_tokens: int = 4096
 ) -> dict[str, float]:
-    """Measure how well a model predicts given targets.
+    """Compute loss, perplexity and accuracy of given targets.
 
     Returns:
         loss (nats per target token, EOS included, not smoothed), perplexity, and token_accuracy (0 to 1).

@@ -17,14 +17,14 @@ from regard.viewer import AttentionRecord, Grid
 Recorder = Callable[[nn.Module, int], list[dict[str, Any]]]
 """(model, updates done) -> records as JSON values: the `record_attention` of a `TrainingJob`."""
 
-# Examples of so many tokens are taken if there are any: long enough to show something, short enough to be drawn in any size.
+# Preferred number of tokens: long enough to show something, short enough to draw.
 LENGTHS = (5, 24)
 MAX_WEIGHTS = 32_768
 """In all maps of a record: they are written at every evaluation. Maps beyond are left out, and counted in the record's facts."""
 
 
 def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
-    """Refuse to record the attention of a model that has none.
+    """Check that the model has attention to record.
 
     Args:
         training: the settings of the run.
@@ -32,7 +32,7 @@ def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
         why: the setting that says it has none.
 
     Raises:
-        ConfigError: it is asked for, and there is none.
+        ConfigError: recording without attention.
 
     Example:
         >>> check_watch(TrainingConfig(watch=3), False, "model.attention null")
@@ -62,7 +62,7 @@ def choose_examples(lengths: Sequence[int], count: int) -> list[int]:
 
 
 def recorder(what: str, numbers: Sequence[int], record: Callable[[nn.Module, int], AttentionRecord | None]) -> Recorder | None:
-    """Return a function that records the attention of a model on these examples; None where there are none.
+    """Return a function that records the attention of a model on these examples, or None without examples.
 
     What it returns depends on the weights alone: it computes in one thread, and neither the run's folder nor the clock is in it. Images
     are in the records of update 0 only.
@@ -93,7 +93,7 @@ def _without_images(record: AttentionRecord) -> AttentionRecord:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    # How many there are decides how sums are rounded, and a resumed run may have others.
+    # The number of threads affects rounding, and a resumed run may have another.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -29,7 +29,7 @@ from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
 
 FILE = "alignment.json"
-# Pairs that the choice is measured on, and tokens of each: leaving out each source token takes a forward pass a token.
+# Pairs for the selection, and tokens of each: leave-one-out takes one forward pass per token.
 MAX_PAIRS = 64
 MAX_TOKENS = 40
 
@@ -38,10 +38,10 @@ LinkMethod = Literal["attention", "leave-one-out"]
 
 
 class LinkAttention(NamedTuple):
-    """The attention that gives the links of a run.
+    """The attention used for the links of a run.
 
     Attributes:
-        name: of the attention in the model, such as "decoder.layers.2.cross_attention.attention".
+        name: module name, such as "decoder.layers.2.cross_attention.attention".
         head: from 0; None: the mean over heads.
         step: whose attention counts for a target token: "predicts", the step that predicts it, or "reads", the next one, which reads it.
         effect: what leaving out the linked source token takes from the log-probability of the target token, as a share of the most
@@ -178,7 +178,7 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
     Returns:
         (T, S), nats; positive where the source token helped.
     """
-    # The end sign between two inputs stays: without it they would be one.
+    # Keep the EOS between two inputs, which separates them.
     variants = [list(source), *([*source[:left], *source[left + int(source[left] != EOS) :]] for left in range(len(source)))]
     batch = collate(variants, [list(target)] * len(variants), range(len(variants))).to(device_of(run.model))
     log_probs = target_log_probs(run.model, batch)[:, : len(target)]
@@ -186,7 +186,7 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
 
 
 def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> LinkAttention | None:
-    """Find the attention whose links leave-one-out confirms most, among all layers and heads that a decoder has on the source.
+    """Select the attention whose links agree best with leave-one-out, among all cross-attention layers and heads.
 
     For each target token a candidate names the source token it attends to most; leaving that out takes something from the token's
     log-probability. The measure is the sum of what is taken over the sum of the most that leaving out any one source token takes.
@@ -198,7 +198,7 @@ def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> Link
         pairs: sentence pairs, such as those of the validation set; the first 64 of at most 40 tokens a side are used.
 
     Returns:
-        The best; of equal ones the first. None where there is nothing to choose or nothing to measure on.
+        The best, the first of ties. None without candidates or pairs.
     """
     encoded = ([_encode(run, number, text) for number, text in enumerate(pair)] for pair in pairs)
     usable = ((source, target) for source, target in encoded if all(0 < len(side.ids) <= MAX_TOKENS for side in (source, target)))
@@ -223,7 +223,7 @@ def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> Link
 
 
 def write_choice(folder: Path, choice: LinkAttention) -> None:
-    """Store which attention gives the links of a run."""
+    """Store the selected attention of a run."""
     write_files({folder / FILE: (json.dumps(choice._asdict(), indent=1) + "\n").encode()})
 
 
@@ -257,13 +257,13 @@ def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
 
 
 def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Gather attention between tokens into attention between larger or smaller units.
+    """Convert token attention to larger or smaller units.
 
     A source unit gets the sum over its tokens, a target unit the mean over its tokens.
 
     Args:
         weights: (T, S) token weights.
-        rows: (target units, T), the part of each target token that lies in each unit (`overlap_shares`).
+        rows: (target units, T), share of each target token in each unit (`overlap_shares`).
         columns: (source units, S), likewise.
 
     Returns:
@@ -274,7 +274,7 @@ def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) 
 
 
 def overlap_shares(units: Sequence[tuple[int, int]], tokens: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return which part of each token's characters lies in each unit: (units, tokens), 0 to 1.
+    """Return the share of each token's characters in each unit: (units, tokens), 0 to 1.
 
     Example:
         >>> overlap_shares([(0, 2), (3, 4)], [(0, 1), (2, 4)]).tolist()
@@ -290,7 +290,7 @@ def _encode(run: TranslationRun, side: int, text: str) -> TokenizedText:
 
 
 def _unit_shares(text: str, tokens: TokenizedText, unit: LinkUnit) -> np.ndarray:
-    # Of a text that was cut off, only the units that were read: a line of a million characters has a million others.
+    # Only units of the untruncated text: a line of a million characters has a million others.
     return overlap_shares(unit_spans(text[: tokens.offsets[-1][1]], unit), tokens.offsets)
 
 
