@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "models",
         "training",
         "data",
+        "viewer",
         "tasks",
     },
     "data": {"errors", "lazy_names", "strict_json", "progress", "config"},

@@ -22,23 +22,29 @@ Function = Literal["relu", "swish", "gelu"]
 @commands.command()
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder made by `regard train`")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="output folder")],
-    format: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="format of the export")] = "ctranslate2",
-    weights: Annotated[WeightKind, typer.Option(help="onnx: how matrices are stored")] = "float32",
+    out: Annotated[Path, typer.Option("--out", "-o", help="output folder; html: the file")],
+    format: Annotated[Literal["ctranslate2", "onnx", "html"], typer.Option(help="format of the export")] = "ctranslate2",
+    weights: Annotated[WeightKind, typer.Option(help="onnx, html: how matrices are stored")] = "float32",
 ) -> None:
-    """Export a trained run: ONNX files of any task, or a Transformer for CTranslate2."""
+    """Export a trained run: ONNX files of any task, a page that runs a translation model, or a Transformer for CTranslate2."""
     with progress.stage(f"Exporting {run}"):
         if format == "onnx":
             from regard.integrations import onnx
 
             onnx.export_run(run, out, weights=weights)
+        elif format == "html":
+            from regard.integrations.page_model import export_page
+
+            if weights == "int8":
+                raise ConfigError("--weights int8: with --format onnx; the page takes float32 or float16")
+            export_page(run, out, weights=weights)
         elif weights != "float32":
-            raise ConfigError(f"--weights {weights}: with --format onnx only; CTranslate2 converts as it loads (compute_type)")
+            raise ConfigError(f"--weights {weights}: with --format onnx or html; CTranslate2 converts as it loads (compute_type)")
         else:
             from regard.integrations import ctranslate2
 
             ctranslate2.export_run(run, out)
-    _say(f"{out}: a model of {format}")
+    _say(f"{out}: a page with the model inside" if format == "html" else f"{out}: a model of {format}")
 
 
 @commands.command("import")

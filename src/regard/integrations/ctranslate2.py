@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig, TransformerConfig
-from regard.data.vocabulary import BOS, EOS, IMPORTED, UNK
-from regard.errors import ConfigError, DataError, missing_extra
+from regard.data.vocabulary import BOS, EOS, UNK
+from regard.errors import ConfigError, missing_extra
+from regard.integrations.portable_run import check_output, create_folder, vocabulary_entries
 from regard.models import Encoder, Transformer, sinusoidal_positions
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceAttention
-from regard.strict_json import parse_json
 from regard.tasks.translation_run import SHARED, SOURCE, TARGET, open_translation_run
 
 try:
@@ -61,8 +61,7 @@ def export_run(run: str | Path, folder: str | Path) -> None:
         regard.errors.CheckpointError: no-such-run: no such run folder
     """
     opened, folder = open_translation_run(run), Path(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
+    check_output(folder)
     check_config(opened.config.model)
     assert isinstance(opened.config.model, TransformerConfig)
     names = [SHARED, SHARED] if opened.config.vocabulary.shared else [SOURCE, TARGET]
@@ -78,40 +77,10 @@ def export_run(run: str | Path, folder: str | Path) -> None:
     settings.layer_norm_epsilon = opened.config.model.norm_eps
     spec.validate()
     spec.optimize()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+    create_folder(folder)
     spec.save(str(folder))
     for name in set(names):
         shutil.copy(opened.folder / name, folder / name)
-
-
-def vocabulary_entries(path: str | Path) -> list[str]:
-    """Return the tokens of one of our vocabulary files in the order of their ids, as the tokenizers library writes them.
-
-    Raises:
-        DataError: it is no vocabulary file; names it.
-
-    Example:
-        >>> import tempfile
-        >>> from regard.data import Vocabulary
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Vocabulary.train(["ein Hund"], kind="word", size=9).save(f"{folder}/vocabulary.json")
-        ...     vocabulary_entries(f"{folder}/vocabulary.json")
-        [' <pad>', ' <unk>', ' <s>', ' </s>', 'Hund', 'ein']
-    """
-    try:
-        content = parse_json(Path(path).read_text(encoding="utf-8"))
-        if content["kind"] == IMPORTED:
-            return list(content["entries"])
-        vocabulary = content["tokenizer"]["model"]["vocab"]
-        # A unigram model stores a list of tokens and their scores, the others a number for each token.
-        return (
-            [token for token, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=lambda token: vocabulary[token])
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path}: missing, damaged or no vocabulary") from error
 
 
 def check_config(config: ModelConfig) -> None:

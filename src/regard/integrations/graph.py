@@ -38,6 +38,14 @@ class Port(NamedTuple):
     axes: Axes
 
 
+class AttentionOutputs(NamedTuple):
+    """What one attention weighed: the names of the weights of its items and, with areas, of its areas in the order of `AreaBlocks`."""
+
+    module: nn.Module
+    items: str
+    areas: str | None
+
+
 @dataclass
 class Weights:
     """The tensors of one model by name, which several graphs share.
@@ -182,7 +190,7 @@ class Graph:
         nodes: the operators.
         inputs: what is given.
         outputs: what may be asked for.
-        attended: for each attention module its weights, in the order of computation; with `maps` only.
+        attended: for each attention, with `maps` only, what it weighed.
     """
 
     def __init__(self, weights: Weights, *, maps: bool = False) -> None:
@@ -190,7 +198,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.inputs: list[Port] = []
         self.outputs: list[Port] = []
-        self.attended: list[tuple[nn.Module, Value]] = []
+        self.attended: list[AttentionOutputs] = []
         self.used: dict[str, Tensor] = {}
         self._values = 0
 
@@ -246,10 +254,15 @@ class Graph:
         """Return 0, 1, ... below a size (1,), int64."""
         return self.add("Range", self.integer(0), size.squeeze(0), self.integer(1))
 
-    def attends(self, module: nn.Module, weights: Value) -> None:
-        """Note what an attention weighs, where that is wanted."""
-        if self.maps:
-            self.attended.append((module, weights))
+    def attends(self, module: nn.Module, items: Value, areas: Value | None = None) -> None:
+        """Give out what an attention weighs, items and areas, where that is wanted."""
+        if not self.maps:
+            return
+        names = [f"attention.{len(self.attended)}.{kind}" for kind in ("items", "areas")]
+        for name, value in zip(names, (items, areas), strict=True):
+            if value is not None:
+                self.nodes.append(Node("Identity", (value.name,), (name,), {}))
+        self.attended.append(AttentionOutputs(module, names[0], None if areas is None else names[1]))
 
 
 @dataclass

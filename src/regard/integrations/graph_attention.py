@@ -75,8 +75,8 @@ def weigh(attention: MultiHeadAttention, query: Value, memory: Heads, rank: int 
     scale = scale if attention.areas is None else scale / attention.areas.temperature
     order = (*range(rank - 2), rank - 1, rank - 2)
     weights = masked_softmax(query * scale @ memory.key.transpose(*order), memory.mask)
-    query.graph.attends(attention, weights)
     items = weights if attention.areas is None else AreaBlocks(attention.areas).item_weights(weights, rank)
+    query.graph.attends(attention, items, None if attention.areas is None else weights)
     return Attended(weights @ memory.value, items)
 
 
@@ -164,9 +164,9 @@ def attend_items(attention: Attention, query: Value, memory: Items, position: Va
         found = found / attention.areas.temperature
     weights = masked_softmax(found, allowed)
     weights = weights if factor is None else weights * factor
-    query.graph.attends(attention, weights)
-    context = weights @ memory.value
-    return Attended(context, weights if blocks is None else sums_to_one(blocks.item_weights(weights, 3)))
+    items = weights if blocks is None else blocks.item_weights(weights, 3)
+    query.graph.attends(attention, items, None if blocks is None else weights)
+    return Attended(weights @ memory.value, items if blocks is None else sums_to_one(items))
 
 
 def _sized(memory: Items) -> Value:

@@ -156,7 +156,9 @@ class OnnxState:
     def select(self, rows: Tensor, beams: Tensor) -> OnnxState:
         """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
         kept, going = rows.numpy(), beams.numpy()
-        sources = {name: part if _shared(name, part) else part[kept] for name, part in self.sources.items()}
+        # Most steps keep every sentence: their sources are not copied then.
+        same = len(kept) == next(iter(self.states.values())).shape[0]
+        sources = {name: part if same or _shared(name, part) else part[kept] for name, part in self.sources.items()}
         return replace(self, sources=sources, states={name: part[kept[:, None], going] for name, part in self.states.items()})
 
 

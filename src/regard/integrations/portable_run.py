@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from regard.config import CaptioningConfig, DecodingConfig, RunConfig, TranslationConfig
-from regard.data.vocabulary import BOS, EOS, PAD, UNK
-from regard.errors import ConfigError
+from regard.data.vocabulary import BOS, EOS, IMPORTED, PAD, UNK
+from regard.errors import ConfigError, DataError
 from regard.integrations.graph import ModelGraphs, Port
+from regard.strict_json import parse_json
 from regard.tasks.run_folder import VOCABULARY
 from regard.tasks.table import open_any
 from regard.tasks.translation_run import vocabulary_files
@@ -83,6 +84,33 @@ def create_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
+def vocabulary_entries(path: str | Path) -> list[str]:
+    """Return the tokens of one of our vocabulary files in the order of their ids, as the tokenizers library writes them.
+
+    Raises:
+        DataError: it is no vocabulary file; names it.
+
+    Example:
+        >>> import tempfile
+        >>> from regard.data import Vocabulary
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Vocabulary.train(["ein Hund"], kind="word", size=9).save(f"{folder}/vocabulary.json")
+        ...     vocabulary_entries(f"{folder}/vocabulary.json")
+        [' <pad>', ' <unk>', ' <s>', ' </s>', 'Hund', 'ein']
+    """
+    try:
+        content = parse_json(Path(path).read_text(encoding="utf-8"))
+        if content["kind"] == IMPORTED:
+            return list(content["entries"])
+        vocabulary = content["tokenizer"]["model"]["vocab"]
+        # A unigram model stores a list of tokens and their scores, the others a number for each token.
+        return (
+            [token for token, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=lambda token: vocabulary[token])
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path}: missing, damaged or no vocabulary") from error
 
 
 def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def add_layers(
         return record
     batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
     found = run.model.attention_maps(batch.source, batch.source_lengths, batch.target_input, areas=True)
-    names = _names(found)
+    names = map_names(found)
     maps, total, left_out = [], sum(each.weights.size for each in record.maps), 0
     written = ["<s>", *record.items["target"].tokens][:rows]
     for name, layer in zip(names, found, strict=True):
@@ -184,8 +184,8 @@ def _map(name: str, layer: LayerAttention) -> AttentionMap:
     return AttentionMap(name, layer.kind, layer.query, key, layer.weights[0], layer=layer.layer, areas=areas)
 
 
-def _names(layers: Sequence[LayerAttention]) -> list[str]:
-    """Return a name for each attention that a reader understands, and that no other has."""
+def map_names(layers: Sequence[LayerAttention]) -> list[str]:
+    """Return a name for each attention that a reader understands, and that no other has; of the layers their weights do not count."""
     names = []
     for found in layers:
         parts = found.name.split(".")

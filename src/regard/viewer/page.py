@@ -24,6 +24,7 @@ DATA_MARK = "@@REGARD_DATA@@"
 POLICY_MARK = "@@REGARD_POLICY@@"
 STYLE_MARK = "@@REGARD_STYLE@@"
 SCRIPT_MARK = "@@REGARD_SCRIPT@@"
+MODEL_MARK = "@@REGARD_MODEL@@\n"
 # In the order they are joined: all share one scope, and the last one starts the page.
 SCRIPTS = (
     *("base", "colors", "data", "words", "state", "history", "grid", "canvas", "focus", "shelf"),
@@ -37,6 +38,20 @@ DECIMALS = 6
 # bound, in 255 steps, so that the layers and heads of a base-sized model stay below 10 MB.
 PLAIN, HALF = 4_000, 4_194_304
 LARGEST_HALF = 1024.0
+
+
+class EmbeddedModel(NamedTuple):
+    """A model inside a page, which answers in place of a server.
+
+    Attributes:
+        script: defines `answerAbout`, called with what a server would be sent; returns the records of its answer.
+        description: what the script reads of the model, as JSON holds it.
+        weights: and its numbers.
+    """
+
+    script: str
+    description: dict[str, Any]
+    weights: bytes
 
 
 class StartingPoint(NamedTuple):
@@ -61,6 +76,7 @@ def render_page(
     task: str = "translation",
     largest: int = 0,
     examples: Sequence[StartingPoint] = (),
+    embedded: EmbeddedModel | None = None,
 ) -> str:
     """Return one HTML page that shows the records, without any other file and without a network.
 
@@ -79,6 +95,7 @@ def render_page(
         largest: bytes of an image that is sent; 0 is any number.
         models: names of the models that a live page can ask; `model` is the place in this list.
         examples: what a live page offers to start from.
+        embedded: a model that a live page asks instead of a server; it then makes no request.
 
     Returns:
         The page as HTML text, to be stored as UTF-8.
@@ -92,15 +109,31 @@ def render_page(
     template = folder.joinpath("page.html").read_text(encoding="utf-8")
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    if embedded is not None:
+        parts.insert(-1, embedded.script)  # before what starts the page
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
     values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
     values["examples"] = [each._asdict() for each in examples]
+    page = template.replace(POLICY_MARK, _policy(style, script, live and embedded is None))
+    page = page.replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)
+    # The data comes last, so that nothing within it is taken for a mark.
+    before, _, after = page.partition(MODEL_MARK)
+    return before.replace(DATA_MARK, _safe_json(values)) + _model_blocks(embedded) + after
+
+
+def _safe_json(values: dict[str, Any]) -> str:
     data = json.dumps(values, allow_nan=False, separators=(",", ":"))
     for character, escape in UNSAFE.items():
         data = data.replace(character, escape)
-    page = template.replace(POLICY_MARK, _policy(style, script, live)).replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)
-    # The data comes last, so that nothing within it is taken for a mark.
-    return page.replace(DATA_MARK, data)
+    return data
+
+
+def _model_blocks(embedded: EmbeddedModel | None) -> str:
+    if embedded is None:
+        return ""
+    description = f'<script type="application/json" id="regard-model">{_safe_json(embedded.description)}</script>\n'
+    weights = base64.b64encode(embedded.weights).decode("ascii")
+    return f'{description}<script type="text/plain" id="regard-weights">{weights}</script>\n'
 
 
 def _sharing_images(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

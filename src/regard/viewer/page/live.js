@@ -1,4 +1,4 @@
-// Typed input, or an image: one request to the server that gave this page, and the records of its answer.
+// Typed input, or an image: one request to the server that gave this page, or to the model inside it, and the records of its answer.
 
 function startLive() {
   $("live").hidden = false;
@@ -112,7 +112,11 @@ function askLinked() {
   return true;
 }
 
+// With a model inside, which the page's last script but one sets, there is no server.
+let answerAbout = null;
+
 async function answerOf(about, model) {
+  if (answerAbout) return answerAbout(about);
   let response;
   try {
     response = await fetch("attention", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...about, model }) });

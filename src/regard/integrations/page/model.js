@@ -1,0 +1,218 @@
+// The model inside this page: what is typed goes through its graphs, and becomes a record as a server would send it.
+
+const model = JSON.parse($("regard-model").textContent);
+
+function readWeights() {
+  const bytes = bytesOf($("regard-weights").textContent);
+  const known = halfTable();
+  const found = new Map();
+  for (const [name, kind, dims, offset] of model.weights) {
+    const size = sizeOf(dims);
+    const view = new DataView(bytes.buffer, bytes.byteOffset + offset);
+    const data = kind === "int32" ? new Int32Array(size) : new Float32Array(size);
+    for (let i = 0; i < size; i++) {
+      if (kind === "int32") data[i] = view.getInt32(4 * i, true);
+      else if (kind === "float32") data[i] = view.getFloat32(4 * i, true);
+      else {
+        const code = view.getUint16(2 * i, true);
+        data[i] = known[code & 32767] * (code > 32767 ? -1 : 1);
+      }
+    }
+    found.set(name, tensor(dims, data));
+  }
+  return found;
+}
+
+// Made when it is first asked: a page opens at once.
+let ready = null;
+
+function networks() {
+  if (!ready) {
+    const weights = readWeights();
+    ready = { vocabularies: {} };
+    for (const [name, graph] of Object.entries(model.graphs)) ready[name] = new Network(graph, weights);
+    for (const [side, vocabulary] of Object.entries(model.vocabularies)) ready.vocabularies[side] = new PageVocabulary(model.entries[vocabulary]);
+  }
+  return ready;
+}
+
+const integers = (dims, values) => tensor(dims, Int32Array.from(values));
+const END_PIECE = "</s>";
+const nextOf = (state) => `next.${state.slice("state.".length)}`;
+
+// A source through the encoder, and steps from there: the states of hypotheses are those of `beams` of the step before.
+class Decoding {
+  constructor(ids, maps) {
+    this.maps = model.maps.filter((map) => maps && map.graph === "step");
+    const own = model.maps.filter((map) => maps && map.graph === "encoder");
+    const wanted = [...model.sources, ...model.states, ...own.flatMap(outputsOf)];
+    const found = networks().encoder.run({ tokens: integers([1, ids.length], ids), lengths: integers([1], [ids.length]) }, wanted);
+    this.sources = Object.fromEntries(model.sources.map((name) => [name, found[name]]));
+    this.states = Object.fromEntries(model.states.map((name) => [name, found[name]]));
+    this.encoded = found;
+    this.position = 0;
+  }
+
+  step(tokens, beams) {
+    const order = integers([beams.length], beams);
+    const states = Object.fromEntries(Object.entries(this.states).map(([name, state]) => [name, gather([state, order], { axis: 1 })]));
+    const given = { tokens: integers([1, tokens.length], tokens), position: integers([], [this.position]), ...this.sources, ...states };
+    const weighed = model.attends ? ["weights"] : [];
+    const found = networks().step.run(given, ["logits", ...weighed, ...model.states.map(nextOf), ...this.maps.flatMap(outputsOf)]);
+    this.states = Object.fromEntries(model.states.map((name) => [name, found[nextOf(name)]]));
+    this.position++;
+    return found;
+  }
+}
+
+const outputsOf = (map) => (map.areas ? [map.items, map.areas] : [map.items]);
+
+function translate(text) {
+  const { vocabularies } = networks();
+  const encoded = vocabularies.source.encode(text);
+  const ids = encoded.ids.slice(0, model.max_source_length);
+  const pieces = encoded.pieces.slice(0, ids.length);
+  if (!ids.length || !text.trim()) throw new Error("Type a text.");
+  const decoding = new Decoding([...ids, model.special.end]);
+  const size = vocabularies.target.tokens.length;
+  const step = (tokens, beams) => {
+    const { logits, weights } = decoding.step(tokens, beams);
+    return { logits: logits.data, weights: weights && weights.data, columns: weights && weights.dims[2] };
+  };
+  const { begin, end, pad } = model.special;
+  const maxLength = Math.min(model.decoding.max_length, 2 * ids.length + 30);
+  const hypotheses = beamSearch(step, { begin, end, banned: [pad, begin], maxLength, size, settings: model.decoding });
+  return { text, ids, pieces, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, pieces) })) };
+}
+
+function textOfTokens({ tokens, rows }, source) {
+  const { target } = networks().vocabularies;
+  const ids = tokens.filter((token) => token !== model.special.end);
+  if (!model.decoding.replace_unknown || !ids.includes(UNKNOWN)) return target.decode(ids);
+  const words = ids.map((id, i) => (id === UNKNOWN ? source[strongest(rows[i].subarray(0, source.length), 1)[0]] : target.pieces[id]));
+  return words.join(" ").replace(LINE_BREAKS, " ");
+}
+
+// What a record shows ------------------------------------------------------------------------------------------------------
+
+const SPACE_SIGNS = [" ", WORD_SPACE];
+const CONTROL = /\p{Cc}/u;
+
+function shownSign(sign) {
+  const code = sign.codePointAt(0);
+  if (/\p{Zs}/u.test(sign)) return "␣";
+  if (sign === "\t") return "⇥";
+  if (/[\n\r\x85\p{Zl}\p{Zp}]/u.test(sign)) return "↵";
+  if (CONTROL.test(sign)) return code < 32 ? String.fromCharCode(0x2400 + code) : code === 127 ? "␡" : "\ufffd";
+  return /[\p{Cf}\p{Cs}\p{Cn}]/u.test(sign) && !"\u200c\u200d".includes(sign) ? "\ufffd" : sign;
+}
+
+// A token as one line of printable text, as `regard.viewer.text.visible` writes it.
+function visible(token) {
+  const found = Array.from(token, shownSign).join("") || "∅";
+  return /^[\p{M}\u200c\u200d]/u.test(found) ? `◌${found}` : found;
+}
+
+const bare = (token) => token.replace(/^[ ▁]+/, "");
+const apart = (token) => /^[\p{Po}\p{Ps}\p{Pe}\p{Pi}\p{Pf}]+$/u.test(bare(token)) && !/['’]/.test(token);
+const special = (token) => /^(?:<[^<>\s]*>|\[[A-Z]+\])$/.test(token);
+const beginsWord = (token) => SPACE_SIGNS.some((sign) => token.startsWith(sign));
+
+// The words that tokens are parts of, (first token, label); nothing where each is a word of its own.
+function wordsOf(tokens) {
+  if (!tokens.some(beginsWord)) return [];
+  const alone = tokens.map((token) => apart(token) || special(token));
+  const starts = [...tokens.keys()].filter((i) => i === 0 || beginsWord(tokens[i]) || alone[i] || alone[i - 1]);
+  if (starts.length === tokens.length) return [];
+  return starts.map((start, i) => [start, visible(tokens.slice(start, starts[i + 1]).map(bare).join("") || tokens[start])]);
+}
+
+function itemsOf(tokens, text) {
+  const words = wordsOf(tokens);
+  return { tokens, text, labels: tokens.map(visible), ...(words.length ? { words } : {}) };
+}
+
+const numbers = (values) => ({ numbers: values });
+
+// The areas of a map that lie in its items: [start, length] each, and where each stands among the graph's own.
+function areaSpans(map, size) {
+  const spans = [];
+  for (let length = 1; length <= Math.min(map.max_area, size); length++) for (let start = 0; start + length <= size; start++) spans.push([start, length]);
+  return { spans, places: spans.map(([start, length]) => (length - 1) * size + start) };
+}
+
+// Rows of weights of each head, (H, columns) for each of the queries, as one map (H, T, S); a row that is shorter ends with zeros.
+function assembled(map, rows, areas, columns) {
+  const heads = rows[0].length;
+  const spans = map.areas ? areaSpans(map, columns) : null;
+  const put = (source, width, pick) => {
+    const found = new Float32Array(heads * rows.length * width);
+    source.forEach((row, t) => row.forEach((values, h) => pick(values, t, (place, value) => { found[(h * rows.length + t) * width + place] = value; })));
+    return found;
+  };
+  const weights = put(rows, columns, (values, _, set) => values.forEach((value, i) => set(i, value)));
+  const { name, kind, query, key, layer } = map;
+  const shape = [heads, rows.length, columns];
+  const shared = { name, kind, query, key, layer, heads: [], method: "", shape, weights: numbers(weights), signed: false, areas: null };
+  if (!spans) return shared;
+  const place = new Map(spans.spans.map((span, i) => [span.join(), i]));
+  const found = put(areas, spans.spans.length, (values, t, set) => {
+    const own = areaSpans(map, rows[t][0].length);
+    own.spans.forEach((span, i) => set(place.get(span.join()), values[own.places[i]]));
+  });
+  return { ...shared, areas: { extents: spans.spans, weights: numbers(found) } };
+}
+
+// The rows of one query, or of all, of a result (1, [K,] H, T, S) as lists of heads.
+function headRows({ dims, data }, headAxis) {
+  const [heads, queries, columns] = [headAxis ? dims.at(headAxis) : 1, dims.at(-2), dims.at(-1)];
+  return Array.from({ length: queries }, (_, t) => Array.from({ length: heads }, (__, h) => data.subarray((h * queries + t) * columns, (h * queries + t + 1) * columns)));
+}
+
+// Every attention while a hypothesis is produced, and the most probable tokens in place of each.
+function produced(ids, tokens) {
+  const decoding = new Decoding(ids, true);
+  const collected = decoding.maps.map(() => ({ rows: [], areas: [] }));
+  const alternatives = [];
+  const { target } = networks().vocabularies;
+  for (let t = 0; t < tokens.length; t++) {
+    const found = decoding.step([t ? tokens[t - 1] : model.special.begin], [0]);
+    const logProbs = logProbabilities(found.logits.data, 0, target.tokens.length, []);
+    alternatives.push(bestOf(logProbs, model.alternatives).map((id) => [id === model.special.end ? END_PIECE : visible(target.pieces[id]), Math.exp(logProbs[id])]));
+    decoding.maps.forEach((map, i) => {
+      collected[i].rows.push(...headRows(found[map.items], map.single ? 0 : -3));
+      if (map.areas) collected[i].areas.push(...headRows(found[map.areas], map.single ? 0 : -3));
+    });
+  }
+  const steps = decoding.maps.map((map, i) => [map, assembled(map, collected[i].rows, collected[i].areas, map.key === "written" ? tokens.length : ids.length)]);
+  const before = model.maps.filter((map) => map.graph === "encoder").map((map) => {
+    const [rows, areas] = outputsOf(map).map((name) => headRows(decoding.encoded[name], -3));
+    return [map, assembled(map, rows, areas, ids.length)];
+  });
+  const order = new Map(model.maps.map((map, i) => [map, i]));
+  return { maps: [...before, ...steps].sort(([a], [b]) => order.get(a) - order.get(b)).map(([, map]) => map), alternatives };
+}
+
+function translationRecord(text) {
+  const { ids, pieces, hypotheses } = translate(text);
+  const [best] = hypotheses;
+  const { target } = networks().vocabularies;
+  const piecesOf = ({ tokens }) => tokens.map((token) => (token === model.special.end ? END_PIECE : target.pieces[token]));
+  const written = piecesOf(best);
+  const shape = [1, best.tokens.length, ids.length + 1];
+  const flat = (rows) => numbers(rows.flatMap((row) => [...row]));
+  const alignment = { name: "alignment", kind: "alignment", query: "target", key: "source", layer: null, heads: [], method: "", shape, weights: flat(best.rows), signed: false, areas: null };
+  const { maps, alternatives } = produced([...ids, model.special.end], best.tokens);
+  const items = { source: itemsOf([...pieces, END_PIECE], text), target: itemsOf(written, best.text) };
+  if (maps.some(({ key }) => key === "written")) items.written = itemsOf(["<s>", ...written].slice(0, written.length), "");
+  const others = hypotheses.length > 1 ? hypotheses : [];
+  return {
+    title: "", model: model.name, meta: {}, point: null, items, maps: [alignment, ...maps], main: 0,
+    scores: { target: best.logProbs },
+    alternatives: { target: alternatives },
+    hypotheses: others.map((found) => ({ labels: piecesOf(found).map(visible), score: found.score, text: found.text, key: "source", logProbs: found.logProbs, weights: flat(found.rows) })),
+    prediction: null,
+  };
+}
+
+answerAbout = ({ text }) => [translationRecord(text)];

@@ -1,0 +1,167 @@
+"""A run as one HTML file with the model inside: the page of the viewer, and an engine in its script that runs the run's graphs.
+
+No server, no Python, no request: `engine.js` computes the operators of `regard.integrations.graph` on typed arrays, `tokenizer.js` and
+`search.js` follow `regard.data` and `regard.decoding`, and `model.js` makes of it the records that the page draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.attention.areas import Areas
+from regard.config import TranslationConfig
+from regard.data.vocabulary import Vocabulary
+from regard.errors import ConfigError, DataError
+from regard.integrations.graph import Graph, ModelGraphs
+from regard.integrations.graph_models import model_graphs
+from regard.integrations.portable_run import OpenedRun, describe, open_run, vocabulary_entries
+from regard.models.attention_maps import LayerAttention, attention_site
+from regard.strict_json import parse_json
+from regard.tasks.explained_records import ALTERNATIVES
+from regard.tasks.record_layers import WRITTEN, map_names
+from regard.viewer.atomic_write import write_atomically
+from regard.viewer.page import EmbeddedModel, render_page
+
+__all__ = ["export_page", "page_model"]
+
+SCRIPTS = ("engine", "tokenizer", "search", "model")
+# Of the vocabularies that the page can divide text with.
+KINDS = ("bpe", "unigram", "word", "character")
+LARGEST_INTEGER = 2**31 - 1
+PageWeights = Literal["float32", "float16"]
+
+
+def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "float32") -> None:
+    """Write a trained run as a page that runs it in the browser.
+
+    Args:
+        run: a run folder of a translation.
+        path: the file, one of an older export may be there.
+        weights: how matrices are stored; float16 halves the file, and now and then gives another word.
+
+    Raises:
+        CheckpointError: the run cannot be opened.
+        ConfigError: the page cannot run it; names the setting.
+        DataError: the file cannot be written; names it.
+
+    Example:
+        >>> export_page("no-such-run", "model.html")
+        Traceback (most recent call last):
+            ...
+        regard.errors.CheckpointError: no-such-run: no such run folder
+    """
+    opened, path = open_run(Path(run)), Path(path)
+    if path.suffix.lower() != ".html":
+        raise DataError(f"{path}: expected a name ending in .html")
+    embedded = page_model(opened, weights=weights)
+    page = render_page([], live=True, models=[opened.folder.resolve().name], task=opened.config.task, embedded=embedded)
+    write_atomically(path, page.encode("utf-8"))
+
+
+def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedModel:
+    """Put what the page needs of a run together; arguments and errors as of `export_page`.
+
+    Args:
+        run: of `regard.integrations.portable_run.open_run`.
+        weights: see `export_page`.
+    """
+    _check(run)
+    graphs = model_graphs(run.model, maps=True)
+    manifest, content = _packed(graphs, halved=weights == "float16")
+    described = describe(run, graphs)
+    described["graphs"] = {name: {"nodes": _nodes(graph)} for name, graph in graphs.graphs.items()}
+    described |= {
+        "name": run.folder.resolve().name,
+        "attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs),
+        "maps": _maps(run, graphs),
+        "entries": {name: _entries(run.folder / name) for name in set(run.vocabularies.values())},
+        "alternatives": ALTERNATIVES,
+        "weights": manifest,
+    }
+    folder = resources.files("regard.integrations").joinpath("page")
+    script = "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    return EmbeddedModel(script, described, content)
+
+
+def _check(run: OpenedRun) -> None:
+    config = run.config
+    if not isinstance(config, TranslationConfig):
+        raise ConfigError(f"{run.folder}: a run of the task {config.task}; the page runs translation, --format onnx every task")
+    if config.vocabulary.kind not in KINDS:
+        raise ConfigError(f"vocabulary.kind: {config.vocabulary.kind}, but the page divides text by {', '.join(KINDS)}")
+    if not config.model.attends:
+        raise ConfigError("model.attention: null, so there is no attention for the page to show; --format onnx exports this model")
+    for name in set(run.vocabularies.values()):
+        if parse_json((run.folder / name).read_bytes())["kind"] not in KINDS:
+            raise ConfigError(f"{run.folder / name}: an imported vocabulary, whose rules the page does not know")
+
+
+def _nodes(graph: Graph) -> list[list[Any]]:
+    return [[node.operator, list(node.inputs), list(node.outputs), dict(node.attributes)] for node in graph.nodes]
+
+
+def _packed(graphs: ModelGraphs, *, halved: bool) -> tuple[list[list[Any]], bytes]:
+    # All tensors one behind the other, and where each stands: name, type, axes, first byte.
+    manifest, content = list[list[Any]](), bytearray()
+    for name, tensor in graphs.weights.tensors.items():
+        kind = "int32" if tensor.dtype == torch.int64 else "float16" if halved and tensor.dim() > 1 else "float32"
+        manifest.append([name, kind, list(tensor.shape), len(content)])
+        content += _array(tensor, kind).tobytes()
+        content += bytes(-len(content) % 4)
+    return manifest, bytes(content)
+
+
+def _array(tensor: Tensor, kind: str) -> np.ndarray:
+    if kind == "int32":
+        return tensor.clamp(-LARGEST_INTEGER, LARGEST_INTEGER).numpy().astype("<i4")
+    return tensor.contiguous().numpy().astype("<f2" if kind == "float16" else "<f4")
+
+
+def _maps(run: OpenedRun, graphs: ModelGraphs) -> list[dict[str, Any]]:
+    """Say of every attention between what it is, in the order and with the names of `regard view`."""
+    modules, empty = {id(module): name for name, module in run.model.named_modules()}, torch.empty(0)
+    found = list[tuple[LayerAttention, dict[str, Any]]]()
+    for graph_name, graph in graphs.graphs.items():
+        for outputs in graph.attended:
+            name, areas = modules[id(outputs.module)], getattr(outputs.module, "areas", None)
+            single = not hasattr(outputs.module, "num_heads")
+            site = attention_site(name)
+            if site.kind == "alignment" and single and outputs.areas is None:
+                continue  # the map of the output itself
+            layer = LayerAttention(name, *site, empty, None, None)
+            more = {"graph": graph_name, "items": outputs.items, "areas": outputs.areas, "single": single}
+            more["max_area"] = areas.max_area if isinstance(areas, Areas) else None
+            found.append((layer, more))
+    places = {name: place for place, name in enumerate(modules.values())}
+    found.sort(key=lambda pair: places[pair[0].name])
+    names = map_names([layer for layer, _ in found])
+    return [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
+
+
+def _between(layer: LayerAttention) -> dict[str, Any]:
+    key = WRITTEN if layer.query == layer.key == "target" else layer.key
+    return {"kind": layer.kind, "query": layer.query, "key": key, "layer": layer.layer}
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    vocabulary, content = Vocabulary.load(path), parse_json(path.read_bytes())
+    model: Mapping[str, Any] = content["tokenizer"]["model"]
+    tokens = vocabulary_entries(path)
+    found: dict[str, Any] = {"kind": content["kind"], "tokens": tokens, "pieces": vocabulary.pieces(range(len(tokens)))}
+    if content["kind"] == "bpe":
+        found["merges"] = [_pair(merge) for merge in model["merges"]]
+    if content["kind"] == "unigram":
+        found["scores"] = [score for _, score in model["vocab"]]
+    return found
+
+
+def _pair(merge: str | Sequence[str]) -> str:
+    # Older releases of the library store a merge as one text.
+    return merge if isinstance(merge, str) else " ".join(merge)

@@ -1,0 +1,201 @@
+"""A page with the model inside divides, decodes and attends as the run does: in a real browser, from a file, without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.data import Vocabulary
+from regard.errors import ConfigError, DataError
+from regard.integrations.page_model import PageWeights, export_page, page_model
+from regard.integrations.portable_run import OpenedRun
+from regard.tasks import Translator
+from regard.viewer import page_records
+from regard.viewer.page import render_page
+from tests.integrations.firefox import FIREFOX, firefox
+from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, trained, translator
+from tests.viewer.conftest import driver  # noqa: F401 - a fixture
+
+LINES = [*TEXTS, *(text[::-1] for text in TEXTS), *(f"{one} {two}" for one in TEXTS[:3] for two in TEXTS)]
+# Text that no vocabulary here was trained on.
+STRANGE = ["  A dog's  ball, 12 it'll. ", "東京 🙂", "a\tb\u00a0c", "ﬁ İstanbul e\u0301", "</s> <pad>", "don\u2019t x\u200by", "\ufeffHund"]
+ATTENDING = [name for name in FAMILIES if name != "no attention"]
+WITHIN = 2e-3  # of weights after a search over large random numbers
+
+
+def opened(found: Translator, folder: Path) -> OpenedRun:
+    found.run.vocabularies.source.save(folder / "vocabulary.json")
+    return OpenedRun(folder, found.run.config, found.run.model, {"source": "vocabulary.json", "target": "vocabulary.json"}, ())
+
+
+def page_of(found: Translator, folder: Path, weights: PageWeights = "float32") -> Path:
+    run = opened(found, folder)
+    path = folder / "model.html"
+    path.write_text(render_page([], live=True, models=[folder.name], embedded=page_model(run, weights=weights)), encoding="utf-8")
+    return path
+
+
+def answers(driver: Any, path: Path, call: str, given: Sequence[str]) -> list[Any]:  # noqa: F811
+    """Call a function of the page's script, which is closed to all others: it runs once more, with a door."""
+    driver.get(path.as_uri())
+    (script,) = re.findall(r"<script>(.*?)</script>", path.read_text(encoding="utf-8"), re.DOTALL)
+    body, end, _ = script.rpartition("})();")
+    driver.execute_script(f"{body}\nwindow.door = (text) => {call};\n{end}")
+    plain = "JSON.stringify(arguments[0].map(door), (_, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value))"
+    return json.loads(driver.execute_script(f"return {plain}", list(given)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_gets_the_same_tokens_and_text_back(driver: Any, kind: str, tmp_path: Path) -> None:  # noqa: F811
+    found = translator(kind)
+    vocabulary: Vocabulary = found.run.vocabularies.source
+    lines = [*LINES, *STRANGE]
+    expected = [vocabulary.encode(line) for line in lines]
+    path = page_of(found, tmp_path)
+    there = answers(driver, path, "networks().vocabularies.source.encode(text)", lines)
+    assert [item["ids"] for item in there] == [item.ids for item in expected]
+    assert [item["pieces"] for item in there] == [item.pieces for item in expected]
+    decoded = answers(driver, path, "networks().vocabularies.source.decode(networks().vocabularies.source.encode(text).ids)", lines)
+    assert decoded == [vocabulary.decode(item.ids) for item in expected]
+
+
+@pytest.mark.parametrize("family", ATTENDING)
+def test_the_page_finds_the_texts_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("word" if family == "luong" else "character", model=FAMILIES[family])
+    there = answers(driver, page_of(found, tmp_path), "translate(text).hypotheses", LINES)
+    expected = found.translate(LINES, n_best=found.run.config.decoding.beam_size)
+    assert len({item.text for item in expected}) > 5
+    assert [hypotheses[0]["text"] for hypotheses in there] == [item.text for item in expected]
+    for hypotheses, item in zip(there, expected, strict=True):
+        np.testing.assert_allclose([one["score"] for one in hypotheses], [one.score for one in item.hypotheses], atol=WITHIN)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"beam_size": 1},
+    {"min_length": 7, "length_penalty": 0.0},
+    {"no_repeat_ngram_size": 2},
+    {"coverage_penalty": 0.4},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: next(iter(settings)))
+def test_the_page_decodes_by_the_settings_of_the_run(driver: Any, settings: dict[str, Any], tmp_path: Path) -> None:  # noqa: F811
+    found = translator("bpe", model=FAMILIES["transformer"], decoding=settings)
+    there = answers(driver, page_of(found, tmp_path), "translate(text).hypotheses[0].text", LINES)
+    assert there == [item.text for item in found.translate(LINES)]
+
+
+def test_an_unknown_word_is_replaced_by_what_the_model_looked_at(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("word", model=FAMILIES["gru"], decoding={"replace_unknown": True}, vocabulary={"size": 7})
+    expected = [item.text for item in found.translate(LINES)]
+    assert answers(driver, page_of(found, tmp_path), "translate(text).hypotheses[0].text", LINES) == expected
+    assert expected != [item.text for item in translator("word", model=FAMILIES["gru"], vocabulary={"size": 7}).translate(LINES)]
+
+
+@pytest.mark.parametrize("family", ["lstm area", "area", "area features", "crossed", "gru"])
+def test_the_record_is_that_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("bpe", model=FAMILIES[family])
+    found = Translator(found.run._replace(folder=tmp_path))
+    line = TEXTS[1]
+    ((there,),) = answers(driver, page_of(found, tmp_path), "answerAbout({ text })", [line])
+    decoding = found.run.config.decoding
+    (translation,) = found.translate([line], n_best=decoding.beam_size, need_attention=True)
+    record = found.record(line, translation)
+    assert record is not None
+    here = json.loads(json.dumps(page_records([record])[0]))
+    assert there["items"] == here["items"]
+    assert [each["text"] for each in there["hypotheses"]] == [each["text"] for each in here["hypotheses"]]
+    assert there["hypotheses"][0]["labels"] == here["hypotheses"][0]["labels"]
+    assert set(there) == set(here)
+    assert len(there["maps"]) == len(here["maps"]) > (0 if family == "gru" else 1)
+    for own, other in zip(there["maps"], here["maps"], strict=True):
+        compare_maps(own, other)
+    for own, other in zip(there["alternatives"]["target"], here["alternatives"]["target"], strict=True):
+        np.testing.assert_allclose([p for _, p in own], [p for _, p in other], atol=WITHIN)
+        assert own[0][0] == other[0][0]
+    np.testing.assert_allclose(there["scores"]["target"], here["scores"]["target"], atol=WITHIN)
+
+
+def compare_maps(own: dict[str, Any], other: dict[str, Any]) -> None:
+    plain = [name for name in other if name not in ("weights", "areas")]
+    assert {name: own[name] for name in plain} == {name: other[name] for name in plain}
+    np.testing.assert_allclose(own["weights"]["numbers"], other["weights"]["numbers"], atol=WITHIN, err_msg=own["name"])
+    assert (own["areas"] is None) == (other["areas"] is None)
+    if own["areas"] is not None:
+        assert own["areas"]["extents"] == other["areas"]["extents"]
+        np.testing.assert_allclose(own["areas"]["weights"]["numbers"], other["areas"]["weights"]["numbers"], atol=WITHIN)
+
+
+def test_a_typed_sentence_is_shown_in_every_view_and_nothing_is_asked_of_anyone(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    run = trained(tmp_path, model=FAMILIES["area"])
+    found = CliRunner().invoke(app, ["export", str(run), "--format", "html", "--out", str(tmp_path / "model.html")])
+    assert found.exit_code == 0, found.output
+    driver.get("about:blank")
+    driver.get_log("browser")
+    driver.get((tmp_path / "model.html").as_uri())
+    driver.find_element(By.ID, "text").send_keys(TEXTS[1])
+    driver.find_element(By.ID, "ask").click()
+    WebDriverWait(driver, 60, 0.05).until(lambda page: page.find_elements(By.CSS_SELECTOR, "#tabs [role=tab]"))
+    assert driver.find_element(By.ID, "live-error").text == ""
+    (expected,) = Translator.open(run).translate([TEXTS[1]])
+    assert expected.text in driver.find_element(By.ID, "main").text
+    views = [tab.get_attribute("data-view") for tab in driver.find_elements(By.CSS_SELECTOR, "#tabs [role=tab]")]
+    assert {"matrix", "flow", "heads", "areas", "beam", "text", "table"} <= set(views)
+    for view in views:
+        driver.find_element(By.CSS_SELECTOR, f"#tabs [data-view={view}]").click()
+        assert driver.find_element(By.ID, "view").get_attribute("childElementCount") != "0", view
+    assert driver.get_log("browser") == []
+    asked = driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name.slice(0, 80))")
+    assert [name for name in asked if not name.startswith("data:")] == []
+
+
+@pytest.mark.skipif(FIREFOX is None, reason="no Firefox on PATH")
+def test_firefox_shows_the_same(tmp_path: Path) -> None:
+    found = translator("bpe", model=FAMILIES["area features"])
+    path = page_of(found, tmp_path)
+    (tmp_path / "profile").mkdir()
+    with firefox(tmp_path / "profile") as session:
+        session.do("WebDriver:Navigate", url=path.as_uri())
+        session.script("document.getElementById('text').value = arguments[0]; document.getElementById('ask').click()", TEXTS[1])
+        for _ in range(600):
+            if session.script("return document.getElementById('live').getAttribute('aria-busy')") == "false":
+                break
+            time.sleep(0.1)
+        assert session.script("return document.getElementById('live-error').textContent") == ""
+        assert found.translate([TEXTS[1]])[0].text in session.script("return document.getElementById('main').textContent")
+
+
+def test_smaller_weights_make_a_smaller_page_that_says_nearly_the_same(driver: Any, tmp_path: Path) -> None:  # noqa: F811
+    found = translator("bpe", model={**FAMILIES["transformer"], "embed_dim": 96, "ff_dim": 211})
+    there = {}
+    for weights in ("float32", "float16"):
+        folder = tmp_path / weights
+        folder.mkdir()
+        path = page_of(found, folder, weights)
+        scores = answers(driver, path, "translate(text).hypotheses[0].score", TEXTS)
+        there[weights] = (scores, len(page_model(opened(found, folder), weights=weights).weights))
+    np.testing.assert_allclose(there["float16"][0], there["float32"][0], rtol=0.05)
+    assert there["float16"][1] < 0.55 * there["float32"][1]
+
+
+def test_what_the_page_cannot_run_is_named(tmp_path: Path) -> None:
+    cases = [(FAMILIES["no attention"], "model.attention"), ({**FAMILIES["area"], "area": {"top_k": 2}}, "area.top_k")]
+    for model, named in cases:
+        with pytest.raises(ConfigError, match=named):
+            page_model(opened(translator(model=model), tmp_path))
+    run = trained(tmp_path, model=FAMILIES["gru"])
+    with pytest.raises(DataError, match=r"\.html"):
+        export_page(run, tmp_path / "model.txt")
+    quarter = CliRunner().invoke(app, ["export", str(run), "--format", "html", "--weights", "int8", "-o", str(tmp_path / "a.html")])
+    assert isinstance(quarter.exception, ConfigError)
