@@ -86,7 +86,9 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
         "weights": manifest,
     }
     folder = resources.files("regard.integrations").joinpath("page")
-    script = "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    # In a scope of its own: the page's names are seen, and none is taken twice.
+    script = "\n".join(["answerAbout = (() => {", *parts, "return answer;", "})();"])
     return EmbeddedModel(script, described, content)
 
 

@@ -44,7 +44,7 @@ class EmbeddedModel(NamedTuple):
     """A model inside a page, which answers in place of a server.
 
     Attributes:
-        script: defines `answerAbout`, called with what a server would be sent; returns the records of its answer.
+        script: sets `answerAbout`, called with what a server would be sent; returns the records of its answer.
         description: what the script reads of the model, as JSON holds it.
         weights: and its numbers.
     """

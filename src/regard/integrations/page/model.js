@@ -215,4 +215,4 @@ function translationRecord(text) {
   };
 }
 
-answerAbout = ({ text }) => [translationRecord(text)];
+const answer = ({ text }) => [translationRecord(text)];
