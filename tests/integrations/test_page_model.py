@@ -97,10 +97,10 @@ def test_the_page_decodes_by_the_settings_of_the_run(driver: Any, settings: dict
 
 
 def test_an_unknown_word_is_replaced_by_what_the_model_looked_at(driver: Any, tmp_path: Path) -> None:  # noqa: F811
-    found = translator("word", model=FAMILIES["gru"], decoding={"replace_unknown": True}, vocabulary={"size": 7})
+    found = translator("word", model=FAMILIES["gru"], decoding={"replace_unknown": True}, vocabulary={"size": 8})
     expected = [item.text for item in found.translate(LINES)]
     assert answers(driver, page_of(found, tmp_path), "translate(text).hypotheses[0].text", LINES) == expected
-    assert expected != [item.text for item in translator("word", model=FAMILIES["gru"], vocabulary={"size": 7}).translate(LINES)]
+    assert expected != [item.text for item in translator("word", model=FAMILIES["gru"], vocabulary={"size": 8}).translate(LINES)]
 
 
 @pytest.mark.parametrize("family", ["lstm area", "area", "area features", "crossed", "gru"])
