@@ -29,7 +29,8 @@ class Session:
     """A page in Firefox."""
 
     def __init__(self, port: int) -> None:
-        self._stream = socket.create_connection(("127.0.0.1", port), timeout=120).makefile("rwb")
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+            self._stream = connection.makefile("rwb")  # keeps it open
         self._number = 0
         self._read()  # its greeting
         self.do("WebDriver:NewSession")
@@ -45,6 +46,9 @@ class Session:
 
     def script(self, body: str, *given: Any) -> Any:
         return self.do("WebDriver:ExecuteScript", script=body, args=list(given))["value"]
+
+    def close(self) -> None:
+        self._stream.close()
 
     def _read(self) -> Any:
         size = b""
@@ -72,7 +76,10 @@ def firefox(folder: Path) -> Iterator[Session]:
                 time.sleep(0.1)
         else:
             raise AssertionError("Firefox does not answer")
-        yield session
+        try:
+            yield session
+        finally:
+            session.close()
     finally:
         process.terminate()
         process.wait(30)
