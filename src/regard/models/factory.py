@@ -168,7 +168,7 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
     attention = config.attention
     attend_first = attention is not None and attention.query_state == "previous"
     feeding = attention is not None and attention.input_feeding
-    attending, context_dim = _decoder_attention(config, encoder.output_dim)
+    context_dim = _context_dim(config, encoder.output_dim)
     stack = RecurrentStack(
         config.cell,
         config.embed_dim,
@@ -181,7 +181,7 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
         target_embedding,
         stack,
         _readout(config, context_dim),
-        attention=attending,
+        attention=_decoder_attention(config, encoder.output_dim),
         attend_first=attend_first,
         input_feeding=feeding,
         dropout=config.dropout,
@@ -208,18 +208,21 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
     return model
 
 
-def _decoder_attention(config: RNNConfig, states_dim: int) -> tuple[DecoderAttention | None, int]:
-    """Return what a recurrent decoder attends with, and the size of its contexts."""
+def _context_dim(config: RNNConfig, states_dim: int) -> int:
+    # Several heads give a context of the query's size; two attentions side by side, two contexts.
+    one = states_dim if config.attention is None or config.attention.num_heads is None else config.decoder_dim
+    return 2 * one if config.second is not None and config.second.kind in ("serial", "parallel") else one
+
+
+def _decoder_attention(config: RNNConfig, states_dim: int) -> DecoderAttention | None:
     attention = config.attention
     if attention is None:
-        return None, states_dim
-    # Several heads join what they found into a vector of the query's size.
-    context_dim = states_dim if attention.num_heads is None else config.decoder_dim
+        return None
     if config.second is None or config.second.kind in ("flat", "joined"):
-        return _attention(attention, config.decoder_dim, states_dim), context_dim
+        return _attention(attention, config.decoder_dim, states_dim)
     left, right = (_attention(attention, config.decoder_dim, states_dim) for _ in range(2))
-    both = TwoAttentions(left, right, config.decoder_dim, context_dim, combine=config.second.kind, attention_dim=attention.attention_dim)
-    return both, both.output_dim
+    one = states_dim if attention.num_heads is None else config.decoder_dim
+    return TwoAttentions(left, right, config.decoder_dim, one, combine=config.second.kind, attention_dim=attention.attention_dim)
 
 
 def _readout(config: RNNConfig, context_dim: int) -> Readout:
