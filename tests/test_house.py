@@ -34,6 +34,7 @@ LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/cached_attention.py:cached_attention": "one call for all that attention to a store can be",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton": "the operator's arguments, passed on",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton_backward": "the operator's arguments, passed on",
+    "src/regard/viewer/page.py:render_page": "one call for all that a page can be",
     "src/regard/observe/show.py:view": "one call for all that can be shown",
     "src/regard/integrations/hub.py:_from_pretrained": "the signature of the Hub's mixin",
     "src/regard/integrations/torch.py:forward": "the arguments of torch.nn.MultiheadAttention.forward",

@@ -155,6 +155,34 @@ def test_where_a_captioner_looks_is_as_the_viewer_records_it(captioning: Site, c
     assert len(record["hypotheses"]) == 2
 
 
+def test_a_method_of_explanation_is_added_where_it_is_asked_for(
+    classifying: Site, scoring: Site, captioning: Site, captioner: Captioner, classifier_folder: Path, captioner_folder: Path
+) -> None:
+    def methods(record: Any) -> list[str]:
+        return [found["method"] for found in record["maps"] if found["method"]]
+
+    def scores(record: Any) -> list[float]:
+        return record["maps"][-1]["weights"]["numbers"]
+
+    answer = classifying.post("/attention", {"text": LINES[0], "method": "leave-one-out"})
+    assert answer.status == 200, answer.json
+    (record,) = answer.json["records"]
+    (known,) = attention_records(classifier_folder, LINES[:1], methods=["leave-one-out"])
+    assert methods(record) == ["leave-one-out"]
+    assert scores(record) == pytest.approx(scores(shown(known)), abs=1e-5)
+    path = images(captioner_folder)[0]
+    (record,) = captioning.post("/attention", {"image": sent(path.read_bytes()), "method": "leave-one-out"}).json["records"]
+    assert scores(record) == pytest.approx(scores(shown(captioner.record(path, methods=["leave-one-out"]))), abs=1e-5)
+    assert len(scores(record)) == len(record["items"]["caption"]["labels"]) * len(record["items"]["image"]["labels"])
+    for site, body in ((Site(), {"text": TEXTS[0]}), (scoring, {"text": TEXTS[0]})):
+        (record,) = site.post("/attention", {**body, "method": "integrated-gradients"}).json["records"]
+        assert methods(record) == ["integrated-gradients"]
+    refused = classifying.post("/attention", {"text": LINES[0], "method": "rollout"})
+    assert (refused.status, refused.json["error"][:24]) == (422, "method: rollout: Sentenc")
+    assert classifying.post("/attention", {"text": LINES[0], "method": "flow"}).status == 422
+    assert classifying.post("/classify", {"text": LINES[0], "method": "rollout"}).status == 422
+
+
 def test_every_hypothesis_of_a_translation_is_shown(scoring: Site) -> None:
     (record,) = Site().post("/attention", {"text": TEXTS[0], "beam_size": 4}).json["records"]
     assert len(record["hypotheses"]) == 4

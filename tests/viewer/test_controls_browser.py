@@ -233,7 +233,9 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(("GET", self.path, b""))
-        self._send(200, "text/html; charset=utf-8", render_page([], live=True, models=["small", "large"]).encode())
+        self._send(
+            200, "text/html; charset=utf-8", render_page([], live=True, models=["small", "large"], methods=["alti", "rollout"]).encode()
+        )
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -289,6 +291,8 @@ def test_typed_text_is_asked_of_the_server_and_its_answer_shown(driver, server):
     assert len(every(driver, "#matrix tbody td")) == 9
     choose(driver, "#model", 1)
     choose(driver, "#against", 0)
+    assert texts(driver, "#explain option") == ["attention alone", "alti", "rollout"]
+    choose(driver, "#explain", "alti")
     one(driver, "#text").clear()
     one(driver, "#text").send_keys("vier fünf")
     one(driver, "#ask").click()
@@ -302,8 +306,8 @@ def test_typed_text_is_asked_of_the_server_and_its_answer_shown(driver, server):
     assert texts(driver, "#rival option:checked") == ["vier fünf by 0 · alignment"]
     assert [json.loads(body) for method, _, body in asked if method == "POST"] == [
         {"text": "eins zwei drei", "model": 0},
-        {"text": "vier fünf", "model": 1},
-        {"text": "vier fünf", "model": 0},
+        {"text": "vier fünf", "model": 1, "method": "alti"},
+        {"text": "vier fünf", "model": 0, "method": "alti"},
     ]
     assert {path for _, path, _ in asked} == {"/", "/attention"}
     assert driver.get_log("browser") == []

@@ -28,6 +28,7 @@ from regard.serve.openapi import describe_api
 from regard.serve.request_body import BodyMemory, read_json
 from regard.serve.request_log import RequestLog, RequestRecord
 from regard.serve.routes import endpoints, reads_images, served_task, two_inputs
+from regard.tasks.explained_records import ASKED
 from regard.viewer import render_page
 
 ResponseBody = Callable[[Request], Awaitable[Response]]
@@ -63,7 +64,7 @@ class Service:
         worker = models[0].worker
         shown = "sentence and image" if reads_images(worker) else "two inputs" if two_inputs(worker) else self._task
         offered = starting_points(models[0].worker.run, examples)
-        page = render_page([], live=True, models=names, task=shown, largest=limits.max_image, examples=offered)
+        page = render_page([], live=True, models=names, task=shown, largest=limits.max_image, examples=offered, methods=ASKED)
         self._page = page.encode("utf-8")
         work = endpoints(models, limits)
         self._paths = [job.path for job in work]

@@ -9,9 +9,11 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from regard.config import DecodingConfig
+from regard.errors import ConfigError
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
+from regard.tasks.explained_records import ASKED
 from regard.viewer import AttentionRecord, page_records
 
 RECORD: Schema = {"type": "object", "description": "a record as the page shows it", "required": ["items", "maps"]}
@@ -31,10 +33,11 @@ class ServedModel(NamedTuple, Generic[Worker]):
 
 
 class DecodingRequest(NamedTuple):
-    """Key of items that may share a batch: the model and, for generated text, decoding settings."""
+    """Key of items that may share a batch: the model, for generated text decoding settings, and the method of explanation."""
 
     model: int
     decoding: DecodingConfig | None
+    method: str | None = None
 
 
 class ServedTask(NamedTuple):
@@ -50,7 +53,7 @@ class ServedTask(NamedTuple):
         items: items of a body.
         width: width of an item in characters; 0 if batches are limited by number only.
         answer: answers of items, given worker, decoding settings and limits; called in the model's thread.
-        records: attention records, likewise; None omits an item.
+        records: attention records, likewise, with the scores of methods of explanation; None omits an item.
         has_content: whether an item is not empty.
         options: optional fields of the task's operation.
         searches: whether text is generated.
@@ -66,7 +69,7 @@ class ServedTask(NamedTuple):
     items: Callable[[dict[str, Any]], list[Any]]
     width: Callable[[Any], int]
     answer: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Answer]]
-    records: Callable[[Any, Sequence[Any], Any, Limits], Sequence[Look]]
+    records: Callable[[Any, Sequence[Any], Any, Limits, Sequence[str]], Sequence[Look]]
     has_content: Callable[[Any], object] = lambda item: True
     options: Mapping[str, Schema] = MappingProxyType({})
     searches: bool = False
@@ -87,7 +90,7 @@ class Endpoint:
         self._task, self._models, self._limits, self._looks = task, models, limits, looks
         self.path, self.summary = ("/attention", task.looks) if looks else (task.path, task.summary)
         self.result, self.item = ("records", RECORD) if looks else (task.result, task.item)
-        options = {} if looks else task.options
+        options = {"method": METHOD} if looks else task.options
         self.request = body_schema(models, task.fields(models, limits), limits, options=options, searches=task.searches)
         self.max_body = task.max_body(limits)
 
@@ -106,7 +109,7 @@ class Endpoint:
             if not has_attention(self._models[number]):
                 raise HTTPError(422, f"model: {name} has no attention to show")
             items = list(filter(self._task.has_content, items))
-        return DecodingRequest(number, decoding), items
+        return DecodingRequest(number, decoding, body.get("method") if self._looks else None), items
 
     def width(self, item: Any) -> int:
         """Return the width of an item in characters."""
@@ -118,11 +121,21 @@ class Endpoint:
         if not self._looks:
             answers = self._task.answer(worker, items, settings.decoding, self._limits)
             return [each if isinstance(each, HTTPError) else to_json(each) for each in answers]
-        found = self._task.records(worker, items, settings.decoding, self._limits)
+        try:
+            found = self._task.records(worker, items, settings.decoding, self._limits, [settings.method] if settings.method else [])
+        except ConfigError as error:  # the method is not defined for this model
+            return [HTTPError(422, f"method: {' '.join(str(error).split())}")] * len(items)
         return [
             each if isinstance(each, HTTPError) else "" if each is None else to_json(page_records([replace(each, model=name)])[0])
             for each in found
         ]
+
+
+METHOD: Schema = {
+    "type": "string",
+    "pattern": "^(" + "|".join(ASKED) + ")$",
+    "description": f"add a method of explanation's scores to the records: {', '.join(ASKED)}; 422 where it is not defined for the model",
+}
 
 
 def object_schema(**properties: Schema) -> Schema:

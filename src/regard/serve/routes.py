@@ -22,6 +22,7 @@ from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
 from regard.serve.sent_image import SentImage, decode_image, image_schema, refuse_large
 from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
+from regard.tasks.attention_records import explained_label, explained_line, explained_translation
 from regard.tasks.classification_prediction import label_texts
 from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.hop_attention import example_record
@@ -122,12 +123,16 @@ def _translate(translator: Translator, lines: Sequence[_Line], decoding: Decodin
     return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
 
 
-def _translation_records(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits) -> list[Look]:
+def _translation_records(
+    translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits, methods: Sequence[str]
+) -> list[Look]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
     lines, lacks = _readable(translator, lines, limits)
     texts = ["" if lack else line.text for lack, line in zip(lacks, lines, strict=True)]
     found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
-    looks = (translator.record(line, item) for line, item in zip(texts, found, strict=True))
+    looks = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
+    if methods:
+        looks = [look and explained_translation(translator.run, look, item, methods) for look, item in zip(looks, found, strict=True)]
     return [HTTPError(422, lack) if lack else look for lack, look in zip(lacks, looks, strict=True)]
 
 
@@ -147,11 +152,13 @@ def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingCo
     return answers
 
 
-def _caption_records(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Look]:
+def _caption_records(
+    captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits, methods: Sequence[str]
+) -> list[Look]:
     def look(data: bytes) -> AttentionRecord | HTTPError:
         torch.manual_seed(SEED)
         try:
-            return replace(captioner.record(SentImage(data), decoding=decoding), title="")
+            return replace(captioner.record(SentImage(data), decoding=decoding, methods=methods), title="")
         except DataError as error:
             return HTTPError(422, " ".join(str(error).splitlines()))
 
@@ -174,9 +181,17 @@ def _label(worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], *
     return [{**found.to_json(), "truncated": found.truncated} for found in label_texts(worker.run, examples)]
 
 
-def _label_records(worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], *_: object) -> list[Look]:
+def _label_records(
+    worker: Classifier | Entailer, examples: Sequence[tuple[str, ...]], decoding: Any, limits: Limits, methods: Sequence[str]
+) -> list[Look]:
     labellings = label_texts(worker.run, examples, need_weights=True)
-    return [example_record(worker.run, texts, found) for texts, found in zip(examples, labellings, strict=True)]
+    records = [example_record(worker.run, texts, found) for texts, found in zip(examples, labellings, strict=True)]
+    return [record and explained_label(worker.run, record, methods) for record in records] if methods else list(records)
+
+
+def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limits, methods: Sequence[str]) -> list[Look]:
+    records = [worker.record(line) for line in lines]
+    return [record and explained_line(worker.run, record, methods) for record in records] if methods else records
 
 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
@@ -270,7 +285,7 @@ LANGUAGE = ServedTask(
     items=_lines,
     width=len,
     answer=lambda worker, lines, *_: [found.to_json() for found in worker.score(lines)],
-    records=lambda worker, lines, *_: [worker.record(line) for line in lines],
+    records=_line_records,
 )
 TASKS = {
     "translation": TRANSLATION,

@@ -74,17 +74,19 @@ def attention_records(
         return (language_records if task == "lm" else line_records)(folder, lines)
     if task == "lm":
         run = open_language_run(folder)
-        return [_explained_line(run, record, methods) for record in language_records(folder, lines)]
+        return [explained_line(run, record, methods) for record in language_records(folder, lines)]
     sentences = open_sentence_run(folder)
-    return [_explained_label(sentences, record, methods) for record in line_records(folder, lines)]
+    return [explained_label(sentences, record, methods) for record in line_records(folder, lines)]
 
 
-def _explained_line(run: LanguageRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+def explained_line(run: LanguageRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+    """Add what methods of explanation say to the record of a line; see `add_methods`."""
     (found,) = language_batches(run, [record.items["text"].text])
     return add_methods(record, found.batch, methods, query="text", keys=["read"], kind="self")
 
 
-def _explained_label(run: SentenceRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+def explained_label(run: SentenceRun, record: AttentionRecord, methods: Sequence[str]) -> AttentionRecord:
+    """Add what methods of explanation say to the record of a label; see `add_methods`."""
     assert record.prediction is not None
     names = [name for name in ("text", "premise", "hypothesis") if name in record.items]
     (found,) = label_batches(run, [[record.items[name].text for name in names]])
@@ -141,7 +143,7 @@ def translation_records(
         found = [translator.record(line, item) for line, item in zip(lines, translations, strict=True)]
         if methods:
             found = [
-                record and _explained_translation(translator.run, record, item, methods)
+                record and explained_translation(translator.run, record, item, methods)
                 for record, item in zip(found, translations, strict=True)
             ]
     records = [record for record in found if record is not None]
@@ -150,9 +152,10 @@ def translation_records(
     return records
 
 
-def _explained_translation(
+def explained_translation(
     run: TranslationRun, record: AttentionRecord, translation: Translation, methods: Sequence[str]
 ) -> AttentionRecord:
+    """Add what methods of explanation say to the record of a translation; see `add_methods`."""
     target = [token for token in translation.hypotheses[0].tokens if token != EOS]
     batch = pair_batch(run, [list(translation.source.ids)], [target])
     return add_methods(record, batch, methods, query="target", keys=["source"], kind="alignment")

@@ -18,6 +18,8 @@ from regard.viewer import AttentionMap, AttentionRecord
 ALL = "all"
 """In place of methods: all that are defined for the model."""
 WEIGHTS = "weights"
+ASKED = tuple(name for name in METHODS if name not in (WEIGHTS, "flow"))
+"""Methods that a request to a server may name: the weights are there anyway, and flow takes minutes."""
 ALTERNATIVES = 5
 """Tokens told for each that was written."""
 ROWS = 256

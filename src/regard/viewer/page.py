@@ -77,6 +77,7 @@ def render_page(
     largest: int = 0,
     examples: Sequence[StartingPoint] = (),
     embedded: EmbeddedModel | None = None,
+    methods: Sequence[str] = (),
 ) -> str:
     """Return one HTML page that shows the records, without any other file and without a network.
 
@@ -96,6 +97,7 @@ def render_page(
         models: names of the models that a live page can ask; `model` is the place in this list.
         examples: what a live page offers to start from.
         embedded: a model that a live page asks instead of a server; it then makes no request.
+        methods: of explanation, one of which a live page can ask for, sent as `"method"`.
 
     Returns:
         The page as HTML text, to be stored as UTF-8.
@@ -113,6 +115,7 @@ def render_page(
         parts.insert(-1, embedded.script)  # before what starts the page
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
     values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
+    values["methods"] = list(methods)
     values["examples"] = [each._asdict() for each in examples]
     page = template.replace(POLICY_MARK, _policy(style, script, live and embedded is None))
     page = page.replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)

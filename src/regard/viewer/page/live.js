@@ -7,6 +7,8 @@ function startLive() {
   $("against").parentNode.hidden = names.length < 2;
   options($("model"), names, 0);
   options($("against"), [["", "no other model"], ...names], "");
+  options($("explain"), [["", "attention alone"], ...page.methods.map((name) => [name, name])], "");
+  $("explain").parentNode.hidden = !page.methods.length;
   $("live").addEventListener("submit", (event) => {
     event.preventDefault();
     ask();
@@ -119,7 +121,7 @@ async function answerOf(about, model) {
   if (answerAbout) return answerAbout(about);
   let response;
   try {
-    response = await fetch("attention", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...about, model }) });
+    response = await fetch("attention", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...about, model, ...($("explain").value ? { method: $("explain").value } : {}) }) });
   } catch {
     throw new Error("The server does not answer.");
   }
