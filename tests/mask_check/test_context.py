@@ -77,3 +77,22 @@ def test_a_model_without_attention_may_see_one_token_alone() -> None:
     report = check(nn.Sequential(nn.Embedding(V, E), nn.Linear(E, V), nn.Softmax(-1)), padded()["tokens"], causal=True)
     assert report.ok
     assert report["sees context"].verdict == "not checked"
+
+
+@pytest.mark.parametrize("fill", [-1e9, -torch.inf])
+@pytest.mark.parametrize("length", [T, V])  # with as many tokens as the vocabulary, too
+def test_a_mask_that_keeps_the_diagonal_is_found_without_an_axis_of_heads(fill: float, length: int) -> None:
+    class SingleHead(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.qkv, self.head = nn.Embedding(V, E), nn.Linear(E, 3 * E), nn.Linear(E, V)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            q, k, v = self.qkv(x := self.embedding(tokens)).chunk(3, -1)  # (B, T, D)
+            diagonal = torch.eye(x.shape[1], dtype=torch.bool)
+            return self.head(x + (q @ k.mT).masked_fill(~diagonal, fill).softmax(-1) @ v).softmax(-1)
+
+    tokens = torch.randint(V, (4, length), generator=torch.Generator().manual_seed(3))
+    assert check(SingleHead(), tokens, causal=True)["sees context"].verdict == "blind"
+    alone = nn.Sequential(nn.Embedding(V, E), nn.Linear(E, V), nn.Softmax(-1))
+    assert check(alone, tokens, causal=True)["sees context"].verdict == "not checked"

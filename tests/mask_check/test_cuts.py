@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, DataError
-from regard.mask_check import Sequence, assert_no_leaks, check
+from regard.mask_check import Sequence, assert_no_leaks, check, runs
 
 V, D = 23, 13
 Keep = Callable[[int], Tensor]
@@ -106,8 +106,40 @@ def test_a_cast_of_the_output_hides_no_leak(dtype: torch.dtype, computed_in: tor
     assert_no_leaks(Seeing(causal, lambda logits: logits.to(dtype)), tokens(11), causal=True, dtype=computed_in)
 
 
-def test_a_model_in_half_precision_raises_no_alarm() -> None:
-    assert_no_leaks(Seeing(causal).bfloat16(), tokens(11), causal=True, dtype=torch.bfloat16)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_never_says_that_nothing_leaks(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_no_leaks(Seeing(causal).to(dtype), tokens(11), causal=True)
+    with pytest.raises(ConfigError, match=r"cannot be told in b?float16: .*; give dtype=torch.float32"):
+        check(Seeing(causal).to(dtype), tokens(11), causal=True, dtype=dtype)
+    monkeypatch.setattr(runs, "DOUBLE_UP_TO", {})  # a large model is computed in single precision
+    report = check(Seeing(all_seen).to(dtype), tokens(11), causal=True)
+    assert (report["future tokens"].verdict, report.dtype) == ("leak", "float32")
+    assert check(Seeing(causal).to(dtype), tokens(11), causal=True).ok
+
+
+def test_limits_as_wide_as_leaks_are_refused_in_single_precision_too() -> None:
+    torch.manual_seed(0)
+    rough = Seeing(all_seen, lambda logits: 1e6 + logits)  # rounding of the sum hides what is added
+    with pytest.raises(ConfigError, match="cannot be told in float32"):
+        check(rough, tokens(11), causal=True, dtype=torch.float32)
+
+
+def test_a_model_of_no_numbers_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Seeing holds no numbers \(meta device\)"):
+        check(Seeing(causal).to("meta"), tokens(11), causal=True)
+
+
+def test_a_model_that_refuses_other_sizes_is_not_said_to_leak() -> None:
+    class Fixed(Seeing):
+        def forward(self, tokens: Tensor) -> Tensor:
+            if tokens.shape != (5, 11):
+                raise ValueError("only 5 x 11")
+            return super().forward(tokens)
+
+    report = check(Fixed(causal), tokens(11), causal=True)
+    assert "1 of 1 checks fail (" in str(report)
+    assert report["batch size"].cause.startswith("the model refuses other sizes than the batch's, so it cannot be checked")
+    assert report["batch size"].cause.endswith("ValueError: only 5 x 11")
 
 
 def test_logits_without_an_axis_of_examples_are_taken() -> None:

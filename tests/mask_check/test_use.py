@@ -347,3 +347,20 @@ def test_causal_that_cannot_be_seen_is_no_clean_report() -> None:
     assert check(Last(), tokens, causal=False).ok
     every = check(Last(), {"tokens": tokens}, causal=True, call=lambda model, batch: model.rnn(model.embedding(batch["tokens"]))[0])
     assert not every.ok
+
+
+def test_a_second_sequence_that_is_causal_and_cannot_be_checked_is_no_clean_report() -> None:
+    class Tied(Translator):
+        def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+            return super().forward(src, tgt) if src.shape == tgt.shape else src + tgt
+
+    def call(model: nn.Module, batch: Any) -> Any:
+        return model(batch["src"], batch["tgt"])
+
+    batch = {"src": tokens()[:, :7], "tgt": tokens()[:, :7].flip(0)}
+    says = (
+        "causal: Tied cannot be checked for it: no output has an axis of positions that is known, for the model runs at one length of tgt"
+    )
+    for options in ({}, {"call": call}, {"adapter": Adapter((Sequence("src"), Sequence("tgt", causal=True)), call=call)}):
+        with pytest.raises(ConfigError, match=f"{says} only: The size of tensor a .*Adapter"):
+            check(Tied(), batch, **options)

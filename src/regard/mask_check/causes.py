@@ -15,7 +15,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from regard.mask_check.adapter import BATCH
 from regard.mask_check.automatic import is_mask
 from regard.mask_check.dependence import Dependence, Module, dependence, module_of
-from regard.mask_check.layout import PLAIN
+from regard.mask_check.layout import PLAIN, spread
 from regard.mask_check.locate import Origin
 from regard.mask_check.probes import Probe
 from regard.mask_check.recording import Key, tensors_of
@@ -49,7 +49,7 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
     row = _row(survey, probe)
     found = None if module is None else _dependence(module, probe.sequence, row, origin.tensor)
     if probe.name.endswith(f"future tokens{_suffix(probe)}"):
-        return _future(survey, probe, module, found)
+        return _future(survey, probe, origin, module, found)
     return _padding(survey, probe, origin, module, found)
 
 
@@ -139,15 +139,17 @@ def _across_rows(origin: Origin) -> str:
     return "the rows of the batch are mixed: a softmax, a mean or a reshape over the wrong axis, or a mask of another row"
 
 
-def _future(survey: Survey, probe: Probe, module: Module | None, found: Dependence | None) -> str:
+def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None, found: Dependence | None) -> str:
     sequence = next(s for s in survey.template.sequences if s.name == probe.sequence)
     pattern = ""
     if found is not None and found.positional and len(found.matrix) == found.matrix.shape[1]:
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
+    if pattern in (ALL, INVERTED) and module is not None and (wrong := _sums(module, sequence.name)):
+        return f"the weights of a position do not add up to 1: {wrong}"
+    if pattern == MIXED and origin.found.size < LITTLE * spread(survey.views[Place(origin.event.key, origin.tensor)]):
+        return SOFT
     if pattern and pattern != ALL:
         return pattern
-    if pattern == ALL and module is not None and (wrong := _sums(module, sequence.name)):
-        return f"the weights of a position do not add up to 1: {wrong}"
     mask = _mask_state(module, probe.sequence, found)
     absent = f" ({mask})" if mask.startswith("no mask") else ""
     return f"{ALL}: there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
@@ -175,9 +177,14 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
         return INVERTED if not below[:-1].any() else ALL
     if band:
         return f"position t sees up to {ahead} positions ahead"
-    return "positions are mixed as no mask does it: look for a view or reshape where a transpose is needed"
+    return MIXED
 
 
+RESHAPED = "a view or reshape stands where a transpose is needed"
+MIXED = f"positions are mixed as no mask does it: perhaps {RESHAPED}"
+LITTLE = 0.05
+"""The part of its deviation up to which a leak may be the rest that a weak mask leaves."""
+SOFT = f"little is seen of what is hidden: scores are filled with too weak a number, as -10 in place of -inf, or {RESHAPED}"
 INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
 
 
@@ -188,7 +195,7 @@ OVER_QUERIES = "the softmax runs over the queries, not over what is attended to"
 def _sums(module: Module, sequence: str) -> str:
     """Say why the weights of a module that attends do not add up to 1, as it shows where all positions hold the same; "" if they do."""
     values, limit = _of_equal_positions(module, sequence)
-    if values is None or (values - values[-1]).abs().max() <= limit:
+    if values is None or not values.isfinite().all() or (values - values[-1]).abs().max() <= limit:
         return ""
     count = len(values)
     places = torch.arange(1, count + 1, dtype=values.dtype, device=values.device)
@@ -197,7 +204,7 @@ def _sums(module: Module, sequence: str) -> str:
         share = ((sums - sums[0]) / (sums[-1] - sums[0])).unsqueeze(1)
         if (values - values[0] - share * (values[-1] - values[0])).abs().max() <= 4 * limit:
             return why
-    return f"{OVER_QUERIES}, or a mask is applied after it"
+    return f"{OVER_QUERIES}, or a mask is applied after it, or {RESHAPED}"
 
 
 def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, float]:
@@ -289,6 +296,8 @@ def _mask_state(module: Module | None, sequence: str | None, found: Dependence |
     if module.call is None and _has_effect(module, name):
         return ""  # somewhere in the model, not necessarily here
     kind = f"{name}, {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+    if not mask.is_floating_point() and len(values := mask.unique()) == 1:
+        return f"a mask arrives ({kind}) but marks nothing as padding: it is {values.item()} everywhere, as with a wrong pad token"
     if mask.is_floating_point() and (added := _added(mask, kind)):
         return added
     if mask.ndim > 1 and mask.shape[-1] == 1 < mask.shape[-2]:

@@ -18,9 +18,9 @@ from regard.mask_check.judge import failed, finite
 from regard.mask_check.own import own_adapter, own_batch
 from regard.mask_check.recording import Recorder
 from regard.mask_check.report import Report, Result
-from regard.mask_check.runs import Runs, model_copy, precision_of
+from regard.mask_check.runs import HALVES, Runs, exact_of, model_copy, precisions_of
 from regard.mask_check.steps import SecondOpinion, steps
-from regard.mask_check.survey import Survey
+from regard.mask_check.survey import MOST_OF_CAST, Survey
 
 MIN_NUMBERS = 2
 
@@ -55,13 +55,14 @@ def check(
         pad: the padding token.
         call: `call(model, batch)` runs the model on a batch as a dictionary, masks made inside included. None: `model(**batch)`.
         dtype: the precision to compute in. None: float64 for models of up to 2**26 parameters on a CPU and 2**29 on CUDA, otherwise
-            the model's own.
+            the model's own, but float32 instead of half precision.
 
     Returns:
         The `Report`; print it. `report.ok` is False where something leaks.
 
     Raises:
-        ConfigError: what the batch means cannot be told, or the arguments do not go together; says what to give.
+        ConfigError: what the batch means cannot be told, the arguments do not go together, a causal model cannot be checked for it, or
+            nothing leaks in half precision, which tells nothing; says what to give.
         DataError: the model cannot run the batch; holds what it said.
 
     Example:
@@ -76,6 +77,7 @@ def check(
         (False, 'rnn', 'it reads the sequence backwards, too (bidirectional=True)')
     """
     started = time.perf_counter()
+    said = adapter is not None or not (is_hugging_face(model) or own_adapter(model) is not None)  # of those some return no positions
     adapter, inputs = _resolved(model, batch, adapter, causal, pad, call)
     runs, template, examples, filled = _prepared(model, inputs, adapter, dtype)
     results: list[Result] = []
@@ -89,19 +91,35 @@ def check(
         second = SecondOpinion(model, survey)
         results += second.all(steps(survey, inputs, sees_all=causal is False))
     unseen = [result for result in results if result.check == "future tokens" and result.verdict == "not checked"]
-    if causal and unseen and not any(result.bad for result in results):
-        raise ConfigError(f"causal: {type(model).__name__} cannot be checked for it: {unseen[0].cause}; call= may return another output")
+    if (causal or said) and unseen and not any(result.bad for result in results):
+        raise ConfigError(
+            f"causal: {type(model).__name__} cannot be checked for it: {unseen[0].cause}; "
+            "call= may return another output, and Adapter(outputs=...) says what its axes are"
+        )
     still = [result for result in results if result.check == "other rows" and result.verdict == "not checked" and "depends" in result.cause]
     if still and not any(result.bad for result in results):  # where all is NaN, nothing depends on anything
         raise ConfigError(
             f"{type(model).__name__}: no output depends on the batch at all, so nothing can be seen in it; look for a wrong axis"
         )
     runs = runs if survey is None else survey.runs
+    if survey is not None:
+        _check_limits(model, survey, results)
     passes = runs.passes + (0 if second is None else second.passes)
     sizes = {} if survey is None else {"batch": survey.sizes.rows, **survey.widths}
     used = next((p.dtype for p in runs.model.parameters()), torch.get_default_dtype()) if runs.dtype is None else runs.dtype
     seconds = time.perf_counter() - started
     return Report(type(model).__name__, tuple(results), sizes, str(used).removeprefix("torch."), passes, seconds, filled)
+
+
+def _check_limits(model: nn.Module, survey: Survey, results: list[Result]) -> None:
+    """Refuse to call in order what was computed so roughly that a leak would pass for rounding."""
+    widest = max((result.limit for result in results if result.verdict == "ok"), default=0.0)
+    if not any(result.bad for result in results) and (survey.computed_in in HALVES or widest > MOST_OF_CAST):
+        precision = str(survey.computed_in).removeprefix("torch.")
+        raise ConfigError(
+            f"dtype: whether {type(model).__name__} leaks cannot be told in {precision}: a difference of up to {100 * widest:.2g} % of the "
+            "output's deviation passes for rounding; give dtype=torch.float32 or torch.float64"
+        )
 
 
 def _resolved(
@@ -145,10 +163,15 @@ def _prepared(model: nn.Module, inputs: Inputs, adapter: Adapter, dtype: torch.d
         if not inputs[sequence.name].is_floating_point() and len(template.pools[sequence.name]) < MIN_NUMBERS:
             raise DataError(f"batch[{sequence.name!r}]: all its tokens are the same; a check needs others to put in their place")
     # Some operators know no double precision: then the model's own.
-    wanted = [precision_of(model), None] if dtype is None else [dtype]
+    wanted = precisions_of(model) if dtype is None else [dtype]
     error: Exception | None = None
-    for precision in dict.fromkeys(wanted):
-        twin, filled = model_copy(model, precision)
+    for precision in wanted:
+        try:
+            twin, filled = model_copy(model, precision)
+        except ConfigError:
+            if precision is wanted[-1]:
+                raise
+            continue  # there may be room for it as it is
         runs = Runs(twin, adapter, precision)
         try:
             _verify(runs, inputs)
@@ -193,22 +216,29 @@ def _survey(runs: Runs, template: Template, examples: list[Example], results: li
         if survey.one_size is None:
             results.append(Result(check, check, "ok", says))
             return survey
-        results.append(failed(runs, check, check, says, *survey.one_size, why))
+        results.append(failed(runs, check, check, says, *survey.one_size, _refusal(survey.one_size[0]) or why))
         return None
     recorder = Recorder(keep=False)
     with suppress(Exception):
         runs.run(collate(template, chosen, widths_of(template, chosen), side=template.side), recorder)
-    results.append(failed(runs, check, check, says, errors[0], recorder, why))
+    results.append(failed(runs, check, check, says, errors[0], recorder, _refusal(errors[0]) or why))
     return None
+
+
+def _refusal(error: Exception) -> str:
+    """Say that a model itself refuses other sizes, as no operator of torch does; "" for another error."""
+    refused = isinstance(error, ValueError | AssertionError | NotImplementedError)
+    return "the model refuses other sizes than the batch's, so it cannot be checked, or a mask has a wrong one" if refused else ""
 
 
 def _without_overflow(model: nn.Module, survey: Survey) -> Survey:
     """Look at the model in its own precision where double precision alone gives NaN: see `SecondOpinion`."""
     if survey.runs.dtype is None or finite(survey).verdict == "ok":
         return survey
-    twin, _ = model_copy(model, None)
+    precision = exact_of(model)[0]
+    twin, _ = model_copy(model, precision)
     try:
-        own = Survey(Runs(twin, survey.runs.adapter, None), survey.template, survey.examples)
+        own = Survey(Runs(twin, survey.runs.adapter, precision), survey.template, survey.examples)
     except Exception:
         return survey
     return own if finite(own).verdict == "ok" else survey

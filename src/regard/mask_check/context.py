@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard.mask_check.adapter import Sequence
-from regard.mask_check.examples import collate, with_other
+from regard.mask_check.examples import Batch, collate, cut, with_other
 from regard.mask_check.layout import Match, same_rows
 from regard.mask_check.probes import GENERATOR
 from regard.mask_check.recording import Recorder
@@ -48,7 +48,7 @@ def sees_context(survey: Survey, sequence: Sequence, changed: Literal["earlier",
             return Result(check, name, "not checked", cause="no output has an axis of positions")
         if follows:
             return Result(check, name, "ok", says)
-    module = _attends(survey, survey.widths[sequence.name])
+    module = _attends(survey, sequence.name)
     if module is None:
         return Result(check, name, "not checked", cause="no attention of a sequence to itself is seen in the model")
     kind = type(survey.runs.model.get_submodule(module)).__name__
@@ -75,11 +75,21 @@ def _follows(survey: Survey, sequence: Sequence, row: int, touched: range, seen:
     return any(one.compared and one.size > 0 for one in found)
 
 
-def _attends(survey: Survey, width: int) -> str | None:
-    """Return the first module in which positions of a sequence attend to each other; None where none does."""
+def _attends(survey: Survey, name: str) -> str | None:
+    """Return the first module in which positions of a sequence attend to each other, at another length too; None where none does."""
+    found = _attends_in(survey, survey.base, survey.widths[name])
+    if found is None or name in survey.fixed:
+        return found
+    width = survey.widths[name] - 1
+    examples = cut(survey.template, survey.examples, name, width)
+    shorter = collate(survey.template, examples, survey.widths | {name: width}, side=survey.template.side)
+    return None if _attends_in(survey, shorter, width) is None else found
+
+
+def _attends_in(survey: Survey, batch: Batch, width: int) -> str | None:
     recorder = Recorder(keep=False)
     with _Listener(recorder, width) as listener:
-        survey.runs.run(survey.base, recorder)
+        survey.runs.run(batch, recorder)
     for event in recorder.events:
         kind = type(survey.runs.model.get_submodule(event.key.call.module))
         if event.key.side == "in" and issubclass(kind, nn.MultiheadAttention):
@@ -102,7 +112,7 @@ class _Listener(TorchFunctionMode):
             if func is F.scaled_dot_product_attention:
                 sizes = [tensor.shape[-2] for tensor in tensors[:2]]
             else:
-                sizes = list(tensors[0].shape[-2:]) if tensors and tensors[0].ndim > 3 else []
+                sizes = list(tensors[0].shape[-2:]) if tensors else []
             if sizes == [self.width, self.width]:
                 call = self.recorder.innermost
                 self.module = "" if call is None else call.module

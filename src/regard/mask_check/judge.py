@@ -55,6 +55,8 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
     worst, found = _worst(survey, probe, (first, second))
     if not found.compared:
         reason = "no output has an axis of positions" if probe.match.changed else "no output can be compared"
+        if probe.sequence in survey.fixed:
+            reason += f" that is known, for the model runs at one length of {probe.sequence} only: {survey.fixed[probe.sequence]}"
         return Result(probe.check, probe.name, "not checked", cause=reason)
     deviation = spread(survey.outputs[worst])
     result = Result(

@@ -61,7 +61,8 @@ class Result:
         if self.verdict == "blind":
             yield "  follows    nothing"
         elif self.verdict == "leak":
-            which = "the state there" if self.reaches else self.output or "the output"
+            named = f"output {self.output}" if self.output[:1].isdigit() else self.output
+            which = "the state there" if self.reaches else named or "the output"
             at = f" at {_ranges(self.positions)}" if self.positions else ""
             if self.limit or self.change:
                 down = f"; scaled down behind it, of the output {_share(self.reaches)}" if self.reaches else ""
@@ -123,8 +124,9 @@ class Report:
         """Give the lines of the report: a headline, the table, and a paragraph for each leak."""
         sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         made = sum(result.verdict != "not checked" for result in self.results)
-        kind = "a mask that hides too much" if self.leaks and all(one.verdict == "blind" for one in self.leaks) else "a leak"
-        found = f"{len(self.leaks)} of {made} checks find {kind}" if self.leaks else f"no leak in {made} checks"
+        verdicts = {one.verdict for one in self.leaks}
+        kind = "fail" if verdicts == {"error"} else "find a mask that hides too much" if verdicts == {"blind"} else "find a leak"
+        found = f"{len(self.leaks)} of {made} checks {kind}" if self.leaks else f"no leak in {made} checks"
         yield f"{self.model}: {found} ({f'{sizes}; ' if sizes else ''}{self.dtype}, {self.passes} passes)"
         if self.filled:
             yield f"{self.filled} parameters that are zero everywhere were filled with noise, so that they hide nothing"

@@ -26,11 +26,20 @@ FILL = 0.1
 SEED = 20170612
 
 
-def precision_of(model: nn.Module) -> torch.dtype | None:
-    """Return what a model is best computed in: float64 where it is not too large for that; otherwise None, its own."""
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def precisions_of(model: nn.Module) -> list[torch.dtype | None]:
+    """List what a model is computed in, best first: float64 where it is not too large for that, for half precision float32, its own."""
     parameters = list(model.parameters())
     most = DOUBLE_UP_TO.get(parameters[0].device.type, 0) if parameters else 1
-    return torch.float64 if sum(parameter.numel() for parameter in parameters) <= most else None
+    double = sum(parameter.numel() for parameter in parameters) <= most
+    return [*([torch.float64] if double else []), *exact_of(model)]
+
+
+def exact_of(model: nn.Module) -> list[torch.dtype | None]:
+    """List what a model is computed in other than float64: float32 instead of half precision, whose rounding hides leaks, and its own."""
+    return [torch.float32, None] if any(parameter.dtype in HALVES for parameter in model.parameters()) else [None]
 
 
 def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, int]:
@@ -47,6 +56,8 @@ def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, 
         ConfigError: it cannot be copied.
     """
     model = getattr(model, "_orig_mod", model)  # of torch.compile
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise ConfigError(f"check: {type(model).__name__} holds no numbers (meta device); build or load it on a device")
     try:
         twin = copy.deepcopy(model)
         if dtype is not None:

@@ -15,7 +15,7 @@ from regard.mask_check.judge import cached, finite, judge, own_token
 from regard.mask_check.labels import shifted
 from regard.mask_check.probes import Missing, Probe, probes, training_probes
 from regard.mask_check.report import Result
-from regard.mask_check.runs import Runs, model_copy
+from regard.mask_check.runs import Runs, exact_of, model_copy
 from regard.mask_check.survey import Survey
 
 CLEARLY = 4
@@ -166,9 +166,10 @@ class SecondOpinion:
 
     def _in_own_precision(self) -> Survey | None:
         if self._own is None:
-            twin, _ = model_copy(self.model, None)
+            precision = exact_of(self.model)[0]
+            twin, _ = model_copy(self.model, precision)
             try:
-                self._own = Survey(Runs(twin, self.survey.runs.adapter, None), self.survey.template, self.survey.examples)
+                self._own = Survey(Runs(twin, self.survey.runs.adapter, precision), self.survey.template, self.survey.examples)
             except Exception:
                 self.other = False
         return self._own

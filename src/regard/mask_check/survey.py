@@ -22,11 +22,10 @@ from regard.mask_check.layout import (
     spread,
 )
 from regard.mask_check.recording import Call, Event, Key, Recorder
-from regard.mask_check.runs import Runs, parts_of
+from regard.mask_check.runs import HALVES, Runs, parts_of
 
 SAFETY = 16
 """How many times the rounding that is measured a difference must be to count, and how many roundings of one number besides."""
-HALVES = (torch.float16, torch.bfloat16)
 CAST_SAFETY = 2
 """The same of a tensor in half precision in a model that computes in more: it is rounded once, in the cast, and hardly ever otherwise."""
 MOST_OF_CAST = 0.1
