@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import regard
 from regard import ops
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 from regard.observe import observer
 from regard.ops import mods
 from tests.observe import tutorials
@@ -446,3 +446,58 @@ def test_a_call_of_ops_attention_is_one_call_and_not_its_tiles(length: int) -> N
     assert weights.shape == (4, 2, length, length)
     assert (weights.triu(1) == 0).all()
     torch.testing.assert_close(weights @ x, found, rtol=1e-4, atol=1e-5)
+
+
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+
+def test_a_copy_made_in_the_block_is_clean() -> None:
+    model = GPT(flash=True).eval()
+    own = model.register_forward_hook(lambda module, args, output: None)
+    names = list(vars(model))
+    with regard.watch(model, layers="h.0"), regard.watch(model, layers="h.1"):
+        twin, block = copy.deepcopy(model), copy.deepcopy(model.h[1])
+        average = torch.optim.swa_utils.AveragedModel(model)
+        assert hooks_of(model) > hooks_of(twin) == hooks_of(average) == 1  # the user's
+        assert hooks_of(block) == 0
+        assert not any("__deepcopy__" in vars(module) for module in (*twin.modules(), *block.modules(), *average.modules()))
+    own.remove()
+    assert hooks_of(model) == 0
+    assert list(vars(model)) == names
+    with regard.watch(twin) as seen:
+        twin(torch.ones(1, 3, dtype=torch.long))
+    assert seen.layers
+
+
+def test_a_block_can_be_entered_again_and_not_within_itself() -> None:
+    attention, states = nn.MultiheadAttention(4, 2, batch_first=True), torch.ones(1, 3, 4)
+    block = regard.watch(attention)
+    for _ in range(2):
+        with block as seen:
+            attention(states, states, states)
+            with pytest.raises(ConfigError, match="MultiheadAttention is being watched already"), block:
+                pass
+        assert len(seen) == 1
+
+
+def test_layers_that_are_no_names_are_refused() -> None:
+    with (
+        pytest.raises(ConfigError, match=r"layers: expected names of modules such as 'decoder.\*', found 5"),
+        regard.watch(GPT(flash=True), layers=cast(Any, 5)),
+    ):
+        pass
+
+
+def test_fewer_tokens_than_a_causal_model_read_are_refused() -> None:
+    model = GPT(flash=True).eval()
+    with regard.watch(model) as seen:
+        model(torch.ones(2, 7, dtype=torch.long))
+    with pytest.raises(DataError, match="3 key_tokens for 7 keys, and the others are attended to, too"):
+        regard.view(seen, [list("abc"), list("abc")])
+    assert len(regard.view(seen, [list("abc"), list("abcdefg")]).html)  # the first is padded on the right
+
+
+def test_a_block_that_was_not_entered_cannot_be_shown() -> None:
+    with pytest.raises(DataError, match="records inside its block"):
+        regard.view(regard.watch(GPT(flash=True)), list("abc"))

@@ -9,6 +9,7 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -237,3 +238,11 @@ def test_a_saved_page_is_the_rendered_one(tmp_path):
     save_page([_record(["東京"])], tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render_page([_record(["東京"])])
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("ending", ["png", "PDF", "svg", "gif"])
+def test_a_page_is_not_written_as_a_picture(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{ending}"
+    with pytest.raises(DataError, match=r"a page is HTML, and \.\w+ is not; name it \.html, or .* draw a picture"):
+        regard.view([[1.0]], ["a"], path=path)
+    assert not path.exists()

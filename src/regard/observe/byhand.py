@@ -162,6 +162,12 @@ class Follower:
         self._held[id(out)] = held
         return held
 
+    def multiplied(self, weights: Tensor, out: Tensor, scopes: Sequence[Scope]) -> None:
+        """Record the weights (N, T, S) of a kernel that returned `out` (N, T, D), or follow that until the order of N shows."""
+        held = self.begin(weights, scopes, -1)
+        if held is not None:
+            self._give(held, weights, out)
+
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], scopes: Sequence[Scope] | None) -> None:
         """Prepare for a call of a function of torch: one that drops would take from weights, which sum to one before."""
         self._before = None
@@ -425,6 +431,7 @@ class Follower:
         self._note_done([other.tensor for other in self._held.values() if other.chain == held.chain and not other.summed])
         self._held = {key: other for key, other in self._held.items() if other.chain != held.chain}
         self._weighted = {key: other for key, other in self._weighted.items() if other.held.chain != held.chain}
+        held.scope.three |= weights.dim() == 3 and held.guessed
         folded = held.lead if weights.dim() == 3 and held.lead and held.lead[0] * held.lead[1] == len(weights) else None
         if folded is None or not held.guessed or min(folded) == 1:
             self._record(held.scope, weights if folded is None else weights.unflatten(0, folded))

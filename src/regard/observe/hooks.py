@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -37,6 +38,7 @@ class Hooks:
         self._handles: list[RemovableHandle] = []
         self._apart: dict[int, str] = {}
         self._hooked: list[tuple[str, nn.Module]] = []
+        self._copies: list[tuple[nn.Module, Any]] = []
         fused: set[int] = set()
         for name, module in model.named_modules():
             if isinstance(module, nn.TransformerEncoderLayer):
@@ -61,12 +63,33 @@ class Hooks:
             self._handles.append(register_module_forward_hook(self._behind_any, always_call=True))
         if id(self._model) not in self._apart:
             self._handles.append(self._model.register_forward_pre_hook(self._see_run))
+        for module in {id(module): module for _, module in (*self._hooked, ("", self._model))}.values():
+            before = module.__dict__.get("__deepcopy__")  # of another block, on other layers
+            module.__dict__["__deepcopy__"] = partial(self._copy, module, before)
+            self._copies.append((module, before))
         return self
 
     def __exit__(self, *error: object) -> None:
+        for module, before in self._copies:
+            _set_copy(module, before)
+        self._copies.clear()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def _copy(self, module: nn.Module, before: Any, memo: dict[int, Any]) -> nn.Module:
+        """Copy a module without the hooks of this block."""
+        own = module.__dict__["__deepcopy__"]
+        _set_copy(module, before)
+        try:
+            twin = copy.deepcopy(module, memo)
+        finally:
+            _set_copy(module, own)
+        for name, hooks in vars(twin).items():
+            if name.startswith("_forward_") and isinstance(hooks, dict):
+                for handle in self._handles:
+                    hooks.pop(handle.id, None)
+        return twin
 
     def __deepcopy__(self, memo: object) -> Hooks:
         return self  # a copy of the model is another one, which is not watched
@@ -88,6 +111,14 @@ class Hooks:
     def _behind_any(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if id(module) in self._apart:
             self._leave(module)
+
+
+def _set_copy(module: nn.Module, function: Any) -> None:
+    """Set how `copy.deepcopy` copies a module; None: as any other."""
+    if function is None:
+        module.__dict__.pop("__deepcopy__", None)
+    else:
+        module.__dict__["__deepcopy__"] = function
 
 
 Around = Callable[[FunctionType, nn.Module, tuple[Any, ...], dict[str, Any]], Any]

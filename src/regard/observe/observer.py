@@ -22,7 +22,7 @@ from regard.observe.call import AttentionCall
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
 from regard.observe.hooks import Hooks, methods_told
 from regard.observe.huggingface import layouts_told
-from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, in_windows, kind_of
+from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, in_windows, kind_of, parts_of_batch
 from regard.observe.weights import attention_weights, check_heads
 from regard.ops import attention as flex_attention
 
@@ -157,9 +157,12 @@ class Observer:
             return
         scope = work.scopes.pop()
         if in_fragments(scope):
-            self.calls[:] = [call for call in self.calls if not any(call is part for part in scope.calls)]
-            scope.lost = f"it computes its attention in {len(scope.calls)} parts, which make no map"
-            scope.seen, scope.missed = False, True
+            self._lose(scope, f"it computes its attention in {len(scope.calls)} parts, which make no map")
+        parts = parts_of_batch(scope)
+        if parts == "examples":
+            self._join(scope)
+        elif parts == "unclear":
+            self._lose(scope, "it loops over heads or examples, which cannot be told apart; run another number of examples, or one alone")
         scope.args, scope.kwargs = (), {}
         if scope.missed or (not scope.seen and (scope.windows or (scope.attends and not scope.method))):
             self._left.append(scope)
@@ -167,6 +170,19 @@ class Observer:
         if not work.scopes:
             work.follower.clear()
             self._mode.__exit__(None, None, None)
+
+    def _lose(self, scope: Scope, why: str) -> None:
+        """Take back what was recorded of a call of a module."""
+        self.calls[:] = [call for call in self.calls if not any(call is part for part in scope.calls)]
+        scope.lost, scope.seen, scope.missed = why, False, True
+
+    def _join(self, scope: Scope) -> None:
+        """Make one call of those of a module that loops over the examples of its batch."""
+        parts = [call.weights for call in scope.calls]
+        with torch._C.DisableTorchFunction():
+            whole = scope.calls[0]._replace(weights=torch.cat([part.transpose(0, 1) for part in parts] if scope.three else parts))
+        first, *others = scope.calls
+        self.calls[:] = [whole if call is first else call for call in self.calls if not any(call is other for other in others)]
 
     def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "").partition(".")[0]  # an operator of torch.ops has an overload's name behind its own
@@ -200,11 +216,12 @@ class Observer:
                 if name in SOFTMAX or name in EXP:
                     work.follower.begin(out, work.scopes, _softmax_axis(name, args, kwargs), exponents=name in EXP)
                 else:
-                    self._dot_product(*args, **kwargs)
+                    self._dot_product(out, *args, **kwargs)
         return out
 
     def _dot_product(
         self,
+        out: Tensor,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -216,6 +233,10 @@ class Observer:
         scope = self._work.scopes[-1]
         kind = kind_of(self._work.scopes)
         given = {"mask": attn_mask, "causal": is_causal, "scale": more.get("scale")}
+        if query.dim() == 3 and scope.layout is None:  # the first axis counts examples, heads, or both
+            weights = attention_weights(query, key, **given).squeeze(1)
+            self._work.follower.multiplied(weights, out, self._work.scopes)
+            return
         if scope.layout is None or scope.layout == tuple(query.shape[1:3]):
             self._take(scope.name, kind, attention_weights(query, key, **given, heads=self._heads))
             return

@@ -53,6 +53,7 @@ def make_records(
     if keys is None:
         raise DataError("tokens are missing: regard.view(seen, tokens), with query_tokens= where another sequence attends")
     places = _places(maps, None if queries is None else (len(keys[0]), len(queries[0])))
+    longest: dict[Side, int] = {"key": max(map(len, keys)), "query": max(map(len, keys if queries is None else queries))}
     records = []
     for example in range(batch):
         sides: dict[Side, Items] = {"key": keys[example], "query": keys[example] if queries is None else queries[example]}
@@ -64,7 +65,7 @@ def make_records(
                 place.call.kind,
                 labels[place.query],
                 labels[place.key],
-                _cut(place, example * len(place.call.weights) // batch, sides),
+                _cut(place, example * len(place.call.weights) // batch, sides, longest),
                 layer=place.layer,
                 heads=_heads(place.call),
             )
@@ -127,14 +128,14 @@ def _block(one: str, other: str) -> bool:
     return any(part.isdigit() for part in shared)
 
 
-def _cut(place: _Place, example: int, sides: dict[Side, Items]) -> Any:
-    """Return the weights (H, T, S) of one example, without the padding that has no tokens."""
+def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Side, int]) -> Any:
+    """Return the weights (H, T, S) of one example, without the padding that has no tokens; the longest of the batch has some for all."""
     weights = place.call.weights[example]
     rows, columns = len(sides[place.query]), len(sides[place.key])
     for name, count, there in (("key_tokens", columns, weights.shape[2]), ("query_tokens", rows, weights.shape[1])):
         if count > there:
             raise DataError(f"{place.name}: {count} {name}, but the model attended with {there}{_hint(place, name, count, there)}")
-    rest = weights[:, :rows, columns:]
+    rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides from the first rows
     if rest.numel() and rest.max() > NEGLIGIBLE:
         raise DataError(
             f"{place.name}: {columns} key_tokens for {weights.shape[2]} keys, and the others are attended to, too "

@@ -39,6 +39,7 @@ class Scope:
         windows: whether each query had keys of its own, as a convolution whose kernel is computed: no map, and maybe no attention.
         seen: whether a call was recorded inside.
         method: whether it is another method than `forward` that runs.
+        three: whether weights of three axes were recorded, the first of which counts examples, or the heads of one example.
         calls: what was recorded of it.
     """
 
@@ -54,6 +55,7 @@ class Scope:
     windows: bool = False
     seen: bool = False
     method: bool = False
+    three: bool = False
     calls: list[Any] = field(default_factory=list)
 
     @property
@@ -126,6 +128,32 @@ def in_fragments(scope: Scope) -> bool:
         lengths = {size for tensor in _sequences(scope) if tensor.dim() == 3 for size in tensor.shape[:2]}
     queries = {call.weights.shape[2] for call in scope.calls}
     return bool(lengths) and not queries & lengths and queries != {1}
+
+
+def parts_of_batch(scope: Scope) -> Literal["none", "examples", "unclear"]:
+    """Say whether the calls of one attention each hold some examples of a batch that it loops over: they make one map together.
+
+    "unclear": as many calls as examples, each of as many maps, which may be one head of each example, or all heads of one.
+    """
+    if len(scope.calls) < 2:
+        return "none"
+    with torch._C.DisableTorchFunction():
+        states = [tensor.shape for tensor in _sequences(scope) if tensor.dim() == 3]
+        calls = [call.weights.shape for call in scope.calls]
+    lengths = calls[0][2:]
+    if not states or len({shape[1:] for shape in calls}) > 1 or lengths[0] == 1:
+        return "none"
+    if states[0][1] not in lengths and states[0][0] not in lengths:
+        return "none"
+    batch = states[0][0] if states[0][1] in lengths else states[0][1]
+    if not scope.three:
+        total = sum(shape[0] for shape in calls)
+        several = batch > 1 and total == len(calls) and total % batch == 0  # and so for each head
+        return "examples" if total == batch else "unclear" if several else "none"
+    count = calls[0][0]
+    if len(calls) != batch or len(set(calls)) > 1 or count == 1:
+        return "examples" if len(calls) == batch and count == 1 else "none"
+    return "unclear" if count == batch else "examples"
 
 
 def _batches(states: Sequence[int], weights: Sequence[int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,10 @@ def view(
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]
         '<!doctype html>'
     """
+    if isinstance(what, AbstractContextManager):
+        raise DataError(
+            "regard.watch(model) records inside its block: `with regard.watch(model) as seen: model(...)`, then view(seen, tokens)"
+        )
     if isinstance(what, nn.Module):
         if key_tokens is None or (query_tokens is None) == (image is None):
             raise DataError('a model is shown by view(model, tokenizer, "text") or view(model, image_processor, image=image)')

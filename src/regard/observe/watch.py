@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,7 +24,23 @@ ADVICE = (
 )
 
 
-@contextmanager
+class _Block(AbstractContextManager[Recording]):
+    """Watches a model each time it is entered."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[Recording]]) -> None:
+        self._begin = begin
+        self._open: list[AbstractContextManager[Recording]] = []
+
+    def __enter__(self) -> Recording:
+        block = self._begin()
+        recording = block.__enter__()
+        self._open.append(block)
+        return recording
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._open.pop().__exit__(*error)
+
+
 def watch(
     model: nn.Module,
     *,
@@ -32,7 +48,7 @@ def watch(
     heads: int | Sequence[int] | None = None,
     areas: bool = False,
     strict: bool = True,
-) -> Iterator[Recording]:
+) -> AbstractContextManager[Recording]:
     """Record what every attention of a model attends to while it runs in this block. Any PyTorch model, as it is.
 
     Seen are `nn.MultiheadAttention` and `nn.Transformer` (their fused paths, too), every call of `F.scaled_dot_product_attention`, every
@@ -49,8 +65,8 @@ def watch(
         areas: keep the weights of areas too, where Regard's attention attends to areas.
         strict: at the end raise an error where a module that attends was not seen. False: list it in `Recording.unseen`.
 
-    Yields:
-        `Recording`: the calls, and the maps they make; `regard.view(seen, tokens)` shows them.
+    Returns:
+        A context; `with` gives a `Recording`: the calls, and the maps they make; `regard.view(seen, tokens)` shows them.
 
     Raises:
         ConfigError: no module is named so, the model is compiled, or it is being watched already. At the end, unless `strict` is off:
@@ -63,6 +79,13 @@ def watch(
         >>> [(call.layer, call.kind, tuple(call.weights.shape)) for call in seen]
         [('layers.2.self_attn', 'self', (1, 2, 5, 5))]
     """
+    return _Block(lambda: _watched(model, layers, heads, areas=areas, strict=strict))
+
+
+@contextmanager
+def _watched(
+    model: nn.Module, layers: str | Collection[str] | None, heads: int | Sequence[int] | None, *, areas: bool, strict: bool
+) -> Iterator[Recording]:
     _check_model(model)
     names = chosen_modules(model, layers)
     observer = Observer(model, names, heads=_read_heads(heads), areas=areas)
@@ -113,7 +136,7 @@ def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> di
     names = {id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod") for name, module in model.named_modules()}
     if layers is None:
         return {key: name or type(model).__name__ for key, name in names.items()}
-    patterns = [layers] if isinstance(layers, str) else list(layers)
+    patterns: list[Any] = [layers] if isinstance(layers, str) or not isinstance(layers, Iterable) else list(layers)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ConfigError(f"watch: layers: expected names of modules such as 'decoder.*', found {shown(pattern)}")

@@ -13,6 +13,8 @@ from regard.viewer.maps import AttentionMap
 from regard.viewer.page import compact_page, render_page
 from regard.viewer.record import AttentionRecord
 
+PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf"}
+
 
 class Page:
     """A page that a notebook shows inline.
@@ -35,8 +37,12 @@ class Page:
         """Write the page to a file, whole or not at all.
 
         Raises:
-            DataError: the file cannot be written; names it.
+            DataError: the file cannot be written, or its name is that of a picture; names it.
         """
+        if (ending := Path(path).suffix.lower()) in PICTURES:
+            raise DataError(
+                f"{path}: a page is HTML, and {ending} is not; name it .html, or let `regard view RECORDS -o FILE.png` draw a picture"
+            )
         write_atomically(path, self.html.encode("utf-8"))
 
     def _repr_html_(self) -> str:
