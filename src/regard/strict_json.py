@@ -8,6 +8,7 @@ from typing import Any
 
 MAX_DEPTH = 64
 """Levels of lists and objects within each other; files of ours have six."""
+KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "an object"}
 MAX_DIGITS = 19
 """Digits of an integer: as many as 64 bits hold. With more, numpy, torch and Python's own conversions each fail in a way of their own."""
 
@@ -44,6 +45,16 @@ def parse_json(
         if not level:
             return tree
     raise ValueError(f"more than {MAX_DEPTH} levels of lists and objects")
+
+
+def kind_of(value: object) -> str:
+    """Return what a parsed value is, in words.
+
+    Example:
+        >>> kind_of(3), kind_of(None)
+        ('a whole number', 'null')
+    """
+    return KINDS.get(type(value), "null")
 
 
 def _parts(node: Any) -> Any:

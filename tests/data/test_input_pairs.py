@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,12 @@ def test_a_missing_input_is_named_unless_it_may_be_missing(line: str, which: str
     assert fast.blank.tolist() == [False]
 
 
+@pytest.mark.parametrize(("optional", "wanted"), [(False, "2"), (True, "at most 2")])
+def test_a_line_of_more_columns_is_refused(optional: bool, wanted: str) -> None:
+    with pytest.raises(DataError, match=f"found 3 columns, expected {wanted}: the two inputs, with a tab between them"):
+        pair_of("word", optional=optional).encode("ein Hund\ta dog\tno")
+
+
 def test_a_line_without_either_is_blank() -> None:
     for optional in (False, True):
         vocabulary = pair_of("word", optional=optional)
@@ -115,6 +122,26 @@ def test_a_file_of_pairs_may_have_second_inputs_beside_it(tmp_path: Path) -> Non
     expected = [("ein Hund\ta dog", "un chien"), ("Haus\thouse", "maison")]
     assert read_pairs(pairs, None, second) == expected
     assert list(ParallelText(str(pairs), None, str(second))) == expected
+
+
+def test_a_file_of_pairs_may_hold_second_inputs(tmp_path: Path) -> None:
+    pairs = write(tmp_path, "a.tsv", ["ein Hund\ta dog\tun chien", "Haus\t\tmaison"])
+    objects = [{"source": "ein Hund", "second": "a dog", "target": "un chien"}, {"source": "Haus", "second": "", "target": "maison"}]
+    expected = [("ein Hund\ta dog", "un chien"), ("Haus\t", "maison")]
+    for path in (pairs, write(tmp_path, "a.jsonl", list(map(json.dumps, objects)))):
+        assert read_pairs(path, columns=(3,)) == read_pairs(path, columns=(2, 3)) == expected
+    with pytest.raises(DataError, match=r"a\.tsv, line 1: 3 columns, expected 2: the source, a tab, the target"):
+        read_pairs(pairs)
+    for line, columns, told in (
+        ("a\tb", (3,), "line 1: 2 columns, expected 3: the source, its second input and the target, with tabs between them"),
+        ("a", (2, 3), "line 1: 1 column, expected 2 or 3: the source, its second input"),
+    ):
+        with pytest.raises(DataError, match=told):
+            read_pairs(write(tmp_path, "b.tsv", [line]), columns=columns)
+    lacking = write(tmp_path, "b.jsonl", ['{"source": "a", "target": "b"}'])
+    assert read_pairs(lacking, columns=(2, 3)) == [("a", "b")]
+    with pytest.raises(DataError, match='line 1: expected a text under "second", there is none'):
+        read_pairs(lacking, columns=(3,))
 
 
 def test_a_second_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path) -> None:

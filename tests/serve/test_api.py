@@ -89,6 +89,13 @@ def test_a_prefix_and_terms_are_held(site: Site) -> None:
     refused = site.post("/translate", {"text": lines, "prefix": ["ein"]})
     assert (refused.status, refused.error) == (422, "prefix: expected one for each of 2 lines, found 1")
     assert site.post("/translate", {"text": lines, "terms": [{"source": "Hund"}]}).status == 422
+    for term, told in (
+        ({"source": "", "target": "a"}, "terms[1].source: expected one line of text with a letter or a digit"),
+        ({"source": "!!!", "target": "a"}, "terms[1].source: expected one line of text with a letter or a digit"),
+        ({"source": "a", "target": " "}, "terms[1].target: expected one line of text that is not blank"),
+    ):
+        refused = site.post("/translate", {"text": lines, "terms": [terms[0], term]})
+        assert (refused.status, refused.error) == (422, told)
     assert site.post("/attention", {"text": lines, "prefix": "ein"}).status == 422
 
 

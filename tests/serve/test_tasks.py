@@ -410,8 +410,11 @@ def test_a_request_for_two_inputs_must_have_both_unless_the_run_takes_either(fol
         for body, told in (
             ({"text": TEXTS[0]}, "second"),
             ({"text": TEXTS[:3], "second": SECOND[:2]}, "second: 2 lines, but text has 3"),
-            ({"text": TEXTS[0], "second": ""}, "the second input is missing"),
+            ({"text": TEXTS[0], "second": ""}, 'the second input is missing; this model reads two, "text" and "second" ('),
             ({"text": TEXTS[:2], "second": ["", SECOND[1]]}, "the second input is missing"),
+            ({"text": TEXTS[0], "second": None}, "second: expected text or a list, found null"),
+            ({"text": f"{TEXTS[0]}\ta", "second": SECOND[0]}, "text: expected one line of text, without a line feed or a tab"),
+            ({"text": TEXTS[0], "second": f"{SECOND[0]}\ta"}, "second: expected one line of text, without a line feed or a tab"),
         ):
             answer = site.post(path, body)
             assert answer.status == 422, (path, body)
@@ -466,7 +469,7 @@ def test_a_sentence_with_an_image_is_translated_as_in_python(run_of_images: Path
     ("body", "message"),
     [
         ({"text": "a red _", "second": "train/000001.png"}, "expected base64"),
-        ({"text": "a red _\ttrain/000001.png", "second": ""}, "base64"),
+        ({"text": "a red _\ttrain/000001.png", "second": ""}, "text: expected one line of text, without a line feed or a tab"),
         ({"text": "a red _", "second": base64.b64encode(b"no image").decode()}, "not an image"),
         ({"text": "a red _", "second": ""}, "the second input is missing"),
     ],

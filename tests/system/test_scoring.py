@@ -110,7 +110,7 @@ def test_beginnings_and_terms_are_held_and_what_is_not_is_told(call: Call, folde
     assert lines_of(answer) == [item.text for item in expected]
     assert expected[0].text.split()[0] == "der"
     assert all("Haus" in item.text.split() for item in expected[:2])
-    assert "line 1: no room for 'Zebra', or words that the vocabulary lacks" in answer.err
+    assert "line 1: left out 'Zebra', the vocabulary lacks a word of it" in answer.err
     assert "line 2" not in answer.err
     assert "line 3: no room for 'ein'" in answer.err
     found = [json.loads(line) for line in lines_of(call(*words, "--json", stdin="\n".join(sources).encode() + b"\n"))]
@@ -119,6 +119,13 @@ def test_beginnings_and_terms_are_held_and_what_is_not_is_told(call: Call, folde
         short = call(*words, stdin=stdin)
         assert short.code == 2
         assert told in short.err
+
+
+def test_an_empty_document_has_an_empty_translation(call: Call, folder: Path, tmp_path: Path) -> None:
+    for name, text in (("a.txt", b""), ("a.md", b""), ("a.html", b""), ("b.txt", b"\n")):
+        (tmp_path / name).write_bytes(text)
+        answer = call("translate", folder / "run", "--document", tmp_path / name)
+        assert (answer.code, answer.out) == (0, text)
 
 
 def test_a_choice_can_be_made_again(call: Call, folder: Path) -> None:
@@ -162,6 +169,7 @@ def test_a_line_that_is_no_pair_gets_an_empty_line_and_the_exit_code_says_so(cal
         ("translate {}/run --prefix {}/short --json-input", "--prefix: not with --json-input"),
         ("translate {}/run --terms {}/short --sample", "--terms: not with --sample"),
         ("translate {}/run --terms {}/short", "short, line 1: expected a term, a tab and its translation"),
+        ("translate {}/run --prefix -", "-: expected a file, not standard input"),
         ("translate {}/run --links {}/new.links --json-input", "--links: not with --json-input"),
     ],
 )

@@ -351,15 +351,39 @@ def test_a_chunk_is_written_before_the_next_is_read(monkeypatch: pytest.MonkeyPa
     assert raw.getvalue() == b"1a\n2b\n3c\n"
 
 
-@pytest.mark.parametrize(
-    "line", ["", "[]", '"text"', '{"text": 5}', '{"text": null}', "[" * 100_000, '{"text": "a", "id": NaN}', "9" * 5000]
-)
+@pytest.mark.parametrize("line", ["", "[]", '"text"', '{"id": 5}', "[" * 100_000, '{"text": "a", "id": NaN}', "9" * 5000])
 def test_what_is_no_question_gets_an_answer_of_its_own(line: str, caplog: pytest.LogCaptureFixture) -> None:
     item, head = text_reader(("text",))(3, line)
     assert item is None
     assert head["error"].startswith('line 3: expected a JSON object with "text": "...", found ')
     assert len(head["error"]) < 200
     assert caplog.messages == [f"error: {head['error']}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"text": 5}', "text: expected text, found a whole number"),
+        ('{"text": null}', "text: expected text, found null"),
+        ('{"text": "a", "second": 3.5}', "second: expected text, found a number"),
+        ('{"text": "a", "second": null}', "second: expected text, found null"),
+        ('{"text": ["a"], "second": "b"}', "text: expected text, found a list"),
+        ('{"text": "a", "secnd": "b"}', "'secnd': unknown field; known ones: id, text, second"),
+        ('{"text": "a", "prefix": "b"}', "'prefix': unknown field; known ones: id, text, second"),
+        ('{"text": "a\\tb", "second": "c"}', 'text: found 2 columns, expected 1; the two inputs are in "text" and "second"'),
+        ('{"text": "a", "second": "b\\tc\\td"}', 'second: found 3 columns, expected 1; the two inputs are in "text" and "second"'),
+        ('{"text": "a", "second": "b\\nc"}', "second: expected one line of text, without a line feed"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(line: str, told: str) -> None:
+    assert text_reader(("text",), second=True)(3, line[:-1] + ', "id": 7}') == InputItem(None, {"id": 7, "error": f"line 3: {told}"})
+
+
+def test_a_second_input_is_a_field_only_for_models_that_read_two() -> None:
+    assert text_reader(("text",), second=True)(1, '{"text": "a", "second": "b"}') == InputItem("a\tb", {})
+    assert text_reader(("source", "target"), second=True)(1, '{"source": "a", "second": "b", "target": "c"}').item == ("a\tb", "c")
+    found = text_reader(("source", "target"))(1, '{"source": "a", "second": "b", "target": "c"}')
+    assert found.head == {"error": "line 1: 'second': unknown field; known ones: id, source, target"}
 
 
 def test_a_text_is_one_line_of_whole_characters() -> None:

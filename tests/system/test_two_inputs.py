@@ -76,9 +76,50 @@ def test_a_line_without_its_second_input_is_named_and_answered_by_an_empty_line(
     answer = call("translate", folder / "run", "--json-input", stdin=b'{"id": 7, "text": "ein Hund"}\n')
     assert answer.code == 1
     assert json.loads(answer.out)["id"] == 7
-    assert "the second input is missing" in json.loads(answer.out)["error"]
+    told = 'line 1: the second input is missing; this model reads two, "text" and "second" (model.second.drop trains for one alone)'
+    assert json.loads(answer.out)["error"] == told
+    (folder / "blank").write_text("\n" * 20)
+    answer = call("translate", folder / "run", folder / "source", "--second-source", folder / "blank")
+    assert f"line 1: the second input is missing; this model reads two, the second from --second-source {folder / 'blank'} (" in answer.err
     # A run that was trained to do without it needs none.
     assert len(lines_of(call("translate", folder / "optional" / "run", stdin="".join(f"{t}\n" for t in tiny.TEXTS).encode()))) == 5
+
+
+def test_a_line_of_three_columns_is_named_and_answered_by_an_empty_line(call: Call, folder: Path) -> None:
+    for run, wanted in (("run", "2"), ("optional/run", "at most 2")):
+        answer = call("translate", folder / run, stdin=f"{LINES[0]}\ta\n{LINES[1]}\n".encode())
+        assert (answer.code, [bool(line) for line in answer.out.splitlines()]) == (1, [False, True])
+        assert f"line 1: found 3 columns, expected {wanted}: the two inputs, with a tab between them" in answer.err
+        answer = call("translate", folder / run, "--json-input", stdin=b'{"text": "ein Hund", "second": 3}\n')
+        assert (answer.code, json.loads(answer.out)) == (1, {"error": "line 1: second: expected text, found a whole number"})
+    answer = call("translate", folder / "one" / "run", "--json-input", stdin=b'{"text": "ein Hund", "second": "a"}\n')
+    assert json.loads(answer.out) == {"error": "line 1: 'second': unknown field; known ones: id, text"}
+    answer = call("score", folder / "run", "--json-input", stdin=b'{"source": "ein Hund", "target": "a"}\n')
+    assert 'this model reads two, "source" and "second" (' in json.loads(answer.out)["error"]
+
+
+def test_files_of_three_columns_are_read_by_evaluate_and_score(call: Call, folder: Path, tmp_path: Path) -> None:
+    files = ("--source", folder / "source", "--target", folder / "target", "--second-source", folder / "second")
+    expected = lines_of(call("evaluate", folder / "run", *files))
+    columns = [(folder / name).read_text(encoding="utf-8").splitlines() for name in ("source", "second", "target")]
+    (tmp_path / "a.tsv").write_text("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)), encoding="utf-8")
+    for run in ("run", "optional/run"):
+        found = lines_of(call("evaluate", folder / run, "--source", tmp_path / "a.tsv"))
+        assert found == (expected if run == "run" else lines_of(call("evaluate", folder / run, *files)))
+    assert call("evaluate", folder / "run", "--input", tmp_path / "*.tsv", "--output", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "a.tsv").read_text(encoding="utf-8").splitlines() == expected
+    piped = lines_of(call("score", folder / "run", stdin=(tmp_path / "a.tsv").read_bytes()))
+    assert lines_of(call("score", folder / "run", "--source", tmp_path / "a.tsv")) == piped
+    pairs = "".join(f"{one}\t{other}\n" for one, _, other in zip(*columns, strict=True)).encode()
+    assert len(lines_of(call("score", folder / "optional" / "run", stdin=pairs))) == 20
+    for words, told in (
+        ((folder / "one" / "run",), "a.tsv, line 1: 3 columns, expected 2: the source, a tab, the target"),
+        ((folder / "run", "--baseline", folder / "one" / "run"), "one reads two inputs, the other one"),
+        ((folder / "run", "--second-source", folder / "second"), "a.tsv, line 1: 3 columns, expected 2"),
+    ):
+        answer = call("evaluate", *words, "--source", tmp_path / "a.tsv")
+        assert answer.code == 2
+        assert told in answer.err
 
 
 def test_files_of_differing_counts_are_an_error_that_names_the_line(call: Call, folder: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from regard.config import DecodingConfig
 from regard.data.vocabulary import UNK, Vocabulary
@@ -84,6 +85,19 @@ def test_what_has_no_room_or_no_tokens_is_told() -> None:
     assert found[0].to_json()["unplaced"] == ["Zebra"]
 
 
+@pytest.mark.parametrize("options", [{}, {"sampling": SamplingOptions()}, {"decoding": WIDE}])
+def test_a_prefix_that_the_vocabulary_lacks_is_left_out_and_told(options: dict[str, Any]) -> None:
+    own = translator("word")
+    for subject in (own, Translator(own.run._replace(model=Ensemble([own.run.model]).eval()))):
+        torch.manual_seed(3)
+        found = subject.translate(["Hund bellt", "Haus"], prefixes=["wau der", "ein"], **options)
+        torch.manual_seed(3)
+        expected = subject.translate(["Hund bellt", "Haus"], prefixes=["", "ein"], **options)
+        assert [item.text for item in found] == [item.text for item in expected]
+        assert [item.unplaced for item in found] == [["wau der"], []]
+        assert found[1].text.startswith("ein")
+
+
 def test_a_term_in_small_letters_may_begin_a_translation_with_a_capital() -> None:
     vocabulary = Vocabulary.train(["Haus haus Haus"], kind="character", size=20)
     rows = [vocabulary.decode(row) for row in encode_term(vocabulary, "haus").rows]
@@ -117,10 +131,12 @@ def test_terms_are_found_by_words_the_longest_first() -> None:
         ("\tb\n", "line 1"),
         ("a\t \n", "line 1"),
         ("a\tb\n\na\tc\n", "line 3: 'a' is 'b' in line 1"),
+        ("a\tb\n!!!\tc\n", "terms.tsv, line 2: '!!!', expected a letter or a digit in the source term"),
+        ("a\tb\n\xe4\tc\n", "terms.tsv, line 2: not UTF-8"),
     ],
 )
 def test_a_line_that_is_no_term_is_named(tmp_path: Path, text: str, told: str) -> None:
-    (tmp_path / "terms.tsv").write_text(text)
+    (tmp_path / "terms.tsv").write_text(text, encoding="latin-1")
     with pytest.raises(DataError, match=told):
         read_terms(tmp_path / "terms.tsv")
 
@@ -135,6 +151,9 @@ def test_terms_and_beginnings_are_read(tmp_path: Path) -> None:
         lines.finish()
     with pytest.raises(DataError, match="begin: has fewer lines"):
         Beginnings(tmp_path / "begin").take(4)
+    (tmp_path / "begin").write_bytes(b"one\n\xff\n")
+    with pytest.raises(DataError, match="begin, line 2: not UTF-8"):
+        Beginnings(tmp_path / "begin").take(2)
 
 
 def test_sampling_refuses_terms() -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from regard.commands.options import BatchSize, Beam, EnsembleRuns, LengthPenalty, LinkUnit, MaxLength, RunFolder, refuse
+from regard.commands.scoring import pair_columns
 from regard.commands.streaming import WORKER
 from regard.commands.terminal import write_line
 from regard.commands.translation import chosen_decoding
@@ -47,7 +48,9 @@ OPTIONS = {
 @commands.command()
 def evaluate(
     run: RunFolder,
-    source: Annotated[str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs")] = None,
+    source: Annotated[
+        str | None, typer.Option(help="translation: test sources; or one .jsonl or .tsv file of pairs, with both inputs for a model of two")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="translation: references")] = None,
     second_source: Annotated[str | None, typer.Option(help="translation: second inputs, for a model that reads two")] = None,
     others: EnsembleRuns = None,
@@ -147,18 +150,23 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
     from regard.tasks.translation_evaluation import describe_comparison, describe_translation_scores, evaluate_translation, read_links
     from regard.tasks.translation_prediction import Translator
 
-    pairs = read_pairs(given["--source"], given["--target"], given["--second-source"])
     known = read_links(given["--links"], given["--link-unit"] or "word") if given["--links"] is not None else None
     others, baseline = given["--ensemble"] or [], given["--baseline"]
     translator = Translator.open(run, *others)
     translator.use_images(given["--images"], names=given["--second-source"])
     other = Translator.open(baseline) if baseline is not None else None
+    columns = {2, 3} if given["--second-source"] is None else {2}
     for opened in filter(None, (translator, other)):
         second = opened.run.config.second
-        if given["--second-source"] is None and second is not None and not second.drop:
-            raise ConfigError(f"--second-source: needed, {opened.run.folder} reads two inputs")
-        if given["--second-source"] is not None and second is None:
+        if given["--second-source"] is None:
+            columns &= {*pair_columns(opened.run.config)}
+            if given["--target"] is not None and second is not None and not second.drop:
+                raise ConfigError(f"--second-source: needed, {opened.run.folder} reads two inputs")
+        elif second is None:
             raise ConfigError(f"--second-source: {opened.run.folder} reads one input")
+    if not columns:
+        raise ConfigError(f"--baseline: of {run} and {baseline} one reads two inputs, the other one")
+    pairs = read_pairs(given["--source"], given["--target"], given["--second-source"], columns=sorted(columns))
     decoding = chosen_decoding(translator.run.config, **_changes(given))
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe_translation_scores(evaluation, write_line)

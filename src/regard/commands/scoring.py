@@ -16,6 +16,7 @@ from regard.commands.terminal import write_message
 from regard.errors import ConfigError
 
 if TYPE_CHECKING:
+    from regard.config import TranslationConfig
     from regard.tasks.translation_run import TranslationRun
 
 commands = typer.Typer()
@@ -92,8 +93,8 @@ def _score_pairs(
     from regard.tasks.pair_scores import PairScore, score_pairs
     from regard.tasks.translation_run import open_ensemble
 
-    chunks = _pair_chunks(source, target, json_input)
     opened = open_ensemble([run, *(others or [])])
+    chunks = _pair_chunks(opened, source, target, json_input)
 
     def show(number: int, item: PairScore) -> str:
         for side, cut in zip(("source", "target"), item.truncated, strict=True):
@@ -135,14 +136,14 @@ def align(
     from regard.tasks.translation_run import open_translation_run
     from regard.tasks.word_links import choose_attention, find_links, format_links, write_choice
 
-    chunks = _pair_chunks(source, target, json_input)
     opened = open_translation_run(run)
+    chunks = _pair_chunks(opened, source, target, json_input)
     if choose:
         if source is None:
             raise ConfigError("--choose: needs --source, and --target unless that is a file of pairs")
         from regard.data.parallel import stream_pairs
 
-        choice = choose_attention(opened, islice(stream_pairs(source, target), MOST_TO_CHOOSE))
+        choice = choose_attention(opened, islice(stream_pairs(source, target, columns=pair_columns(opened.config)), MOST_TO_CHOOSE))
         if choice is None:
             raise ConfigError("--choose: no attention over the source to choose from, or no pair of at most 40 tokens a side")
         write_choice(run, choice)
@@ -159,7 +160,7 @@ def align(
         raise typer.Exit(1)
 
 
-def _pair_chunks(source: Path | None, target: Path | None, json_input: bool) -> Iterator[list[Any]]:
+def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, json_input: bool) -> Iterator[list[Any]]:
     if source is None:
         if target is not None:
             raise ConfigError("--target: needs --source")
@@ -175,7 +176,12 @@ def _pair_chunks(source: Path | None, target: Path | None, json_input: bool) -> 
             counts = [scan_lines(path, counting.advance)[1] for path in (source, target)]
         if counts[0] != counts[1]:
             raise unequal_lines(target, counts[1], source, counts[0])
-    return in_chunks(stream_pairs(source, target), lambda pair: len(pair[0]) + len(pair[1]))
+    return in_chunks(stream_pairs(source, target, columns=pair_columns(run.config)), lambda pair: len(pair[0]) + len(pair[1]))
+
+
+def pair_columns(config: TranslationConfig) -> tuple[int, ...]:
+    """Return how many columns a line of pairs may have: source, second input where the model reads one, and target."""
+    return (2,) if config.second is None else (2, 3) if config.second.drop else (3,)
 
 
 def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> Any:
@@ -185,11 +191,12 @@ def _pair_reader(run: TranslationRun, source: Path | None, json_input: bool) -> 
         if source is not None:  # a pair already
             return InputItem(line, {})
         *inputs, target = line.split("\t")
-        if len(inputs) == (2 if two else 1):
+        if len(inputs) + 1 in pair_columns(run.config):
             return InputItem(("\t".join(inputs), target), {})
         wanted = "two inputs and a target, with tabs between them" if two else "a source, a tab and a target"
         error = f"line {number}: expected {wanted}, found {len(inputs) + 1} columns"
         write_message(f"error: {error}")
         return InputItem(None, {"error": error})
 
-    return complete_reader(text_reader(("source", "target"), second=two) if json_input else read, run.vocabularies.source)
+    how = ['"source" and "second"'] if json_input else []
+    return complete_reader(text_reader(("source", "target"), second=two) if json_input else read, run.vocabularies.source, *how)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from regard import progress
 from regard.commands.terminal import write_message, write_text
-from regard.errors import ConfigError, DataError
+from regard.errors import ConfigError, DataError, shown
+from regard.strict_json import kind_of
 
 if TYPE_CHECKING:
     from regard.data.vocabulary import Vocabulary
@@ -126,13 +127,19 @@ def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, sec
         raise DataError(f"{second}: more than {number} lines, but there is no first input for line {number + 1}")
 
 
-def complete_reader(read: Callable[[int, str], InputItem], vocabulary: Vocabulary) -> Callable[[int, str], InputItem]:
-    """Return a reader that finds no question in a line, or a pair's first text, which lacks one of the two inputs of a model."""
+def complete_reader(read: Callable[[int, str], InputItem], vocabulary: Vocabulary, *how: str) -> Callable[[int, str], InputItem]:
+    """Return a reader that finds no question in a line, or a pair's first text, which lacks one of the two inputs of a model.
+
+    Args:
+        read: reads a line.
+        vocabulary: of the sources.
+        how: where the two inputs are expected; none: in columns. See `regard.data.input_pairs.PairVocabulary.missing`.
+    """
 
     def checked(number: int, line: str) -> InputItem:
         found = read(number, line)
         text = found.item[0] if isinstance(found.item, tuple) else found.item
-        missing = "" if text is None else vocabulary.missing(text)
+        missing = "" if text is None else vocabulary.missing(text, *how)
         if not missing:
             return found
         error = f"line {number}: {missing}"
@@ -247,20 +254,34 @@ def text_reader(
     def read(number: int, line: str) -> InputItem:
         value = _parse(line)
         head = {"id": value["id"]} if isinstance(value, dict) and "id" in value else {}
-        if second and isinstance(value, dict) and isinstance(value.get("second"), str):
-            value[fields[0]] = join_inputs(str(value.get(fields[0], "")), value["second"])
-        texts = [value.get(name) if isinstance(value, dict) else None for name in fields]
-        if not all(isinstance(text, str) for text in texts):
-            wanted = ", ".join(f'"{name}": "..."' for name in fields)
-            shown = line if len(line) <= SHOWN else f"{line[:SHOWN]}..."
-            error = f"line {number}: expected a JSON object with {wanted}, found {shown!r}"
+        if wrong := _wrong(value, line, fields, second):
+            error = f"line {number}: {wrong}"
             write_message(f"error: {error}")
             return InputItem(None, {**head, "error": error})
+        if "second" in value:
+            value[fields[0]] = join_inputs(value[fields[0]], value["second"])
         # A line is a line: what looks like the end of one is a space.
-        whole = [whole_characters(text).replace("\n", " ") for text in cast(list[str], texts)]
+        whole = [whole_characters(value[name]).replace("\n", " ") for name in fields]
         return InputItem(whole[0] if len(whole) == 1 else tuple(whole), head)
 
     return read
+
+
+def _wrong(value: Any, line: str, fields: tuple[str, ...], second: bool) -> str:
+    # What is wrong with the object of a line; "": nothing.
+    if not isinstance(value, dict) or not value.keys() >= set(fields):
+        wanted = ", ".join(f'"{name}": "..."' for name in fields)
+        return f"expected a JSON object with {wanted}, found {line if len(line) <= SHOWN else f'{line[:SHOWN]}...'!r}"
+    known = ("id", *fields, "second") if second else ("id", *fields)
+    for name, text in value.items():
+        if name not in known:
+            return f"{shown(name)}: unknown field; known ones: {', '.join(known)}"
+        if name != "id" and not isinstance(text, str):
+            return f"{name}: expected text, found {kind_of(text)}"
+    for name in (fields[0], "second") if "second" in value else ():
+        if columns := value[name].count("\t"):
+            return f'{name}: found {columns + 1} columns, expected 1; the two inputs are in "{fields[0]}" and "second"'
+    return "second: expected one line of text, without a line feed" if "\n" in value.get("second", "") else ""
 
 
 def _parse(line: str) -> Any:

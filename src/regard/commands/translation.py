@@ -31,6 +31,7 @@ from regard.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
+    from regard.data.vocabulary import Vocabulary
     from regard.decoding import SamplingOptions
     from regard.tasks.forced_text import Glossary
     from regard.tasks.translation_prediction import Translation, Translator
@@ -117,7 +118,7 @@ def translate(
     def show(number: int, item: Translation) -> str:
         nonlocal tokens
         tokens += len(item.hypotheses[0].tokens) if item.hypotheses else 0
-        _tell(number, item)
+        _tell(number, item, translator.run.vocabularies.target)
         unknown.add(number, item.source, at_once=True)
         return item.text
 
@@ -143,11 +144,13 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
     from regard.data.lines import read_lines
     from regard.tasks.document_translation import translate_document
 
-    found = translate_document(translator, "\n".join(read_lines(path)), path, language=language, decoding=decoding, terms=terms)
+    lines = read_lines(path)
+    found = translate_document(translator, "\n".join(lines), path, language=language, decoding=decoding, terms=terms)
     for sentence, parts in found.divided:
         limit = translator.run.config.data.max_length
         write_message(f"{path}: {shown(sentence)}: longer than {limit} tokens (data.max_length), translated in {parts} parts")
-    write_text(found.text)
+    if lines:
+        write_text(found.text)
 
 
 def _questions(
@@ -160,7 +163,8 @@ def _questions(
     if second is not None and json_input:
         raise ConfigError('--second-source: not with --json-input, whose objects have both inputs: {"text": "...", "second": "..."}')
     chunks = input_chunks("a sentence, a tab and its second input" if two and second is None else "a sentence", files)
-    read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source)
+    how = ['"text" and "second"'] if json_input else [] if second is None else [f"the second from --second-source {second}"]
+    read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source, *how)
     return chunks if second is None else paired_chunks(chunks, files, second), read
 
 
@@ -179,11 +183,14 @@ def _sampling(seed: int, **options: Any) -> SamplingOptions:
     return SamplingOptions(**options)
 
 
-def _tell(number: int, item: Translation) -> None:
+def _tell(number: int, item: Translation, vocabulary: Vocabulary) -> None:
+    from regard.data.vocabulary import UNK
+
     if item.truncated:
         write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
-    if item.unplaced:
-        write_message(f"line {number}: no room for {', '.join(map(repr, item.unplaced))}, or words that the vocabulary lacks")
+    for text, ids in zip(item.unplaced, vocabulary.encode_ids(item.unplaced), strict=True):
+        why = f"left out {text!r}, the vocabulary lacks a word of it" if UNK in ids else f"no room for {text!r}"
+        write_message(f"line {number}: {why}")
 
 
 def _write_rates(lines: int, tokens: int, seconds: float) -> None:

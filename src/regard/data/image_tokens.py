@@ -89,7 +89,7 @@ class ImageTokens(Vocabulary):
         self._known = {name: number for number, name in enumerate(files, start=len(SPECIALS))}
         self._cache = ImageCache(list(files.values()), self.preprocessing, folder)
 
-    def missing(self, text: str) -> str:
+    def missing(self, text: str, how: str = "") -> str:
         """Say that there is no image of this name, or why it cannot be read; "" where it can."""
         try:
             _ = self._absent(text) or self._numbered(text)

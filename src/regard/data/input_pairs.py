@@ -56,17 +56,24 @@ class PairVocabulary(Vocabulary):
         """Return the number of entries of the larger vocabulary."""
         return max(map(len, self.inputs))
 
-    def missing(self, text: str) -> str:
-        """Name the input that a non-blank line lacks; "" if complete."""
+    def missing(self, text: str, how: str = "with a tab between them") -> str:
+        """Name the input that a non-blank line lacks, or say that it has too many columns; "" if complete.
+
+        Args:
+            text: the line.
+            how: where the two inputs are expected; for the message.
+        """
         first, _, second = text.partition(TAB)
         if not text.strip():
             return ""
+        if TAB in second:
+            return f"found {text.count(TAB) + 1} columns, expected {'at most ' * self.optional}2: the two inputs, with a tab between them"
         if second.strip() and (first.strip() or self.optional):
             return self.inputs[1].missing(second)
         if self.optional:
             return ""
         which = "second" if first.strip() else "first"
-        return f"the {which} input is missing; this model reads two, with a tab between them (model.second.drop trains for one alone)"
+        return f"the {which} input is missing; this model reads two, {how} (model.second.drop trains for one alone)"
 
     def encode_batch(self, texts: Iterable[str]) -> list[TokenizedText]:
         """Return `encode` of each text, in order; an empty text has no tokens.

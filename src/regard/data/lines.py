@@ -306,6 +306,8 @@ def unreadable(path: str | Path, error: Exception) -> DataError:
         IsADirectoryError: "expected a file, found a folder",
         PermissionError: "no permission to read it",
     }
+    if str(path) == "-":
+        reasons[FileNotFoundError] = "expected a file, not standard input"
     reason = reasons.get(type(error)) or (isinstance(error, OSError) and error.strerror) or str(error)
     shown = repr(str(path)) if not str(path) or "\0" in str(path) else path
     return DataError(f"{shown}: {reason}")

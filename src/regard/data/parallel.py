@@ -16,7 +16,9 @@ from regard.strict_json import parse_json
 SentencePair = tuple[str, str]
 
 
-def read_pairs(source: str | Path, target: str | Path | None = None, second: str | Path | None = None) -> list[SentencePair]:
+def read_pairs(
+    source: str | Path, target: str | Path | None = None, second: str | Path | None = None, *, columns: Sequence[int] = (2,)
+) -> list[SentencePair]:
     r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
 
     With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target" (others
@@ -28,6 +30,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, second: str
         target: the file of target sentences; None when `source` holds both.
         second: a file of second inputs, line by line with the sources; a source is then a line of both, with a tab between them
             (`regard.data.input_pairs`).
+        columns: see `stream_pairs`.
 
     Returns:
         At least one (source, target) pair.
@@ -50,7 +53,7 @@ def read_pairs(source: str | Path, target: str | Path | None = None, second: str
         pairs = list(zip(sources, targets, strict=True))
     else:
         with stage(f"Reading {source}", unit="pairs") as reading:
-            pairs = list(reading.track(stream_pairs(source)))
+            pairs = list(reading.track(stream_pairs(source, columns=columns)))
     if not pairs:
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
     if second is None:
@@ -71,8 +74,13 @@ def join_inputs(first: str, second: str) -> str:
     return first.replace("\t", " ") + "\t" + second.replace("\t", " ")
 
 
-def stream_pairs(source: str | Path, target: str | Path | None = None) -> Iterator[SentencePair]:
+def stream_pairs(source: str | Path, target: str | Path | None = None, *, columns: Sequence[int] = (2,)) -> Iterator[SentencePair]:
     """Yield the pairs that `read_pairs` returns, without holding them in memory.
+
+    Args:
+        source: as for `read_pairs`.
+        target: as for `read_pairs`.
+        columns: of one file of pairs, how many are allowed; the second of three is the second input, in JSON the key "second".
 
     Raises:
         DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
@@ -91,7 +99,7 @@ def stream_pairs(source: str | Path, target: str | Path | None = None) -> Iterat
     if parse is None:
         raise DataError(f"{source}: expected a .jsonl or .tsv file of pairs, or a second file with the targets")
     for number, line in enumerate(stream_lines(source), start=1):
-        yield parse(line, f"{source}, line {number}")
+        yield parse(line, f"{source}, line {number}", columns)
 
 
 def write_parallel(folder: str | Path, name: str, pairs: Iterable[SentencePair]) -> tuple[Path, Path]:
@@ -219,26 +227,29 @@ def unequal_lines(path: str | Path, lines: int, other: str | Path, expected: int
     return DataError(f"{path}: {line_count(lines)}, but {other} has {expected}{missing}")
 
 
-def _from_columns(line: str, where: str) -> SentencePair:
-    columns = line.split("\t")
-    if len(columns) != 2:
-        found = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
-        raise DataError(f"{where}: {found}, expected 2: the source, a tab, the target")
-    return columns[0], columns[1]
+def _from_columns(line: str, where: str, columns: Sequence[int]) -> SentencePair:
+    *inputs, target = line.split("\t")
+    if len(inputs) + 1 not in columns:
+        found = f"{len(inputs) + 1} columns" if inputs else "1 column"
+        wanted = "the source, its second input and the target, with tabs between them" if 3 in columns else "the source, a tab, the target"
+        raise DataError(f"{where}: {found}, expected {' or '.join(map(str, columns))}: {wanted}")
+    return "\t".join(inputs), target
 
 
-def _from_json(line: str, where: str) -> SentencePair:
+def _from_json(line: str, where: str, columns: Sequence[int]) -> SentencePair:
     try:
         item = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f'{where}: not JSON, expected {{"source": ..., "target": ...}}') from error
     if not isinstance(item, dict):
         raise DataError(f'{where}: expected an object {{"source": ..., "target": ...}}, found {type(item).__name__}')
-    for key in ("source", "target"):
+    two = 3 in columns and (2 not in columns or "second" in item)
+    for key in ("source", "second", "target") if two else ("source", "target"):
         if not isinstance(item.get(key), str):
             found = f"found {type(item[key]).__name__}" if key in item else "there is none"
             raise DataError(f'{where}: expected a text under "{key}", {found}')
-    return whole_characters(item["source"]), whole_characters(item["target"])
+    source = join_inputs(item["source"], item["second"]) if two else item["source"]
+    return whole_characters(source), whole_characters(item["target"])
 
 
 def _as_line(text: str, number: int, side: str) -> str:

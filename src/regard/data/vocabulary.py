@@ -135,8 +135,8 @@ class Vocabulary:
         # Trainers register special tokens as strings to match in any text; a tokenizer rebuilt from the model does not.
         return cls(kind, _frame(kind, json.loads(tokenizer.to_str())["model"]))
 
-    def missing(self, text: str) -> str:
-        """Name a missing input of a line, or "". See `regard.data.input_pairs.PairVocabulary`."""
+    def missing(self, text: str, how: str = "") -> str:
+        """Name a missing input of a line or its surplus columns, or "". See `regard.data.input_pairs.PairVocabulary`."""
         return ""
 
     def encode(self, text: str) -> TokenizedText:

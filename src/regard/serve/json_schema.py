@@ -136,10 +136,7 @@ def _is(value: Any, kind: str) -> bool:
 
 
 def _name(value: Any) -> str:
-    if isinstance(value, float):
-        return "a number" if math.isfinite(value) else "a number out of range"
-    kinds = ("boolean", "integer", "string", "array", "object", "null")
-    return next(NAMES[kind] for kind in kinds if _is(value, kind))
+    return "a number out of range" if isinstance(value, float) and not math.isfinite(value) else strict_json.kind_of(value)
 
 
 def _path(field: str, name: str) -> str:

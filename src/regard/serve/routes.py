@@ -24,12 +24,13 @@ from regard.serve.sent_image import SentImage, decode_image, image_schema, refus
 from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
 from regard.tasks.attention_records import explained_label, explained_line, explained_translation
 from regard.tasks.classification_prediction import label_texts
-from regard.tasks.forced_text import Glossary, Term
+from regard.tasks.forced_text import SOURCE_TERM, Glossary, Term
 from regard.tasks.hop_attention import example_record
 from regard.tasks.run_folder import run_task
 from regard.viewer import AttentionRecord
 
 SIDES = ("premise", "hypothesis")
+FIELDS = '"text" and "second"'
 # Of `regard caption`: where hard attention draws, each image is drawn for as if it came alone.
 SEED = 1
 
@@ -57,11 +58,13 @@ class _Line(NamedTuple):
 def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
     fields = _lines_field(models, limits)
     if two_inputs(models[0].worker):
+        one = {**line_schema(limits), "pattern": "^[^\\n\\t]*$", "description": f"{LINE} or a tab"}
+        fields["text"] = one_or_more(one, limits, "the first input of a line, or a list of them")
         about = 'the second input of each line of "text", as many; an empty text for none, which only some models can do without'
         if reads_images(models[0].worker):
             fields["second"] = one_or_more(image_schema(limits), limits, about)
             return fields
-        fields["second"] = one_or_more({**line_schema(limits), "description": "the second input of a line"}, limits, about)
+        fields["second"] = one_or_more(one, limits, about)
     return fields
 
 
@@ -83,10 +86,10 @@ def _readable(translator: Translator, lines: Sequence[_Line], limits: Limits) ->
     """Return lines as a translator reads them, and what each lacks, "" for nothing. No line names an image file of the server."""
     images = reads_images(translator)
     read = [line._replace(text=_with_image(line.text)) if images else line for line in lines]
-    missing = [translator.run.vocabularies.source.missing(line.text) for line in read] if not images else []
+    missing = [translator.run.vocabularies.source.missing(line.text, FIELDS) for line in read] if not images else []
     for line in lines if images else ():
         found = _image_error(line.text.partition("\t")[2], limits)
-        missing.append(found or translator.run.vocabularies.source.missing(_with_image(line.text)))
+        missing.append(found or translator.run.vocabularies.source.missing(_with_image(line.text), FIELDS))
     return read, missing
 
 
@@ -210,7 +213,10 @@ PREFIX = {
 }
 TERMS = {
     "type": "array",
-    "items": object_schema(source=SHORT, target=SHORT),
+    "items": object_schema(
+        source={**SHORT, "pattern": f"^{SOURCE_TERM}$", "description": "one line of text with a letter or a digit"},
+        target={**SHORT, "pattern": r"^[^\n]*\S[^\n]*$", "description": "one line of text that is not blank"},
+    ),
     "maxItems": 1000,
     "description": "terms and their wanted translations, as `regard translate --terms` reads them",
 }

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.lines import stream_lines
+from regard.data.lines import stream_bytes
 from regard.data.vocabulary import UNK, Vocabulary
 from regard.decoding import Phrase
-from regard.errors import DataError
+from regard.errors import DataError, shown
 
 _WORD = re.compile(r"\w+|[^\w\s]")
+SOURCE_TERM = r"[^\n]*[^\s!-/:-@\[-`{-~][^\n]*"
+"""A source term, more than ASCII punctuation; written so that it means the same in JSON Schema."""
 
 
 # Minimum beam size for a line with terms: with fewer, terms come before the words that lead to them.
@@ -68,19 +70,31 @@ def read_terms(path: Path) -> list[Term]:
     """Read a file of terms: a source, a tab and the wanted translation per line; blank lines are left out.
 
     Raises:
-        DataError: a line is something else, or a source comes again with another translation.
+        DataError: a line is something else or not UTF-8, or a source comes again with another translation.
     """
     terms: dict[tuple[str, ...], tuple[int, Term]] = {}
-    for number, line in enumerate(stream_lines(path), start=1):
+    for number, line in enumerate(_exact_lines(path), start=1):
         if not line.strip():
             continue
-        term = Term(*(cell.strip() for cell in line.split("\t"))) if line.count("\t") == 1 else Term("", "")
-        if not (key := (*_WORD.findall(term.source),)) or not term.target:
+        cells = [cell.strip() for cell in line.split("\t")]
+        if len(cells) != 2 or not all(cells):
             raise DataError(f"{path}, line {number}: expected a term, a tab and its translation")
-        before, other = terms.setdefault(key, (number, term))
+        term = Term(*cells)
+        if not re.fullmatch(SOURCE_TERM, term.source):
+            raise DataError(f"{path}, line {number}: {shown(term.source)}, expected a letter or a digit in the source term")
+        before, other = terms.setdefault((*_WORD.findall(term.source),), (number, term))
         if other.target != term.target:
             raise DataError(f"{path}, line {number}: {term.source!r} is {other.target!r} in line {before}")
     return [term for _, term in terms.values()]
+
+
+def _exact_lines(path: Path) -> Iterator[str]:
+    # What a translation must hold is not guessed at: no character stands for what is not UTF-8.
+    for number, line in enumerate(stream_bytes(path), start=1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}, line {number}: not UTF-8") from error
 
 
 class Beginnings:
@@ -91,13 +105,13 @@ class Beginnings:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path, self._lines = path, iter(()) if path is None else stream_lines(path)
+        self._path, self._lines = path, iter(()) if path is None else _exact_lines(path)
 
     def take(self, count: int) -> list[str] | None:
         """Return the next ones, or None without a file.
 
         Raises:
-            DataError: the file has too few lines.
+            DataError: the file has too few lines, or one that is not UTF-8.
         """
         found = list(islice(self._lines, count))
         if self._path is None:
@@ -121,9 +135,9 @@ class ForcedText(NamedTuple):
 
     Attributes:
         begin: the prefix.
-        prefix: its tokens.
+        prefix: its tokens; none where the vocabulary lacks a word of it.
         phrases: other forced text, and its tokens.
-        unplaced: terms that the vocabulary lacks or that do not fit.
+        unplaced: prefix and terms with words that the vocabulary lacks, and terms that do not fit.
     """
 
     begin: str
@@ -135,7 +149,7 @@ class ForcedText(NamedTuple):
     def of(cls, vocabulary: Vocabulary, begin: str, terms: Sequence[str], *, most: int) -> ForcedText:
         """Encode prefix and terms of a translation, with at most `most` tokens of terms."""
         prefix = vocabulary.encode_ids([begin.rstrip()])[0]
-        made = cls(begin, prefix, [], [])
+        made = cls(begin, [], [], [begin]) if UNK in prefix else cls(begin, prefix, [], [])
         for text in terms:
             phrase = encode_term(vocabulary, text)
             if not phrase.tokens or UNK in phrase.tokens or made.room + _longest(phrase) > most:
@@ -151,7 +165,7 @@ class ForcedText(NamedTuple):
 
     def missed(self, tokens: Sequence[int], follow: Sequence[bool]) -> list[str]:
         """Return the missing text of a translation; one without tokens belongs to a blank line."""
-        begin = [self.begin] if self.prefix and (not tokens or UNK in self.prefix) else []
+        begin = [self.begin] if self.prefix and not tokens else []
         return [*begin, *self.unplaced, *(text for text, phrase in self.phrases if not phrase.within(tokens, follow))]
 
 
