@@ -21,7 +21,7 @@ MODES = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"]
 @pytest.fixture(params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Family:
     if request.param.startswith("timm") and not timm_works():
-        pytest.skip("timm is not installed, or does not load (pip install 'regard[vision]'); the family `vision` makes the same calls")
+        pytest.skip("timm is not installed, or does not load (pip install '.[vision]'); the family `vision` makes the same calls")
     return FAMILIES[request.param]()
 
 

@@ -376,7 +376,9 @@ def test_a_line_of_two_columns_is_a_pair() -> None:
     assert split_pair("a\tb\tc") is None
 
 
-@pytest.mark.parametrize("path", sorted([*CONFIGS.glob("s*.yaml"), *CONFIGS.glob("trec*.yaml")]), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted([*CONFIGS.glob("si*.yaml"), *CONFIGS.glob("ss*.yaml"), *CONFIGS.glob("trec*.yaml")]), ids=lambda path: path.stem
+)
 def test_a_shipped_configuration_fits_together(path: Path) -> None:
     from regard.config import TASKS, task_of
     from regard.tasks.classification_training import check_sentence_settings

@@ -76,8 +76,8 @@ def read_document(text: str, name: str | Path) -> list[Part]:
         DataError: the name ends otherwise.
 
     Example:
-        >>> read_document("# A title" + chr(10), "a.md")
-        ['# ', Block(text='A title', stands_for={}, width=0), chr(10)]
+        >>> read_document("# A title", "a.md")
+        ['# ', Block(text='A title', stands_for={}, width=0)]
     """
     readers: dict[str, Callable[[str], Iterator[Part]]] = {
         ".txt": _plain,

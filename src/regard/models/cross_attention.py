@@ -13,6 +13,7 @@ from regard.attention import Areas, AttentionOutput, HeadMemory, IndexedMemory, 
 from regard.attention.areas import scored_area_length
 from regard.attention.indexed_memory import index_sources
 from regard.attention.recorder import is_recording
+from regard.constructor_checks import checked
 from regard.errors import ShapeError
 
 SourceMemory = HeadMemory | IndexedMemory
@@ -69,6 +70,7 @@ class SourcePairAttention(nn.Module):
         [5, 2]
     """
 
+    @checked
     def __init__(self, left: MultiHeadAttention, right: MultiHeadAttention) -> None:
         super().__init__()
         self.left = left
