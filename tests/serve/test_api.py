@@ -186,7 +186,7 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
         ({"text": "a", "model": 2}, "model: expected a whole number from 0 to 1, found 2"),
         ({"text": "a", "beam_size": 11}, "beam_size: expected a whole number from 1 to 10, found 11"),
         ({"text": "a", "max_length": 0}, "max_length: expected a whole number from 1 to 256, found 0"),
-        ({"text": "a", "texts": "a"}, "texts: unknown field; known ones: text, model, beam_size, length_penalty, max_length"),
+        ({"text": "a", "texts": "a"}, "texts: unknown field; known ones: text, method, model, beam_size, length_penalty, max_length"),
         ("text", "body: expected an object, found text"),
     ],
 )

@@ -169,14 +169,14 @@ def test_an_unknown_word_becomes_the_source_word_attended_to_most() -> None:
 def test_a_translation_begins_with_what_it_is_told_to(beam_size: int) -> None:
     subject = translator()
     decoding = DecodingConfig(beam_size=beam_size, max_length=5)
-    forced = subject.translate(["ein Hund", "Haus", "Hund"], decoding=decoding, prefixes=["der", "", "der Hund bellt, "])
+    forced = subject.translate(["ein Hund", "Haus", "Hund"], decoding=decoding, prefixes=["der", "", "der Hund bellt "])
     assert [item.text[: len(prefix)] for item, prefix in zip(forced, ["der", "", "der Hund bellt"], strict=True)] == [
         "der",
         "",
         "der Hund bellt",
     ]
     assert forced[1].text == subject.translate(["Haus"], decoding=decoding)[0].text
-    assert len(forced[2].hypotheses[0].tokens) > len("der Hund bellt, ")  # room for more than what is forced
+    assert len(forced[2].hypotheses[0].tokens) > len("der Hund bellt ")  # room for more than what is forced
 
 
 @pytest.mark.parametrize(
