@@ -1,4 +1,4 @@
-"""Why did it say that: what explains an output of a model, by methods of the literature, and how faithful each is."""
+"""Explanation methods from the literature for a model's outputs, and their faithfulness."""
 
 from regard.explanations.batches import CaptionBatch, LabelBatch, LanguageBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow

@@ -1,4 +1,4 @@
-"""What every method asks of a model: examples as it reads them, and the outputs whose probability is explained."""
+"""What explanation methods need of a model: its input vectors, and the log-probabilities of the explained outputs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from regard.models import (
     TwoInputTransformer,
 )
 
-# Rows of logits alive at a time.
+# Rows of logits in memory at a time.
 BATCH_ROWS = 512
 
 
 class ModelBatch(ABC):
-    """B examples of one model: S inputs that it reads, and T outputs whose log-probability is explained.
+    """B examples of one model: S inputs, and T outputs whose log-probability is explained.
 
-    A method is a function of such a batch, and reaches the model through it alone: through its own forward pass, in evaluation mode.
+    Methods are functions of such a batch and use the model only through it: its own forward pass, in evaluation mode.
 
     Attributes:
         model: in evaluation mode.
@@ -51,40 +51,40 @@ class ModelBatch(ABC):
     @property
     @abstractmethod
     def inputs(self) -> Tensor:
-        """(B, S) bool: inputs that an explanation ranks. Padding and the end of a sentence are none."""
+        """(B, S) bool: inputs that an explanation ranks, without padding and EOS."""
 
     @property
     @abstractmethod
     def outputs(self) -> Tensor:
-        """(B, T) bool: outputs that are there."""
+        """(B, T) bool: outputs that are not padding."""
 
     @abstractmethod
     def select(self, rows: Tensor) -> Self:
-        """Return the examples `rows` (B',); one may come several times."""
+        """Return the examples `rows` (B',); an example may repeat."""
 
     @abstractmethod
     def keep(self, kept: Tensor) -> Self:
-        """Take inputs away: those where `kept` (B, S) bool is False. The outputs stay."""
+        """Remove the inputs where `kept` (B, S) bool is False. The outputs stay."""
 
     @abstractmethod
     def embed(self) -> Tensor:
-        """Return the vectors that the model reads in place of its inputs: (B, S, E)."""
+        """Return the input vectors (B, S, E)."""
 
     @abstractmethod
     def log_probs(self, embedded: Tensor | None = None) -> Tensor:
         """Return the log-probability of each output, in nats: (B, T), 0 at padding.
 
         Args:
-            embedded: (B, S, E) vectors that the model reads instead of its own.
+            embedded: (B, S, E) input vectors; None: the model's own.
         """
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether an output has no more inputs than those up to it, as in a language model."""
+        """Whether output t depends on earlier inputs only, as in a language model."""
         return False
 
     def inputs_of(self, outputs: Tensor) -> Tensor:
-        """Return which inputs an output has, (B, S) bool, for `outputs` (B,), one of each example."""
+        """Return the inputs (B, S) bool of `outputs` (B,), one per example."""
         if not self.attends_to_itself:
             return self.inputs
         return self.inputs & (torch.arange(self.inputs.shape[1], device=outputs.device) <= outputs.unsqueeze(1))
@@ -92,7 +92,7 @@ class ModelBatch(ABC):
 
 @contextmanager
 def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tensor]) -> Iterator[None]:
-    """Let a module return these vectors for these very tensors; what it is called with besides goes its usual way."""
+    """Make an embedding return these vectors for these tensors; other calls are unchanged."""
     original = module.forward
 
     def forward(read: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def _reading(module: nn.Module, given: Sequence[Tensor], vectors: Sequence[Tenso
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model whose forward pass is none of its own, or is random.
+    """Refuse a model without a single forward pass, or a random one.
 
     Raises:
         ConfigError: an ensemble, or a model in training mode.
@@ -127,7 +127,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def _take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove tokens (B, S) where `kept` is False; what is behind moves to the front: tokens (B, S) and lengths (B,)."""
+    """Remove the tokens (B, S) where `kept` is False and close the gaps; return tokens (B, S) and lengths (B,)."""
     there = kept & ops.length_mask(lengths, tokens.shape[1])
     order = (~there).to(torch.uint8).argsort(dim=1, stable=True)
     left = there.sum(1)
@@ -136,7 +136,7 @@ def _take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, T
 
 @dataclass(frozen=True)
 class TranslationBatch(ModelBatch):
-    """Sentence pairs: the source tokens are the inputs, the target tokens with their end the outputs, each given those before it.
+    """Sentence pairs: the inputs are the source tokens, the outputs the target tokens with EOS under teacher forcing.
 
     Args:
         model: any `EncoderDecoder` but an ensemble.
@@ -173,12 +173,12 @@ class TranslationBatch(ModelBatch):
 
     @property
     def inputs(self) -> Tensor:
-        """(B, S) bool: the source tokens without their end."""
+        """(B, S) bool: the source tokens without EOS."""
         return ops.length_mask(self.source_lengths - 1, self.source.shape[1])
 
     @property
     def outputs(self) -> Tensor:
-        """(B, T) bool: the target tokens with their end."""
+        """(B, T) bool: the target tokens with EOS."""
         return ops.length_mask(self.target_lengths, self.target_output.shape[1])
 
     def select(self, rows: Tensor) -> Self:
@@ -187,7 +187,7 @@ class TranslationBatch(ModelBatch):
         return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
     def keep(self, kept: Tensor) -> Self:
-        """Take source tokens away; what is behind moves to the front."""
+        """Remove source tokens and close the gaps."""
         source, lengths = _take_away(self.source, self.source_lengths, kept | ~self.inputs)
         return replace(self, source=source, source_lengths=lengths)
 
@@ -216,13 +216,13 @@ class TranslationBatch(ModelBatch):
 
 @dataclass(frozen=True)
 class CaptionBatch(ModelBatch):
-    """Images with captions: the cells of the grid are the inputs, the words with the end the outputs.
+    """Images with captions: the inputs are the grid cells, the outputs the words with EOS.
 
-    A cell is taken away by putting the mean of the image's cells in its place.
+    A removed cell becomes the mean of the image's cells.
 
     Args:
         model: the captioner.
-        images: (B, 3, H, W), or features (B, L, D) where it reads these.
+        images: (B, 3, H, W), or features (B, L, D) for a model that reads these.
         target_input: (B, T), BOS first.
         target_output: (B, T), EOS last.
         target_lengths: (B,), EOS included.
@@ -257,7 +257,7 @@ class CaptionBatch(ModelBatch):
 
     @property
     def outputs(self) -> Tensor:
-        """(B, T) bool: the words with the end."""
+        """(B, T) bool: the words with EOS."""
         return ops.length_mask(self.target_lengths, self.target_output.shape[1])
 
     def select(self, rows: Tensor) -> Self:
@@ -266,7 +266,7 @@ class CaptionBatch(ModelBatch):
         return replace(self, **{name: getattr(self, name)[rows] for name in names}, features=self.embed()[rows])
 
     def keep(self, kept: Tensor) -> Self:
-        """Put the mean cell in the place of cells."""
+        """Replace cells by the mean cell."""
         cells = self.embed()
         return replace(self, features=torch.where(kept.unsqueeze(-1), cells, cells.mean(1, keepdim=True)))
 
@@ -279,7 +279,7 @@ class CaptionBatch(ModelBatch):
         return goal_log_probs(self.model, self.decode(embedded).readout, self.target_output, self.outputs)
 
     def decode(self, embedded: Tensor | None = None, *, need_weights: bool = False) -> DecoderOutput:
-        """Run the decoder over the captions, with these cells (B, L, D) or its own."""
+        """Run the decoder over the captions, with given cells (B, L, D) or the image's own."""
         count = torch.full((len(self.images),), self._count, device=self.images.device)
         with _reading(self.model.image_encoder, [self.images], [self._cells if embedded is None else embedded]):
             return self.model.decode(self.images, count, self.target_input, need_weights=need_weights)
@@ -296,12 +296,12 @@ class CaptionBatch(ModelBatch):
 
 @dataclass(frozen=True)
 class LabelBatch(ModelBatch):
-    """Texts, or pairs of them, with labels: the tokens are the inputs, those of a second text behind those of the first; T is 1.
+    """Texts or text pairs with labels: the inputs are the tokens, those of a second text after the first; T is 1.
 
     Args:
         model: of classification or entailment.
-        tokens: for each text (B, S_i).
-        lengths: for each text (B,).
+        tokens: (B, S_i) per text.
+        lengths: (B,) per text.
         labels: (B,) class numbers.
 
     Raises:
@@ -340,7 +340,7 @@ class LabelBatch(ModelBatch):
         )
 
     def keep(self, kept: Tensor) -> Self:
-        """Take tokens away; what is behind moves to the front. A text may lose all of them."""
+        """Remove tokens and close the gaps. A text may lose all of them."""
         sizes = [part.shape[1] for part in self.tokens]
         left = [_take_away(*part) for part in zip(self.tokens, self.lengths, kept.split(sizes, 1), strict=True)]
         return replace(self, tokens=[part[0] for part in left], lengths=[part[1] for part in left])
@@ -363,14 +363,14 @@ class LabelBatch(ModelBatch):
 
 @dataclass(frozen=True)
 class LanguageBatch(ModelBatch):
-    """Lines of text: the tokens read before each one are its inputs; S = T, and what stands first is not ranked.
+    """Lines of text: the inputs of each token are those before it; S = T, and the first input is not ranked.
 
     Args:
         model: the language model.
-        read: (B, T) the token before each one to predict; BOS where a line begins.
+        read: (B, T) the input tokens; BOS at the start of a line.
         goals: (B, T) the tokens to predict.
         lengths: (B,).
-        places: (B, T) the column of the state that predicts each token, counted from 0; None: each its own.
+        places: (B, T) index of the state that predicts each token; None: its own.
 
     Raises:
         ConfigError: see `check_model`.
@@ -395,7 +395,7 @@ class LanguageBatch(ModelBatch):
 
     @property
     def inputs(self) -> Tensor:
-        """(B, T) bool: the tokens read, but for the first."""
+        """(B, T) bool: the input tokens without the first."""
         found = self.outputs.clone()
         found[:, :1] = False
         return found
@@ -407,7 +407,7 @@ class LanguageBatch(ModelBatch):
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether an output has no more inputs than those up to it."""
+        """Whether output t depends on earlier inputs only."""
         return True
 
     def select(self, rows: Tensor) -> Self:
@@ -416,7 +416,7 @@ class LanguageBatch(ModelBatch):
         return replace(self, read=self.read[rows], goals=self.goals[rows], lengths=self.lengths[rows], places=places)
 
     def keep(self, kept: Tensor) -> Self:
-        """Take tokens away that were read; each token is predicted by the state behind the last one left before it."""
+        """Remove input tokens; each token is predicted by the state of the last remaining token before it."""
         kept = kept | ~self.inputs
         read, _ = _take_away(self.read, self.lengths, kept)
         return replace(self, read=read, places=(kept & self.outputs).cumsum(1) - 1)
@@ -438,7 +438,7 @@ class LanguageBatch(ModelBatch):
 
 
 def goal_log_probs(model: EncoderDecoder[Any] | RecurrentLanguageModel, readout: Tensor, goals: Tensor, real: Tensor) -> Tensor:
-    """Return the log-probability of goals (B, T) from readouts (B, T, R), 0 where `real` is False; a part of the logits at a time."""
+    """Return the log-probability of goals (B, T) from readouts (B, T, R), 0 if not `real`, computed in chunks."""
     rows, wanted = readout[real], goals[real]
     found = [
         model.logits(some).log_softmax(-1).gather(-1, goal.unsqueeze(-1)).squeeze(-1)

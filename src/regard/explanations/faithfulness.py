@@ -1,4 +1,4 @@
-"""Is an explanation true of the model: what happens without the inputs that it ranks first, and what is left of it with other weights."""
+"""Faithfulness of an explanation: the effect of removing its top inputs, and of randomized weights."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from regard.explanations.batches import ModelBatch
 from regard.explanations.occlusion import kept_log_probs
 
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
-"""Shares of the inputs that are taken away, or kept."""
+"""Shares of the inputs that are removed or kept."""
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class ErasureCurves(NamedTuple):
-    """What taking inputs away, the first ones of an order, does to the probability of N outputs.
+    """Effect of removing or keeping the top-ranked inputs on the probability of N outputs.
 
     Attributes:
-        comprehensiveness: (N, K) probability lost without the first inputs, for each of K shares; high is faithful.
-        sufficiency: (N, K) probability lost with nothing but the first inputs; low is faithful.
+        comprehensiveness: (N, K) probability lost without the top inputs, for each of K shares; high is faithful.
+        sufficiency: (N, K) probability lost with the top inputs alone; low is faithful.
     """
 
     comprehensiveness: Tensor
@@ -33,27 +33,27 @@ class ErasureCurves(NamedTuple):
 
     @property
     def areas(self) -> tuple[Tensor, Tensor]:
-        """The mean over the shares of both, (N,) each: the area over the perturbation curve (AOPC)."""
+        """Mean of both over the shares, (N,) each: the area over the perturbation curve (AOPC)."""
         return self.comprehensiveness.mean(1), self.sufficiency.mean(1)
 
 
 def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares: Sequence[float] = SHARES) -> ErasureCurves:
-    """Measure comprehensiveness and sufficiency of an order of inputs.
+    """Measure comprehensiveness and sufficiency of a ranking of inputs.
 
-        comprehensiveness(q) = p(y | x) - p(y | x without the first q of its inputs)
-        sufficiency(q)       = p(y | x) - p(y | nothing but the first q of its inputs)
+        comprehensiveness(q) = p(y | x) - p(y | x without its first q inputs)
+        sufficiency(q)       = p(y | x) - p(y | its first q inputs alone)
 
-    DeYoung et al. 2020 (arXiv:1911.03429), section 4; their AOPC is the mean over the shares q. Of n inputs the first q are
-    ceil(q n). They take tokens of a rationale in 1, 5, 10, 20 and 50 %; sentences here have few tokens, and the shares are even.
+    DeYoung et al. 2020 (arXiv:1911.03429), section 4; their AOPC is the mean over the shares q. Of n inputs the first q are ceil(q n). They
+    remove 1, 5, 10, 20 and 50 % of the tokens; sentences here are short, so the shares are evenly spaced.
 
     Args:
-        batch: N examples, one for each output.
-        outputs: (N,) which output of each example.
-        scores: (N, S) the higher, the earlier an input comes; of equal ones the first.
+        batch: N examples, one per output.
+        outputs: (N,) the output index of each example.
+        scores: (N, S), higher ranks earlier; ties go to the first.
         shares: q, above 0 and up to 1.
 
     Raises:
-        ConfigError: a share outside of its range.
+        ConfigError: a share is out of range.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -83,7 +83,7 @@ def erasure_curves(batch: ModelBatch, outputs: Tensor, scores: Tensor, *, shares
 
 
 def rank_correlation(one: Tensor, other: Tensor, ranked: Tensor) -> Tensor:
-    """Return Spearman's correlation of two orders of the same inputs.
+    """Return Spearman's rank correlation of two scores of the same inputs.
 
     Args:
         one: (N, S) scores.
@@ -91,7 +91,7 @@ def rank_correlation(one: Tensor, other: Tensor, ranked: Tensor) -> Tensor:
         ranked: (N, S) bool, the inputs that count.
 
     Returns:
-        (N,) float64, -1 to 1; NaN where there are fewer than two inputs, or all have the same score.
+        (N,) float64, -1 to 1; NaN with fewer than two inputs or constant scores.
 
     Example:
         >>> rank_correlation(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0.3, 0.2, 0.1]]), torch.ones(1, 3, dtype=torch.bool)).item()
@@ -107,22 +107,22 @@ def rank_correlation(one: Tensor, other: Tensor, ranked: Tensor) -> Tensor:
 
 
 def _ranks(values: Tensor) -> Tensor:
-    # Equal values share the mean of their ranks.
+    # Ties share their mean rank.
     _, group, counts = values.unique(sorted=True, return_inverse=True, return_counts=True)
     last = counts.cumsum(0)
     return ((2 * last - counts - 1).double() / 2)[group]
 
 
 def randomized(model: AnyModule, *, seed: int = 1) -> AnyModule:
-    """Return a copy of a model in which the entries of each matrix of weights are shuffled.
+    """Return a copy of a model with the entries of each weight matrix shuffled.
 
-    For the check of Adebayo et al. 2018 (arXiv:1810.03292): an explanation that says the same of a model that has learned nothing tells
-    nothing about the model. Differs from the paper: shuffled, not drawn anew, so that the weights are as large as they were; vectors,
-    such as biases and norms, stay.
+    For the sanity check of Adebayo et al. 2018 (arXiv:1810.03292): an explanation that stays the same for random weights does not explain
+    the model. Differs from the paper: entries are shuffled, not redrawn, to keep their scale; vectors such as biases and norms are
+    unchanged.
 
     Args:
-        model: stays as it is.
-        seed: of the shuffling.
+        model: not modified.
+        seed: seed of the shuffling.
 
     Example:
         >>> layer = nn.Linear(3, 2)
@@ -141,5 +141,5 @@ def randomized(model: AnyModule, *, seed: int = 1) -> AnyModule:
 
 
 def with_model(batch: ModelBatch, model: Any) -> ModelBatch:
-    """Return the same examples and outputs of another model of the same kind."""
+    """Return the same examples and outputs for another model of the same kind."""
     return replace(batch, model=model)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Attention flow: how much can reach an output from each input, if the attention of each layer is the width of a pipe."""
+"""Attention flow: maximum flow from each output to each input, with attention as capacities."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torch import Tensor
 from regard.explanations.batches import ModelBatch
 from regard.explanations.rollout import LayerGraph, attention_graph
 
-# A pipe narrower than this is none: below it, sums of float32 weights are noise.
+# Smaller capacities count as 0: below this, sums of float32 weights are noise.
 NARROWEST = 1e-6
 
 
 def attention_flow(batch: ModelBatch) -> Tensor:
-    """Return the maximum flow from each output down to each input, through all layers.
+    """Return the maximum flow from each output to each input through all layers.
 
     Abnar and Zuidema 2020 (arXiv:2005.00928), section 3: a position of a layer is a node, and the capacity of an edge is its share in
     `attention_rollout`: half the attention, and half for the residual connection. Steps of a decoder are those of rollout.
 
-    It is by far the slowest method: one maximum flow for each output and input.
+    The slowest method by far: one maximum flow per output and input.
 
     Args:
         batch: B examples of a Transformer.
 
     Returns:
-        (B, T, S), 0 to 1; 0 for inputs that are none. Rows do not sum to 1.
+        (B, T, S), 0 to 1; 0 for padding. Rows do not sum to 1.
 
     Raises:
-        ConfigError: no Transformer.
+        ConfigError: the model is not a Transformer.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -44,7 +44,7 @@ def attention_flow(batch: ModelBatch) -> Tensor:
 
 
 def maximum_flows(graph: LayerGraph, inputs: Tensor, outputs: Tensor) -> Tensor:
-    """Return the maximum flow (B, T, S) from each of the outputs (B, T) bool down to each of the inputs (B, S) bool of a graph.
+    """Return the maximum flow (B, T, S) from each output (B, T) bool to each input (B, S) bool of a graph.
 
     Example:
         >>> half = torch.full((1, 2, 2), 0.5)
@@ -79,19 +79,19 @@ class FlowNetwork:
     def __init__(self, nodes: int) -> None:
         self.ends: list[int] = []
         self.inputs: list[int] = []
-        self._edges: list[list[int]] = [[] for _ in range(nodes)]  # the numbers of the edges from each node
+        self._edges: list[list[int]] = [[] for _ in range(nodes)]  # edge indices of each node
         self._to: list[int] = []
         self._room: list[float] = []
 
     def add(self, start: int, end: int, capacity: float) -> None:
-        """Add an edge; edge n ^ 1 is the way back of edge n."""
+        """Add an edge; edge n ^ 1 is the reverse of edge n."""
         self._edges[start].append(len(self._to))
         self._edges[end].append(len(self._to) + 1)
         self._to += [end, start]
         self._room += [capacity, 0.0]
 
     def maximum(self, start: int, end: int) -> float:
-        """Return the maximum flow from a node to another."""
+        """Return the maximum flow between two nodes."""
         room, total = self._room.copy(), 0.0
         while (levels := self._levels(room, start, end)) is not None:
             at = [0] * len(self._edges)
@@ -100,7 +100,7 @@ class FlowNetwork:
         return total
 
     def _levels(self, room: list[float], start: int, end: int) -> list[int] | None:
-        # How many edges with room each node is away from the start; None: the end cannot be reached.
+        # Distance of each node from the source over edges with residual capacity; None: the sink is unreachable.
         levels = [-1] * len(self._edges)
         levels[start] = 0
         waiting = deque([start])
@@ -113,7 +113,7 @@ class FlowNetwork:
         return levels if levels[end] >= 0 else None
 
     def _push(self, room: list[float], levels: list[int], at: list[int], start: int, end: int) -> float:
-        # One path from level to level, and what fits through it; `at` remembers which edges of a node lead nowhere.
+        # One augmenting path and its capacity; `at` skips edges known to lead nowhere.
         path: list[int] = []
         node = start
         while node != end:
@@ -139,7 +139,7 @@ class FlowNetwork:
 
 
 def _network(graph: LayerGraph, number: int) -> FlowNetwork:
-    # Nodes: the inputs, then the positions of each stream, anew after each step that changes it.
+    # Nodes: the inputs, then the positions of each stream, again after each step that changes it.
     columns = next(iter(graph.start.values())).shape[2]
     edges: list[tuple[int, int, float]] = []
     count = columns

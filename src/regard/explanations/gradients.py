@@ -1,4 +1,4 @@
-"""What the gradient of an output's log-probability says of the inputs."""
+"""Methods based on the gradient of an output's log-probability."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
 
-# Interpolated examples that are read together.
+# Interpolated examples per forward pass.
 ROWS = 64
 
 
 def input_times_gradient(batch: ModelBatch) -> Tensor:
-    """Return the product of each input's vector with the gradient of each output's log-probability.
+    """Return the product of each input vector with the gradient of each output's log-probability.
 
         r[t, s] = e_s . d log p(y_t | x) / d e_s
 
@@ -26,7 +26,7 @@ def input_times_gradient(batch: ModelBatch) -> Tensor:
         batch: B examples; it takes T backward passes.
 
     Returns:
-        (B, T, S), nats; of either sign.
+        (B, T, S), nats; signed.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -41,20 +41,20 @@ def input_times_gradient(batch: ModelBatch) -> Tensor:
 
 
 def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor | None = None) -> Tensor:
-    """Integrate the gradient along the straight line from a baseline to the inputs' vectors.
+    """Integrate the gradient along the straight line from a baseline to the input vectors.
 
         r[t, s] = (e_s - e'_s) . integral over a from 0 to 1 of d log p(y_t | e' + a (e - e')) / d e_s
 
-    Sundararajan et al. 2017 (arXiv:1703.01365). It is complete: a row sums to log p(y_t | e) - log p(y_t | e'), up to the error of the
-    integral. The points and weights are those of Gauss and Legendre, as in captum.
+    Sundararajan et al. 2017 (arXiv:1703.01365). Complete: a row sums to log p(y_t | e) - log p(y_t | e'), up to the integration error.
+    Points and weights are Gauss-Legendre, as in captum.
 
     Args:
         batch: B examples; it takes `steps` forward and `steps` times T backward passes.
-        steps: points, 1 or more.
+        steps: number of points, at least 1.
         baseline: e', (B, S, E), or with 1 for any axis; None: zeros.
 
     Returns:
-        (B, T, S), nats; of either sign.
+        (B, T, S), nats; signed.
 
     Raises:
         ConfigError: `steps` is below 1.
@@ -89,11 +89,11 @@ def integrated_gradients(batch: ModelBatch, *, steps: int = 32, baseline: Tensor
 
 
 def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
-    """Return the gradient of each output's log-probability with respect to each input's vector, at given vectors.
+    """Return the gradient of each output's log-probability with respect to each input vector, at given vectors.
 
     Args:
         batch: B examples.
-        vectors: (B, S, E), read instead of the inputs' own.
+        vectors: (B, S, E), used instead of the inputs' own.
 
     Returns:
         (B, T, S, E).
@@ -114,9 +114,9 @@ def input_gradients(batch: ModelBatch, vectors: Tensor) -> Tensor:
 
 
 def each_output(log_probs: Tensor, gradient: Callable[[Tensor, bool], Tensor]) -> Tensor:
-    """Call `gradient` with the sum over examples of each output's log-probability: (B, T) to (B, T, ...).
+    """Call `gradient` with each output's log-probability summed over the examples: (B, T) to (B, T, ...).
 
-    Its second argument says whether the graph is needed again.
+    Its second argument tells whether the graph is needed again.
 
     Example:
         >>> x = torch.ones(2, 3, requires_grad=True)

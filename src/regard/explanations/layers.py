@@ -1,4 +1,4 @@
-"""The attention of every layer of a Transformer, with the residual connection around it, recorded during its own forward pass."""
+"""Records the attention of every Transformer layer, with its residual connection, during the model's forward pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from regard.explanations.batches import ModelBatch
 from regard.models import CrossedEncoderLayer, DecoderLayer, EncoderLayer, ResidualNorm, SourceAttention, cross_attend
 
 SOURCE, SECOND, TARGET = "source", "second", "target"
-"""The states that a layer changes: those of the source (or of the first text), of its second branch (or text), of the target."""
+"""The streams that layers update: source (or first text), its second branch (or text), target."""
 
 
 class Branch(NamedTuple):
-    """What an attention reads.
+    """The keys and values of an attention.
 
     Attributes:
-        stream: whose states.
+        stream: the stream attended to.
         attention: the module.
-        weights: (B, H, T, S) of items; without areas each row sums to 1.
+        weights: (B, H, T, S) of items; rows sum to 1 without areas.
         values: (B, H, S, D).
     """
 
@@ -35,15 +35,15 @@ class Branch(NamedTuple):
 
 
 class Sublayer(NamedTuple):
-    """An attention of a layer, the residual connection around it, and its norm.
+    """An attention sublayer with its residual connection and norm.
 
     Attributes:
-        into: the stream that is changed.
-        branches: what is read; two where a decoder reads two encoder branches.
-        norm: around it.
-        states: (B, T, E) of the stream before.
-        change: (B, T, E) what is added to them.
-        mapped: whether more than a linear map follows the attention before the residual connection.
+        into: the updated stream.
+        branches: what it attends to; two for a decoder over two encoder branches.
+        norm: its LayerNorm.
+        states: (B, T, E) of the stream before it.
+        change: (B, T, E) the update added to them.
+        mapped: whether more than a linear map lies between attention and residual connection.
     """
 
     into: str
@@ -55,17 +55,17 @@ class Sublayer(NamedTuple):
 
 
 def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
-    """Run a model, and return the attention of its layers in the order in which they change what is read.
+    """Run a model and return the attention of its layers in execution order.
 
     Args:
         batch: B examples.
-        method: named in messages.
+        method: name of the method for error messages.
 
     Returns:
-        Those that change their streams at the same time together: both branches of a crossed encoder, else one.
+        Lists of sublayers that update their streams together: both branches of a crossed encoder, else one.
 
     Raises:
-        ConfigError: the model is no Transformer.
+        ConfigError: the model is not a Transformer.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -94,7 +94,7 @@ def record_layers(batch: ModelBatch, method: str) -> list[tuple[Sublayer, ...]]:
             times[id(module)] = times.get(id(module), 0) + 1
             match module:
                 case EncoderLayer():
-                    # Two texts go through the same layers, one after the other.
+                    # Both texts pass through the same layers, one after the other.
                     found.append((_encoder(module, *args, stream=SOURCE if times[id(module)] == 1 else SECOND),))
                 case CrossedEncoderLayer():
                     found.append(_crossed(module, *args))
@@ -115,7 +115,7 @@ def _crossed(
     layer: CrossedEncoderLayer, first: Tensor, second: Tensor, first_mask: Tensor | None, second_mask: Tensor | None
 ) -> tuple[Sublayer, ...]:
     own = layer.residual == "own"
-    # As in the layer: the left norm belongs to the stream that the left answers are added to.
+    # As in the layer: the left norm belongs to the stream that receives the left output.
     norms = (layer.left_norm, layer.right_norm) if own else (layer.right_norm, layer.left_norm)
     given = [norm.before(states) for norm, states in zip(norms, (first, second), strict=True)]
     found = []

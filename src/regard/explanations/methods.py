@@ -1,4 +1,4 @@
-"""The methods by name, as the command line and the tables have them."""
+"""The methods by name, for the command line and the tables."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
 
     Args:
         batch: B examples of a model.
-        method: one of `METHODS`.
+        method: a name in `METHODS`.
 
     Returns:
-        (B, T, S) float: how much each input counts for each output. What a number means is the method's; 0 for inputs that are none.
+        (B, T, S) float: the importance of each input for each output, in the method's own units; 0 for padding.
 
     Raises:
-        ConfigError: no such method, or it is not defined for this model; says why.
+        ConfigError: the method is unknown, or not defined for this model; the message says why.
 
     Example:
         >>> import torch

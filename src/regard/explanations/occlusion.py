@@ -1,4 +1,4 @@
-"""What taking inputs away changes: one at a time, an area at a time, or greedily one after the other."""
+"""Methods that remove inputs: one at a time, an area at a time, or greedily."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from regard import ops
 from regard.explanations.batches import ModelBatch
 
-# Examples read together while inputs are taken away.
+# Examples per forward pass.
 ROWS = 256
 
 
 class AreaEffects(NamedTuple):
-    """What leaving out areas does.
+    """Effects of removing areas.
 
     Attributes:
-        areas: (B, T, N) what each area takes, in nats, in the order of `regard.ops.area_spans`.
-        inputs: (B, T, S) the same shared out to the inputs: the mean over the areas that hold an input of what each takes per input.
+        areas: (B, T, N) log-probability lost without each area, in nats, in the order of `regard.ops.area_spans`.
+        inputs: (B, T, S) the same per input: the mean, over the areas that contain it, of the loss per input.
     """
 
     areas: Tensor
@@ -27,12 +27,12 @@ class AreaEffects(NamedTuple):
 
 
 def kept_log_probs(batch: ModelBatch, rows: Tensor, kept: Tensor) -> Tensor:
-    """Return the log-probabilities of outputs where inputs are taken away.
+    """Return the log-probabilities of outputs after removing inputs.
 
     Args:
         batch: B examples.
-        rows: (N,) which of them.
-        kept: (N, S) bool, False where an input is taken away.
+        rows: (N,) example indices.
+        kept: (N, S) bool, False to remove an input.
 
     Returns:
         (N, T), nats.
@@ -52,17 +52,17 @@ def kept_log_probs(batch: ModelBatch, rows: Tensor, kept: Tensor) -> Tensor:
 
 
 def leave_one_out(batch: ModelBatch) -> Tensor:
-    """Return what leaving out each input takes from the log-probability of each output.
+    """Return the log-probability that each output loses without each input.
 
         r[t, s] = log p(y_t | x) - log p(y_t | x without x_s)
 
-    Li et al. 2016 (arXiv:1612.08220), "erasure". What is behind a token moves to the front; an image's cell becomes the mean cell.
+    Li et al. 2016 (arXiv:1612.08220), "erasure". Gaps are closed; an image's cell becomes the mean cell.
 
     Args:
-        batch: B examples; it takes S + 1 forward passes of each.
+        batch: B examples; S + 1 forward passes each.
 
     Returns:
-        (B, T, S), nats; positive where the input helped; 0 for inputs that are none.
+        (B, T, S), nats; positive if the input helped; 0 for padding.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -77,20 +77,20 @@ def leave_one_out(batch: ModelBatch) -> Tensor:
 
 
 def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, grid: tuple[int, int] | None = None) -> AreaEffects:
-    """Return what leaving out each area, a run of inputs or a rectangle of cells, takes from the log-probability of each output.
+    """Return the log-probability that each output loses without each area (a span of inputs or a rectangle of cells).
 
-    The areas are those that area attention attends to (Li et al. 2018).
+    The areas are those of area attention (Li et al. 2018).
 
     Args:
-        batch: B examples; it takes N + 1 forward passes of each, for N areas.
-        max_area: the largest length of an area; with a grid, the largest (height, width).
+        batch: B examples; N + 1 forward passes each, for N areas.
+        max_area: max length of an area; with a grid, its max (height, width).
         grid: (rows, columns) of the cells of an image; None for a sequence.
 
     Returns:
-        `AreaEffects`. An area with an input that is none, such as padding, has effect 0 and is shared out to nothing.
+        `AreaEffects`. An area that contains padding has effect 0 and contributes to no input.
 
     Raises:
-        ConfigError: sizes that mean nothing.
+        ConfigError: a size is out of range.
         ShapeError: the grid does not hold S inputs.
 
     Example:
@@ -104,7 +104,7 @@ def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, gr
     """
     size = batch.inputs.shape[1]
     count = ops.area_count(size if grid is None else grid, max_area)
-    # The items of each area: what the area's weight alone gives to items.
+    # The items of each area.
     held = ops.item_weights(torch.eye(count, device=batch.inputs.device), max_area, grid) > 0  # (N, S)
     effects = _left_out(batch, ~held)
     real = (batch.inputs.unsqueeze(1) | ~held).all(2)  # (B, N)
@@ -115,17 +115,17 @@ def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, gr
 
 
 def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
-    """Order inputs by taking away, again and again, the one without which an output becomes least likely.
+    """Rank inputs by greedy removal: each step removes the input without which the output becomes least likely.
 
-    It is the best order that one can find one input at a time: each step takes a forward pass for every input that is left.
+    The best ranking found one input at a time; each step costs a forward pass per remaining input.
 
     Args:
         batch: B examples.
-        output: (B,) which output of each is looked at.
-        most: inputs taken away, at most; an example with fewer of them takes all.
+        output: (B,) the output index of each example.
+        most: max number of removed inputs.
 
     Returns:
-        (B, S) a score for each input: higher, the sooner it was taken; 0 for those that were not.
+        (B, S) scores: higher, the earlier removed; 0 for inputs that were not.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -158,7 +158,7 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
 
 
 def _left_out(batch: ModelBatch, variants: Tensor) -> Tensor:
-    """Return (B, T, N): what each of the variants (N, S), True where an input is kept, takes; 0 where it would take what is no input."""
+    """Return (B, T, N) the loss of each variant (N, S), True for kept inputs; 0 if it would remove padding."""
     inputs = batch.inputs
     usable = (inputs.unsqueeze(1) | variants).all(2)  # (B, N)
     example, variant = usable.nonzero(as_tuple=True)

@@ -1,4 +1,4 @@
-"""How far each output reaches back to the inputs through all layers of a Transformer: rollout, ALTI, and the graph that both multiply."""
+"""Attribution through all layers of a Transformer: rollout, ALTI, and the layer graph that both multiply."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from regard.models.cross_attention import mean_head_weights
 
 LABEL = "label"
 Shares = dict[str, dict[str, Tensor]]
-"""For each stream that a step changes, of which streams' positions the new states are made: (B, N, M), rows that sum to 1."""
+"""For each updated stream, its composition by streams: (B, N, M), rows sum to 1."""
 
 
 class LayerGraph(NamedTuple):
-    """The layers of a model as steps from inputs to outputs.
+    """A model's layers as steps from inputs to outputs.
 
     Attributes:
-        start: for each stream, which of the I inputs each position holds at first: (B, N, I). I counts the inputs of the batch, and
-            behind them, where there is a decoder, the target tokens that it reads.
+        start: per stream, which of the I inputs each position holds at first: (B, N, I). I counts the inputs of the batch and, with a
+            decoder, then its target input tokens.
         steps: from the bottom up.
-        end: the stream of the outputs.
+        end: the output stream.
     """
 
     start: Mapping[str, Tensor]
@@ -41,19 +41,19 @@ def attention_rollout(batch: ModelBatch) -> Tensor:
 
         R_l = (A_l / 2 + I / 2) R_(l-1)
 
-    Abnar and Zuidema 2020 (arXiv:2005.00928), section 3; A_l is the mean over heads. They have encoders only. In a decoder, self-attention
-    is a step like theirs on the target, and attention to the source one that halves what the target holds and adds half of A times the
-    encoder's R (Ferrando et al. 2022, arXiv:2205.11631, compose theirs so). Two encoder branches have a quarter each. Weights of areas go
-    to their items, and each row is divided by its sum. A labeller's pooling is a last step without residual connection.
+    Abnar and Zuidema 2020 (arXiv:2005.00928), section 3; A_l is the mean over heads. They treat encoders only. In a decoder, self-attention
+    is such a step on the target; cross-attention halves the target's composition and adds half of A times the encoder's R (composed as in
+    Ferrando et al. 2022, arXiv:2205.11631). Two encoder branches have a quarter each. Weights of areas go to their items, and each row is
+    divided by its sum. A classifier's pooling is a last step without residual connection.
 
     Args:
         batch: B examples of a Transformer.
 
     Returns:
-        (B, T, I): S inputs, then with a decoder the T target tokens that it reads; rows sum to 1.
+        (B, T, I): S inputs, then with a decoder its T input tokens; rows sum to 1.
 
     Raises:
-        ConfigError: no Transformer.
+        ConfigError: the model is not a Transformer.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -68,26 +68,26 @@ def attention_rollout(batch: ModelBatch) -> Tensor:
 
 
 def alti(batch: ModelBatch) -> Tensor:
-    """Follow how much of each layer's output each of its inputs explains, in all layers (ALTI, and of encoder-decoders ALTI+).
+    """Attribute each layer's output to its inputs and compose all layers (ALTI; ALTI+ for encoder-decoders).
 
         y_i = L(x_i + sum over j of F_i(x_j) + b),  T_i(x_j) = L_i(F_i(x_j) + [i = j] x_i),  F_i(x_j) = sum over h of a_h[i, j] f_h(x_j)
         c[i, j] = max(0, ||y_i||_1 - ||y_i - T_i(x_j)||_1), divided by its sum over j;  R_l = C_l R_(l-1)
 
-    Ferrando et al. 2022 (arXiv:2203.04212), Eq. 6 to 10; of a decoder's attention to the source the residual connection is one more
-    column (Ferrando et al. 2022, arXiv:2205.11631, section 3). L_i is the linear part of the LayerNorm, with the variance it found, or
-    nothing with pre-norm, whose first norm is part of f. The feed-forward of a layer works on each position alone and is left out, as in
-    the papers. Areas of summed values are sums over items and exact.
+    Ferrando et al. 2022 (arXiv:2203.04212), Eq. 6 to 10; for cross-attention the residual connection is one more column (Ferrando et al.
+    2022, arXiv:2205.11631, section 3). L_i is the linear part of the LayerNorm at its observed variance, or the identity with pre-norm,
+    whose first norm is part of f. The feed-forward layer works on each position alone and is omitted, as in the papers. Areas with summed
+    values are sums over items, hence exact.
 
-    Differs from the papers: where no input is nearer to y than nothing at all, all that may be attended to share equally.
+    Differs from the papers: if no input is closer to y than zero, all allowed inputs share equally.
 
     Args:
         batch: B examples of a Transformer.
 
     Returns:
-        (B, T, I): S inputs, then with a decoder the T target tokens that it reads; rows sum to 1.
+        (B, T, I): S inputs, then with a decoder its T input tokens; rows sum to 1.
 
     Raises:
-        ConfigError: no Transformer, or one whose attention is not followed by a linear map: a crossed decoder, areas of largest values.
+        ConfigError: the model is not a Transformer, or no linear map follows its attention: a crossed decoder, areas of largest values.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -104,16 +104,16 @@ def alti(batch: ModelBatch) -> Tensor:
 
 
 def attention_graph(batch: ModelBatch, method: str) -> LayerGraph:
-    """Return the layers with half of each step for the attention, and half for the residual connection.
+    """Return the layers, each with one half for attention and one half for the residual connection.
 
     Raises:
-        ConfigError: no Transformer; names the method.
+        ConfigError: the model is not a Transformer; the message names the method.
     """
     return _graph(batch, method, halves)
 
 
 def compose(graph: LayerGraph) -> Tensor:
-    """Multiply the steps: which share of each output comes from each input, (B, T, I).
+    """Multiply the steps: the share of each input in each output, (B, T, I).
 
     Example:
         >>> half = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]])
@@ -129,7 +129,7 @@ def compose(graph: LayerGraph) -> Tensor:
 
 
 def halves(sublayer: Sublayer) -> dict[str, Tensor]:
-    """Return the shares of rollout and flow: half for the residual connection, half for the attention's mean over heads."""
+    """Return the shares of rollout and flow: half for the residual connection, half for the mean attention over heads."""
     same = torch.eye(sublayer.states.shape[1]).to(sublayer.states).expand(len(sublayer.states), -1, -1)
     parts = {sublayer.into: same / 2}
     for branch in sublayer.branches:
@@ -142,7 +142,7 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
     """Return the shares of ALTI; see `alti`.
 
     Raises:
-        ConfigError: the attention's sum goes through more than a linear map.
+        ConfigError: more than a linear map follows the attention's sum.
     """
     if sublayer.mapped:
         raise ConfigError(
@@ -154,7 +154,7 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
         raise ConfigError("ALTI: the value of an area is the largest of its items (value_mode max), not a sum that they share")
     mapped = mapped_values(branch.attention, branch.values)
     own = branch.stream == sublayer.into
-    # An example at a time: there is a vector for each pair of positions.
+    # One example at a time: there is a vector per pair of positions.
     rows = [_example_contributions(sublayer, branch.weights[number], mapped[number], number, own) for number in range(len(mapped))]
     found = torch.stack(rows)  # (B, N, M), with attention to another stream (B, N, M + 1)
     return {branch.stream: found} if own else {branch.stream: found[..., :-1], sublayer.into: found[..., -1].diag_embed()}
@@ -189,7 +189,7 @@ def _graph(batch: ModelBatch, method: str, shares: Callable[[Sublayer], dict[str
     if isinstance(batch, LabelBatch):
         widths = [part.shape[1] for part in batch.tokens]
         weights = attention_weights(batch).split(widths, 2)
-        # Texts may be longer in the encoder, by padding.
+        # Encoder inputs may be longer by padding.
         names = (SOURCE, SECOND)[: len(widths)]
         pooled = {name: F.pad(part, (0, sizes[name] - part.shape[2])) for name, part in zip(names, weights, strict=True)}
         start = {name: _places(inputs, sizes[name], sum(widths[:i]), widths[i]) for i, name in enumerate(names)}

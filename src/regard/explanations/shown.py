@@ -1,4 +1,4 @@
-"""The attention whose map a model shows: its weights, and what its weighted values and their gradients add to them."""
+"""Methods based on the attention that a model shows: its weights, value norms, and gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from regard.models import CrossedSourceAttention, Decoder, DecoderLayer, SourceA
 
 
 def attention_weights(batch: ModelBatch) -> Tensor:
-    """Return the weights that the model shows, as they are.
+    """Return the displayed attention weights, unchanged.
 
-    A Transformer shows the mean over heads (of the crossed one, over both encoder branches) of its alignment layer; a labeller the mean
-    over hops, and with max-pooling the share of the maxima; areas give their weights to their items, and each row then sums to 1.
+    A Transformer shows the mean over heads of its alignment layer (crossed: also over both encoder branches); a classifier the mean over
+    hops, and with max-pooling the share of the maxima. Weights of areas go to their items, and each row is then normalized.
 
     Args:
         batch: B examples.
@@ -59,21 +59,21 @@ def attention_weights(batch: ModelBatch) -> Tensor:
 
 
 def value_norms(batch: ModelBatch) -> Tensor:
-    """Return the size of each weighted value that the shown attention sums.
+    """Return the norm of each weighted value that the displayed attention sums.
 
         r[t, s] = || sum over heads h of a_h[t, s] f_h(x_s) ||,  f_h(x) = (x W_V,h + b_V,h) W_O,h
 
-    Kobayashi et al. 2020 (arXiv:2004.10102), Eq. 5 to 7. An attention without such projections sums its values as they are: f(x) = x. Of
-    several hops it is the norm of all of them joined. Of the crossed model it is the mean over both branches.
+    Kobayashi et al. 2020 (arXiv:2004.10102), Eq. 5 to 7. Without such projections f(x) = x. With several hops it is the norm of their
+    concatenation; for the crossed model the mean over both branches.
 
     Args:
         batch: B examples.
 
     Returns:
-        (B, T, S), 0 or more.
+        (B, T, S), non-negative.
 
     Raises:
-        ConfigError: no attention, or none of weighted sums: mean and max-pooling, areas of largest values.
+        ConfigError: the model has no attention, or no weighted sum: mean and max-pooling, areas of largest values.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -88,21 +88,21 @@ def value_norms(batch: ModelBatch) -> Tensor:
 
 
 def gradient_times_attention(batch: ModelBatch) -> Tensor:
-    """Return the product of each weight of the shown attention with the gradient of each output's log-probability.
+    """Return the product of each displayed weight with the gradient of each output's log-probability.
 
         r[t, s] = sum over heads h of a_h[t, s] d log p(y_t | x) / d a_h[t, s]
 
-    Serrano and Smith 2019 (arXiv:1906.03731), section 3. Weights are those of the step that predicts the output. Where an attention sums
-    values, the gradient of a weight is that of the sum times the value.
+    Serrano and Smith 2019 (arXiv:1906.03731), section 3. Weights are those of the step that predicts the output. The gradient of a weight
+    is the gradient of the sum times the value.
 
     Args:
-        batch: B examples; it takes T backward passes.
+        batch: B examples; T backward passes.
 
     Returns:
-        (B, T, S), nats; of either sign.
+        (B, T, S), nats; signed.
 
     Raises:
-        ConfigError: no attention, no weighted sum, or a hard choice, which has no gradient.
+        ConfigError: the model has no attention, no weighted sum, or hard attention, which has no gradient.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -121,7 +121,7 @@ def gradient_times_attention(batch: ModelBatch) -> Tensor:
 
 
 class _Reading(NamedTuple):
-    """One forward pass: log-probabilities (B, T), what gradients are taken of, and what becomes of them and of the values: (B, T, S)."""
+    """One forward pass: log-probabilities (B, T), tensors to differentiate, and functions that map gradients and values to (B, T, S)."""
 
     log_probs: Tensor
     probes: list[Tensor]
@@ -140,10 +140,10 @@ def _readings(batch: ModelBatch, method: str) -> list[_Reading]:
 
 
 def shown_attentions(batch: ModelBatch, method: str) -> list[nn.Module]:
-    """Return the attention whose map a model shows; two of a crossed model.
+    """Return the attention modules that a model shows; two for a crossed model.
 
     Raises:
-        ConfigError: there is none; names the method that wants it.
+        ConfigError: there is none; the message names the method.
     """
     model = cast(Any, batch.model)
     found: Any = None
@@ -191,7 +191,7 @@ def _read_heads(batch: ModelBatch, attention: MultiHeadAttention) -> _Reading:
         recorded = stack.enter_context(record_weights())
         log_probs = batch.log_probs()
     weights = torch.cat([each.weights for each in recorded if each.attention is attention], 2)  # (B, H, T, S)
-    contexts = [context for context in contexts if context.requires_grad]  # not those that only gave weights
+    contexts = [context for context in contexts if context.requires_grad]  # not those that only returned weights
     heads = values[0].detach().unflatten(-1, (attention.num_heads, attention.head_dim)).transpose(1, 2)  # (B, H, S, D)
 
     def shares(gradients: list[Tensor]) -> Tensor:
@@ -200,7 +200,7 @@ def _read_heads(batch: ModelBatch, attention: MultiHeadAttention) -> _Reading:
 
     def norms() -> Tensor:
         mapped = mapped_values(attention, heads)  # (B, H, S, E)
-        # The square of a norm of a sum: products of pairs of heads, so that no (B, T, S, E) is made.
+        # The squared norm of a sum as products of pairs of heads, to avoid a (B, T, S, E) tensor.
         products = torch.einsum("bhse,bgse->bshg", mapped, mapped)
         return torch.einsum("bhts,bgts,bshg->bts", weights, weights, products).clamp(min=0).sqrt()
 
@@ -208,7 +208,7 @@ def _read_heads(batch: ModelBatch, attention: MultiHeadAttention) -> _Reading:
 
 
 def mapped_values(attention: MultiHeadAttention, values: Tensor) -> Tensor:
-    """Return what the output projection makes of the values of each head, without its bias: (B, H, S, D) to (B, H, S, E).
+    """Apply the output projection without bias to the values of each head: (B, H, S, D) to (B, H, S, E).
 
     Example:
         >>> attention = MultiHeadAttention(6, 2)
@@ -234,7 +234,7 @@ def _read_single(batch: ModelBatch, attention: Attention, method: str) -> _Readi
     found, values = torch.cat(weights, 1).detach(), given[0].detach()  # (B, T, N), (B, S, Dv)
 
     def to_items(parts: Tensor) -> Tensor:
-        # What an area is worth is shared out equally among its items.
+        # An area's weight is shared equally among its items.
         return parts if areas is None else _project(areas, parts, "mean")
 
     return _Reading(
@@ -293,7 +293,7 @@ def _read_past(batch: LanguageBatch, attention: KeyValueAttention) -> _Reading:
 def _pooling_weights(batch: LabelBatch) -> Tensor | None:
     found = [text.weights for text in batch.model.classify(batch.tokens, batch.lengths).pooled]
     parts = [part.mean(1, keepdim=True) for part in found if part is not None]
-    # Of two texts both have weights, or neither; each row of theirs sums to 1.
+    # Of two texts both have weights or neither; each of their rows sums to 1.
     return torch.cat(parts, 2) / len(parts) if parts else None
 
 

@@ -1,6 +1,6 @@
-"""A doctor for masks: what does a model look at that it must not, where does that begin, and why?
+"""Finds mask errors in PyTorch models: which positions leak, where the leak begins, and why.
 
-`check` makes the `Report`; `assert_no_leaks` is the same in a test. An `Adapter` says how a model is called where that cannot be told.
+`check` returns a `Report`; `assert_no_leaks` does the same in a test. An `Adapter` describes models that `check` cannot infer itself.
 """
 
 from regard.mask_check.adapter import CHECKS, Adapter, Sequence

@@ -1,4 +1,4 @@
-"""How a model is called, and which tensors of a batch and which outputs belong to which positions."""
+"""Describes how to call a model, and which tensors of a batch and which outputs belong to which positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Inputs = dict[str, Any]
 """A batch: tensors by name."""
 Side = Literal["left", "right"]
 BATCH = "batch"
-"""The label of the axis whose entries are the examples of a batch."""
+"""Label of the batch axis."""
 CHECKS = (
     "batch size",
     "finite values",
@@ -33,28 +33,28 @@ CHECKS = (
     "training mode",
     "sees context",
 )
-"""What `regard.check` changes, in the order in which it does."""
+"""The checks of `regard.check`, in the order in which they run."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """One sequence of a batch: where its tokens and masks are, and who may see whom.
+    """One sequence of a batch: its tokens, its masks, and which positions may attend to which.
 
     Attributes:
         name: key of the tokens (B, T) or features (B, T, F) in the batch.
-        mask: keys of its padding masks (B, T), axes of one between or not, as in (B, 1, 1, T): boolean, 0 and 1, or additive. Which value
+        mask: keys of its padding masks (B, T), singleton axes allowed, as in (B, 1, 1, T): boolean, 0 and 1, or additive. The value that
             marks padding is read from the batch.
         lengths: key of its lengths (B,), or None.
-        pad: the token that fills up shorter rows, or None. Where there is neither mask nor lengths, padding is found by it.
-        causal: True: output t may depend on tokens 0 to t. "strict": on those before t alone, as where output t predicts token t and the
-            model shifts its input itself. False: on all.
-        labels: key of the tokens (B, T) that the outputs predict, which no output may depend on, or None.
+        pad: the padding token, or None. It locates the padding if there is neither a mask nor lengths.
+        causal: True: output t may depend on tokens 0 to t. "strict": only on tokens before t, for a model that predicts token t and shifts
+            its input itself. False: on all.
+        labels: key of the target tokens (B, T), which no output may depend on, or None.
         companions: keys of further tensors with one value per position, such as token types.
-        documents: key of the numbers (B, T) of documents packed into a row, which must not see each other, or None.
-        time_first: whether its tensors are (T, B, ...); its masks are (B, T) or (T, B).
+        documents: key of the document ids (B, T) of packed rows, or None; documents must not see each other.
+        time_first: whether its tensors are (T, B, ...); its masks may be (B, T) or (T, B).
 
     Raises:
-        ConfigError: `causal` is none of the three.
+        ConfigError: `causal` has another value.
 
     Example:
         >>> Sequence("source", lengths="source_lengths").paddable, Sequence("tokens", causal=True).paddable
@@ -77,40 +77,40 @@ class Sequence:
 
     @property
     def paddable(self) -> bool:
-        """Whether the model is told what is padding."""
+        """Whether the model is told which positions are padding."""
         return bool(self.mask) or self.lengths is not None or self.pad is not None
 
     @property
     def told(self) -> bool:
-        """Whether it is told beside the tokens, so that what fills the padding means nothing."""
+        """Whether a mask or lengths tell the model, so that the padding tokens themselves do not matter."""
         return bool(self.mask) or self.lengths is not None
 
     @property
     def along(self) -> tuple[str, ...]:
-        """Keys of the tensors that have one value per position, beside the sequence itself."""
+        """Keys of the other tensors with one value per position."""
         return (*self.companions, *(key for key in (self.labels, self.documents) if key is not None))
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """How a model is called, and which input and output belongs to which position.
+    """How to call a model, and which positions its inputs and outputs belong to.
 
-    `regard.check` makes one itself for Hugging Face models, models of Regard, `nn.Transformer` and its parts, and plain calls; one of
-    your own says what it cannot know.
+    `regard.check` builds one for Hugging Face models, models of Regard, `nn.Transformer` and its parts, and plain calls. Pass your own for
+    what it cannot infer.
 
     Attributes:
         sequences: the sequences of a batch.
-        call: `call(model, inputs)` runs the model, which it must take from its argument, on a batch as a dictionary of tensors. It returns
-            a tensor, or tensors in dictionaries, tuples or dataclasses. None: `model(**inputs)`.
+        call: `call(model, inputs)` runs the model on a batch (a dictionary of tensors); use the model passed as argument. It returns a
+            tensor, or tensors in dictionaries, tuples or dataclasses. None: `model(**inputs)`.
         start: `start(model, inputs)` returns the state before the first token of the last sequence; needed to check a cache.
         step: `step(model, tokens, state)` reads the next token (B, 1) and returns the output of that position and the new state.
-        chunked: whether `step` also reads several tokens (B, n) and returns the outputs of those positions. Then the cache is checked
-            with a prompt that is read in chunks, too.
-        window: how many positions the cache keeps, where it forgets; None: all.
-        outputs: the axes of each output by name: "batch", a sequence's name, or None for any other; a name of "" is the only output.
-            None: found by changing the sizes of the batch.
-        sides: on which sides the model is padded: ("right",), ("left",), or both.
-        skip: names of checks to leave out, see `regard.mask_check.CHECKS`.
+        chunked: whether `step` also reads several tokens (B, n) and returns the outputs of those positions. The cache is then also checked
+            with a prompt that is read in chunks.
+        window: number of positions that the cache keeps; None: all.
+        outputs: the axes of each output by name: "batch", a sequence's name, or None for any other; the name "" is the only output. None:
+            inferred by changing the sizes of the batch.
+        sides: supported padding sides: ("right",), ("left",), or both.
+        skip: names of checks to skip, see `regard.mask_check.CHECKS`.
 
     Raises:
         ConfigError: there is no sequence, or a name in `sides` or `skip` is unknown.

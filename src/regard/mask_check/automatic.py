@@ -1,4 +1,4 @@
-"""How a model is called, found out from the model and the batch."""
+"""Infers from the model and the batch how to call the model."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ TRANSFORMERS = (nn.Transformer, nn.TransformerEncoder, nn.TransformerDecoder, nn
 
 
 def named(model: nn.Module, batch: Any, *, called: bool) -> tuple[Inputs, bool]:
-    """Name the tensors of a batch: by its own keys, or by the parameters of the model's `forward`.
+    """Name the tensors of a batch by its own keys, or by the parameters of the model's `forward`.
 
     Args:
-        model: takes the batch.
-        batch: a tensor, several, or a mapping.
-        called: whether a `call` of the user's takes it, which must know the names.
+        model: the model.
+        batch: a tensor, several tensors, or a mapping.
+        called: whether a user's `call` takes the batch and relies on its names.
 
     Returns:
         The batch by name, and whether the model takes the names as keywords.
 
     Raises:
-        ConfigError: the batch is nothing of these.
-        DataError: one of its tensors holds nothing.
+        ConfigError: the batch has another type.
+        DataError: one of its tensors is empty.
     """
     if isinstance(batch, Mapping):
         return _filled({str(key): value for key, value in batch.items()}), True
@@ -64,20 +64,20 @@ def _filled(batch: Inputs) -> Inputs:
 
 
 def plain_adapter(model: nn.Module, batch: Inputs, *, keywords: bool, causal: Causal, pad: int | None, call: Calling | None) -> Adapter:
-    """Make the adapter of a model that is neither of Hugging Face nor of Regard.
+    """Build the adapter of a model that is neither from Hugging Face nor from Regard.
 
-    Sequences are integer tensors (B, T) and floating ones (B, T, F); the last of two is the target and causal. Boolean tensors (B, T), and
-    those with "mask" in their name, are masks of the sequence of their shape, axes of one between or not; so are numbers that are one up to
-    the end of each row and another behind it. Integer tensors (B,) with "len" in their name are lengths. Time comes first, (T, B), where
-    the shapes say so. A batch of nothing but images (B, C, ...) has rows alone.
+    Sequences are integer tensors (B, T) and floating ones (B, T, F); with two, the second is the target and causal. Masks are boolean
+    tensors (B, T), tensors with "mask" in their name, and numbers that are constant up to the end of each row and constant after it; each
+    belongs to the sequence of its shape, singleton axes allowed. Integer tensors (B,) with "len" in their name are lengths. Time comes
+    first, (T, B), if the shapes say so. A batch of images (B, C, ...) alone has rows only.
 
     Raises:
-        ConfigError: what cannot be told is asked for.
+        ConfigError: something cannot be inferred; the message asks for it.
     """
     images = [name for name, value in batch.items() if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 3]
     names = _sequence_names(batch)
     if not names and images:
-        names, causal = images, False  # one whose first axis after the examples is not looked at in parts
+        names, causal = images, False  # images: the axes after the first are not positions
     if not names:
         raise ConfigError(f"batch: found no tokens (B, T) and no features (B, T, F) among {listed(batch)}; give adapter=Adapter(...)")
     if len(names) > 2:
@@ -124,7 +124,7 @@ def _batch_first(model: nn.Module) -> bool:
 
 
 def _time_first(model: nn.Module, batch: Inputs, names: list[str]) -> dict[str, bool]:
-    """Tell which sequences are (T, B, ...): as the module says, or by what only fits so."""
+    """Return which sequences are (T, B, ...), by the module or because only this fits."""
     told = None if isinstance(model, TRANSFORMERS) else _first_axis_is_time(batch, names)
     if told is not None:
         return dict.fromkeys(names, told)
@@ -132,7 +132,7 @@ def _time_first(model: nn.Module, batch: Inputs, names: list[str]) -> dict[str, 
 
 
 def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
-    """Tell whether sequences, masks and lengths have as many examples as each other only if time comes first; None: unclear."""
+    """Return whether batch sizes of sequences, masks and lengths agree only if time comes first; None: unclear."""
     shapes = [tuple(batch[name].shape[:2]) for name in names]
     if len({rows for rows, _ in shapes}) > 1:
         return True if len({second for _, second in shapes}) == 1 else None
@@ -157,7 +157,7 @@ def _first_axis_is_time(batch: Inputs, names: list[str]) -> bool | None:
 
 
 def companions_of(batch: Inputs, name: str, *, time_first: bool = False) -> tuple[str, ...]:
-    """Return the keys of tensors with a value for each token, which go where it goes; positions that count columns do not.
+    """Return the keys of tensors with a value per token that must move with it; position ids that count columns do not.
 
     Example:
         >>> tokens = torch.tensor([[5, 6, 7], [8, 9, 0]])
@@ -174,14 +174,14 @@ def _is_companion(name: str) -> bool:
 
 
 def _numbers_documents(name: str, value: Tensor) -> bool:
-    """Tell whether a tensor (B, T) numbers documents that are packed into a row: each is in one piece, and some have several tokens."""
+    """Return whether a tensor (B, T) holds document ids of packed rows: each id is contiguous, and some have several tokens."""
     changes = (value[:, 1:] != value[:, :-1]).sum(1) + 1
-    whole = all(int(count) - len(row.unique()) < 2 for row, count in zip(value, changes, strict=True))  # padding may repeat a number
+    whole = all(int(count) - len(row.unique()) < 2 for row, count in zip(value, changes, strict=True))  # padding may repeat an id
     return any(word in name.lower() for word in DOCUMENTS) and whole and bool((changes < value.shape[1]).any())
 
 
 def is_mask(name: str, tensor: Tensor) -> bool:
-    """Tell whether a tensor of a batch is a mask, by its type, its name or its values.
+    """Return whether a tensor of a batch is a mask, by its type, name or values.
 
     Example:
         >>> is_mask("m", torch.tensor([[1, 1, 1], [1, 0, 0]])), is_mask("idx", torch.tensor([[4, 7, 1], [4, 0, 0]]))
@@ -191,7 +191,7 @@ def is_mask(name: str, tensor: Tensor) -> bool:
 
 
 def _marks_ends(name: str, tensor: Tensor) -> bool:
-    # One value up to the end of each row, another behind it or before its beginning: no text looks like that.
+    # One value up to the end of each row, another after it or before its beginning: no text looks like that.
     if name in LABELS or _is_companion(name) or tensor.ndim < 2 or tensor.is_complex() or sum(size != 1 for size in tensor.shape[1:]) > 1:
         return False
     rows = tensor.flatten(1)
@@ -238,7 +238,7 @@ def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int], *
                     f"give the padding mask {shape} instead, and make this one from it in call="
                 )
             continue
-        # (T, T) is as likely a mask of who sees whom, unless its name says that it is of padding.
+        # (T, T) may as well be an attention mask, unless its name says padding.
         lower = key.lower()
         if shape[0] == shape[1] and lower in ("src_mask", "tgt_mask", "memory_mask", "attn_mask") and "pad" not in lower:
             continue
@@ -248,9 +248,9 @@ def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int], *
 
 
 def _owner(key: str, names: list[str], shapes: dict[str, tuple[int, ...]], name: str) -> bool:
-    """Tell whether a mask or lengths named `key` go with a sequence: by name where one is named, otherwise by shape."""
+    """Return whether a mask or lengths named `key` belong to a sequence: by name if it names one, otherwise by shape."""
     lower = key.lower()
-    if lower.startswith("memory"):  # of nn.Transformer: a mask of what the encoder makes of the source
+    if lower.startswith("memory"):  # of nn.Transformer: masks the encoder's output
         return name == names[0]
     named = [other for other in names if lower.startswith(other.lower()) or other.lower() in lower]
     if not named:
@@ -274,7 +274,7 @@ def _lengths(batch: Inputs, names: list[str], name: str, rows: int) -> str | Non
 
 
 def _pad(model: nn.Module, tokens: Tensor) -> int | None:
-    """Return the padding token of the model's embeddings, where the batch ends or begins with it."""
+    """Return the padding index of the model's embeddings, if the rows of the batch end or begin with it."""
     if tokens.ndim != 2:
         return None
     known = {module.padding_idx for module in model.modules() if isinstance(module, nn.Embedding) and module.padding_idx is not None}
@@ -283,7 +283,7 @@ def _pad(model: nn.Module, tokens: Tensor) -> int | None:
 
 
 def _without_needless_pad(sequence: Sequence, batch: Inputs) -> Sequence:
-    # The pad token of a model with two sequences may be meant for one of them; features have none.
+    # With two sequences the padding token may belong to one of them; features have none.
     tokens = batch[sequence.name]
     if sequence.pad is None or not tokens.is_floating_point():
         return sequence

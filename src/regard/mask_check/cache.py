@@ -1,4 +1,4 @@
-"""A sequence read one or two tokens at a time, with what the model keeps, beside the same sequence read at once."""
+"""Checks decoding with a cache, one or a few tokens at a time, against the full sequence in one call."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from regard.mask_check.recording import Call, Key, Recorder, tensors_of
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
 CHUNK = 2
-"""Tokens of a step where a prompt is read in chunks: the fewest that have a mask between them."""
+"""Tokens per chunk of a prompt: the smallest number that needs a causal mask within the chunk."""
 
 
 class Stepped(NamedTuple):
-    """What a model gave step by step.
+    """Results of a model that was run step by step.
 
     Attributes:
-        outputs: as of one run, positions joined again.
-        recorders: of what came before the first token, and of each step.
+        outputs: those of one run, concatenated over positions.
+        recorders: of the part before the first token, and of each step.
     """
 
     outputs: dict[str, Tensor]
@@ -34,12 +34,12 @@ class Stepped(NamedTuple):
 
 
 def cache_probe(survey: Survey, rows: int | None = None, *, size: int = 1) -> Probe:
-    """Return the probe of a cache: rows of one length without padding, the same batch twice.
+    """Return the cache probe: rows of one length without padding, the same batch in both runs.
 
     Args:
         survey: of the model.
-        rows: how many; None: all.
-        size: tokens of a step.
+        rows: number of rows; None: all.
+        size: tokens per step.
     """
     *others, last = survey.template.sequences
     examples = [_as_long(survey, example, last) for example in survey.examples[:rows]]
@@ -55,7 +55,7 @@ def cache_probe(survey: Survey, rows: int | None = None, *, size: int = 1) -> Pr
 
 
 def _as_long(survey: Survey, example: Example, sequence: Sequence) -> Example:
-    """Give an example a sequence as long as the longest one, of other tokens."""
+    """Extend an example with other tokens to the length of the longest one."""
     longest = max(survey.examples, key=lambda one: one.length(sequence.name))
     if example.length(sequence.name) == longest.length(sequence.name):
         return example
@@ -69,14 +69,14 @@ def step_through(survey: Survey, batch: Batch, *, record: bool, size: int = 1) -
     """Read the last sequence of a batch step by step.
 
     Args:
-        survey: of the model, whose adapter has `start` and `step`.
-        batch: what to read.
-        record: listen to the modules as well.
-        size: tokens of a step; the last one may have fewer.
+        survey: of the model; its adapter has `start` and `step`.
+        batch: the batch.
+        record: record the modules, too.
+        size: tokens per step; the last step may have fewer.
     """
     runs, sequence = survey.runs, survey.template.sequences[-1]
     start, step = runs.adapter.start, runs.adapter.step
-    if start is None or step is None:  # whoever calls has looked
+    if start is None or step is None:  # the caller has checked it
         raise ValueError("the adapter has no start and step")
     inputs = runs.inputs(batch.inputs)
     tokens = inputs[sequence.name].transpose(0, 1) if sequence.time_first else inputs[sequence.name]
@@ -101,7 +101,7 @@ def step_through(survey: Survey, batch: Batch, *, record: bool, size: int = 1) -
     outputs, sizes = {}, steps_of(tokens.shape[1], size)
     names = list(parts[0])
     for name in names:
-        # One tensor each way belongs together, whatever it is called.
+        # With one tensor each, the two belong together whatever their names.
         own = name if name in survey.layouts else survey.comparable()[0] if len(names) == 1 else None
         layout = None if own is None else survey.layouts[own]
         joined = None if layout is None else _joined([part[name] for part in parts], sizes, layout, sequence.name)
@@ -111,7 +111,7 @@ def step_through(survey: Survey, batch: Batch, *, record: bool, size: int = 1) -
 
 
 def steps_of(length: int, size: int) -> list[int]:
-    """Return how many tokens each step reads.
+    """Return the number of tokens of each step.
 
     Example:
         >>> steps_of(5, 2)
@@ -124,7 +124,7 @@ def _joined(parts: list[Tensor], sizes: list[int], layout: Layout, name: str) ->
     at = [number for number, axis in enumerate(layout) if axis.label == name]
     if len(at) != 1 or layout[at[0]].offset:
         return None
-    # One position may come without an axis of its own.
+    # A single position may come without its axis.
     parts = [part.unsqueeze(at[0]) if size == 1 and part.ndim == len(layout) - 1 else part for part, size in zip(parts, sizes, strict=True)]
     if any(part.ndim != len(layout) or part.shape[at[0]] != size for part, size in zip(parts, sizes, strict=True)):
         return None
@@ -134,7 +134,7 @@ def _joined(parts: list[Tensor], sizes: list[int], layout: Layout, name: str) ->
 
 
 def locate_in_steps(survey: Survey, probe: Probe, *, size: int = 1) -> Origin | None:
-    """Find the first module that gives something else with so many tokens at a time."""
+    """Find the first module whose output differs when it reads this many tokens per step."""
     whole = Recorder()
     survey.runs.run(probe.first, whole)
     stepped = step_through(survey, probe.second, record=True, size=size)
@@ -168,7 +168,7 @@ def _step_views(survey: Survey, recorders: list[Recorder], sizes: list[int]) -> 
 
 
 def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
-    """Return the likeliest cause of a cache that is off."""
+    """Return the most likely cause of a wrong cache."""
     single = cache_probe(survey, rows=1)
     whole = survey.runs.run(single.first)
     stepped = step_through(survey, single.second, record=False).outputs
@@ -188,7 +188,7 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
 
 
 def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
-    """Say which keys the last step does not see where a leak begins; "" where that does not tell."""
+    """Name the keys that the last step does not see where a leak begins; "" if unknown."""
     sequence, place = survey.template.sequences[-1], Place(origin.event.key, origin.tensor)
     length = probe.first.examples[0].length(sequence.name)
     at = next((n for n, axis in enumerate(survey.layout(place) or ()) if axis.label == sequence.name), None)
@@ -223,7 +223,7 @@ def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
 
 
 def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
-    """Return the likeliest cause of chunks that are off where single tokens are right."""
+    """Return the most likely cause if chunks are wrong but single tokens right."""
     before = f"one token at a time is right, {CHUNK} at a time are not:"
     corner = (
         "there is no causal mask (T, S) of a chunk, or it lies in the upper left corner, as is_causal=True lays it; it belongs in the "
@@ -236,7 +236,7 @@ def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
 
 
 def _before_attention(survey: Survey, origin: Origin) -> bool:
-    """Tell whether a leak begins before anything reads other positions: where tokens and positions are embedded."""
+    """Return whether a leak begins before any mixing of positions: in the embeddings of tokens and positions."""
     if not origin.module or "embed" in origin.kind.lower() or "position" in origin.kind.lower():
         return True
     place = Place(Key(Call(origin.module, 0), "in"), "input")

@@ -1,4 +1,4 @@
-"""The likeliest cause of a leak, in words: from the module in which it begins, and from who depends on whom in it."""
+"""Derives the most likely cause of a leak from the module where it begins and from which positions depend on which."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from regard.mask_check.survey import Place, Survey
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, _InstanceNorm, nn.RMSNorm)
 EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Router|SparseM|Switch(F|MLP)")
-"""What a class is called in which tokens are given to experts."""
+"""Class names of mixture-of-experts layers."""
 MASK_WORDS = ("mask", "length")
 WEAK = -50.0
-"""What is added to a score must be lower to hide it: scores differ by some tens."""
+"""Largest value of an additive mask that still hides a score; scores differ by a few tens."""
 
 
 def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
-    """Return the likeliest cause of a leak, in one sentence or two."""
+    """Return the most likely cause of a leak in one or two sentences."""
     kind = survey.runs.model.get_submodule(origin.module)
     if probe.check == "repeated run":
         return _random(survey, probe, kind)
@@ -60,7 +60,7 @@ def _suffix(probe: Probe) -> str:
 def _dependence(module: Module, sequence: str, row: int, tensor: str) -> Dependence | None:
     try:
         return dependence(module, sequence, row, tensor)
-    except Exception:  # a module that cannot be called with other values only tells less
+    except Exception:  # a module that cannot be called with other values only gives less evidence
         return None
 
 
@@ -70,7 +70,7 @@ def _row(survey: Survey, probe: Probe) -> int:
 
 
 def of_experts(origin: Origin | None) -> str:
-    """Return why a leak begins where tokens are given to experts; "" where it begins elsewhere."""
+    """Return the cause of a leak that begins in a mixture of experts; "" if it begins elsewhere."""
     if origin is None or not EXPERTS.search(origin.kind):
         return ""
     return "an expert takes a limited number of tokens, and which ones it drops depends on the others: give it room for all in evaluation"
@@ -98,7 +98,7 @@ def _random(survey: Survey, probe: Probe, module: nn.Module) -> str:
 
 
 def _by_kind(probe: Probe, module: nn.Module) -> str:
-    """Return what a module of a kind that torch has is known to do; "" for another."""
+    """Return the known cause for a module type of torch; "" for another."""
     future = "future" in probe.name
     rows = probe.sequence is None
     if isinstance(module, _BatchNorm):
@@ -159,7 +159,7 @@ ALL = "every position sees all later ones"
 
 
 def _pattern(matrix: Tensor, *, strict: bool) -> str:
-    """Say in words who sees whom that should not; (T, T) bool, row t for what position t depends on. "" where nothing leaks."""
+    """Describe which positions see others that they must not; (T, T) bool, row t for what position t depends on. "" if nothing leaks."""
     length = len(matrix)
     above, below = matrix.triu(1), matrix.tril(-1)
     if not above.any():
@@ -172,7 +172,7 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
         return (
             "position 0 has nothing to attend to and attends to everything: the mask leaves out its own diagonal, as tril(diagonal=-1) does"
         )
-    # The last position has nothing after it: left without anything to attend to, it attends to everything.
+    # The last position has no later ones: with nothing left to attend to, it attends to everything.
     if band and ahead == length - 1:
         return INVERTED if not below[:-1].any() else ALL
     if band:
@@ -183,7 +183,7 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
 RESHAPED = "a view or reshape stands where a transpose is needed"
 MIXED = f"positions are mixed as no mask does it: perhaps {RESHAPED}"
 LITTLE = 0.05
-"""The part of its deviation up to which a leak may be the rest that a weak mask leaves."""
+"""Largest leak, relative to the standard deviation, that a too weak mask value explains."""
 SOFT = f"little is seen of what is hidden: scores are filled with too weak a number, as -10 in place of -inf, or {RESHAPED}"
 INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
 
@@ -193,13 +193,13 @@ OVER_QUERIES = "the softmax runs over the queries, not over what is attended to"
 
 
 def _sums(module: Module, sequence: str) -> str:
-    """Say why the weights of a module that attends do not add up to 1, as it shows where all positions hold the same; "" if they do."""
+    """Explain attention weights that do not sum to 1, measured with equal values at all positions; "" if they do."""
     values, limit = _of_equal_positions(module, sequence)
     if values is None or not values.isfinite().all() or (values - values[-1]).abs().max() <= limit:
         return ""
     count = len(values)
     places = torch.arange(1, count + 1, dtype=values.dtype, device=values.device)
-    # The sum of the weights of each position: 1/T for each key it may see, or 1 over how many queries see the key.
+    # Sum of weights per position: 1/T for each visible key, or 1 divided by the number of queries that see the key.
     for why, sums in ((AFTER, places / count), (OVER_QUERIES, (1 / places.flip(0)).cumsum(0))):
         share = ((sums - sums[0]) / (sums[-1] - sums[0])).unsqueeze(1)
         if (values - values[0] - share * (values[-1] - values[0])).abs().max() <= 4 * limit:
@@ -208,7 +208,7 @@ def _sums(module: Module, sequence: str) -> str:
 
 
 def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, float]:
-    """Return what a module gives for each position of the first example where all hold the same, (T, N), and how much of it is rounding."""
+    """Return a module's output (T, N) for the first example with equal values at all positions, and its rounding error."""
     if module.call is None:
         return None, 0.0
     changed = [False]
@@ -222,7 +222,7 @@ def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, f
 
     try:
         output = module.again(level)
-    except Exception:  # a module that cannot be called with other values only tells less
+    except Exception:  # a module that cannot be called with other values only gives less evidence
         return None, 0.0
     for name, layout in module.output_layouts().items():
         labels = [axis.label for axis in layout]
@@ -246,7 +246,7 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
         return pooled
     mask = _mask_state(module, probe.sequence, found)
     blind = found is not None and found.positional and bool(found.of_padding.numel()) and not found.of_padding.any()
-    # Where the columns of real tokens have changed, as they do when padding comes before them, so do positions that count columns.
+    # Padding on the left moves real tokens to other columns, and with them position ids that count columns.
     moved = probe.check == "left padding" or (probe.check != "padding content" and survey.template.side == "left")
     if moved and (blind or (found is None and not _attends(origin))):
         if module is not None and isinstance(module.module, CARRIES):
@@ -272,7 +272,7 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
 
 
 def _is_band(found: Dependence) -> bool:
-    """Tell whether real positions see the padding that is near to them, and no other."""
+    """Return whether real positions see only padding that is near to them."""
     padding = torch.tensor([column for column in range(found.matrix.shape[1]) if column not in found.real.tolist()], dtype=torch.long)
     distance = (found.real.unsqueeze(1) - padding).abs()
     seen = found.of_padding
@@ -284,7 +284,7 @@ def _attends(origin: Origin) -> bool:
 
 
 def _mask_state(module: Module | None, sequence: str | None, found: Dependence | None) -> str:
-    """Say what becomes of the masks that reach a module; "" where nothing is known of any."""
+    """Describe how the masks reach a module; "" if unknown."""
     if module is None or not module.named:
         return ""
     named = {name: value for name, value in module.named.items() if _masks(name, value)}
@@ -311,7 +311,7 @@ def _mask_state(module: Module | None, sequence: str | None, found: Dependence |
 
 
 def _added(mask: Tensor, kind: str) -> str:
-    """Say what is wrong with the numbers of a mask that is added to scores; "" where they may be right."""
+    """Describe what is wrong with the values of an additive mask; "" if they may be right."""
     values = set(mask.unique().tolist())
     if values <= {0.0, 1.0} and 1.0 in values:
         return f"its mask holds 0 and 1 ({kind}) and is added to the scores; one that is added holds 0 and -inf"
@@ -342,7 +342,7 @@ def _has_effect(module: Module, name: str) -> bool:
 
 
 def _pooled(survey: Survey, probe: Probe, origin: Origin) -> str:
-    """Tell how positions became one vector, where they did: by mean, sum, maximum or the last of all, padding included."""
+    """Describe how positions were pooled into one vector: mean, sum, maximum or last, padding included."""
     place = Place(origin.event.key, origin.tensor)
     vector, layout = survey.views.get(place), survey.layout(place)
     sequence = probe.sequence
@@ -365,7 +365,7 @@ def _pooled(survey: Survey, probe: Probe, origin: Origin) -> str:
 def _before(survey: Survey, key: Key) -> list[tuple[Place, Tensor]]:
     places = list(survey.views.items())
     end = next(i for i, (place, _) in enumerate(places) if place.key == key)
-    # What goes into the module itself comes first, too, for a module that pools comes out of its own call.
+    # The module's own input comes first: a module that pools returns the result of its own call.
     return [(place, tensor) for place, tensor in places[:end] if tensor.is_floating_point()]
 
 
@@ -378,7 +378,7 @@ def _real(survey: Survey, sequence: str | None, tensor: Tensor, at: int) -> Tens
 
 
 def _ways(tensor: Tensor, at: int, real: Tensor) -> list[tuple[str, Any]]:
-    """Return the ways in which padding can get into a vector: in words, and what they give."""
+    """Return the ways in which padding can enter a pooled vector, each with its result."""
     alone = "pool over real positions alone"
     zeroed = tensor * real
     return [

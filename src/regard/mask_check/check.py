@@ -1,4 +1,4 @@
-"""`regard.check`: does a model look at what it must not?"""
+"""`regard.check`: tests which inputs the outputs of a model depend on, and finds mask errors."""
 
 from __future__ import annotations
 
@@ -35,35 +35,33 @@ def check(
     call: Calling | None = None,
     dtype: torch.dtype | None = None,
 ) -> Report:
-    """Check a model for wrong masks: what leaks where, the first module in which it does, by how much, and the likeliest cause.
+    """Check a model's masks: report what leaks, by how much, the first module that leaks, and the most likely cause.
 
-    A copy of the model runs on a few short rows of the batch, and again on the same rows with one thing changed: later tokens, what
-    stands in the padding, how much of it there is and on which side, the other rows, their order, the training mode (without dropout),
-    one token at a time with a cache. What must not follow is compared, in double precision; where it does, the tensors in the model are
-    compared in the order of execution. The model itself is left as it is. A difference counts if it is 16 times what one rounding of
-    float32 in every module does to the same tensor; of half precision in a model that computes in more, 2 times. Last, attention must see
-    something of earlier tokens.
+    A copy of the model runs on a few short rows of the batch, then on the same rows with one change: later tokens, the content, amount or
+    side of padding, the other rows, their order, training mode (without dropout), or decoding one token at a time with a cache. Outputs
+    that must not change are compared in double precision; if one does, all module outputs are compared in execution order. The model itself
+    is not modified. A difference counts if it exceeds 16 times the effect of one float32 rounding per module on the same tensor (2 times
+    for tensors in half precision within a model of higher precision). Finally, attention must depend on some earlier token.
 
     Args:
         model: any module that maps a batch to tensors, on any device.
         batch: a tensor, a tuple as `forward` takes it, or a dictionary: tokens (B, T) or features (B, T, F) with their masks (B, T),
-            lengths (B,) and whatever else the model takes; or images (B, C, ...) alone. None: random tokens, for models of Hugging Face and
-            of Regard.
-        adapter: how the model is called and what its tensors are, where that cannot be told from the batch.
-        causal: whether the outputs of the last sequence may see later tokens; "strict": output t may not even see token t. None: known for
-            models of Hugging Face and of Regard, True for the second of two sequences, asked for otherwise.
+            lengths (B,) and any other inputs; or images (B, C, ...) alone. None: random tokens, for models of Hugging Face and of Regard.
+        adapter: describes how to call the model and what its tensors are, if the batch does not tell.
+        causal: whether output t of the last sequence may depend on tokens up to t; "strict": only on those before t. None: known for models
+            of Hugging Face and of Regard, True for the second of two sequences, otherwise required.
         pad: the padding token.
-        call: `call(model, batch)` runs the model on a batch as a dictionary, masks made inside included. None: `model(**batch)`.
-        dtype: the precision to compute in. None: float64 for models of up to 2**26 parameters on a CPU and 2**29 on CUDA, otherwise
-            the model's own, but float32 instead of half precision.
+        call: `call(model, batch)` runs the model on the batch as a dictionary and may build masks itself. None: `model(**batch)`.
+        dtype: precision of the check. None: float64 for models of up to 2**26 parameters on a CPU and 2**29 on CUDA; otherwise the model's
+            own, with float32 in place of half precision.
 
     Returns:
-        The `Report`; print it. `report.ok` is False where something leaks.
+        The `Report`; print it. `report.ok` is False if something leaks.
 
     Raises:
-        ConfigError: what the batch means cannot be told, the arguments do not go together, a causal model cannot be checked for it, or
-            nothing leaks in half precision, which tells nothing; says what to give.
-        DataError: the model cannot run the batch; holds what it said.
+        ConfigError: the batch is ambiguous, arguments contradict each other, a causal model cannot be checked for causality, or half
+            precision is too coarse to exclude a leak; the message says what to pass.
+        DataError: the model fails on the batch; the message holds its error.
 
     Example:
         >>> class Model(nn.Module):
@@ -77,7 +75,7 @@ def check(
         (False, 'rnn', 'it reads the sequence backwards, too (bidirectional=True)')
     """
     started = time.perf_counter()
-    said = adapter is not None or not (is_hugging_face(model) or own_adapter(model) is not None)  # of those some return no positions
+    said = adapter is not None or not (is_hugging_face(model) or own_adapter(model) is not None)  # some of those return no positions
     adapter, inputs = _resolved(model, batch, adapter, causal, pad, call)
     runs, template, examples, filled = _prepared(model, inputs, adapter, dtype)
     results: list[Result] = []
@@ -97,7 +95,7 @@ def check(
             "call= may return another output, and Adapter(outputs=...) says what its axes are"
         )
     still = [result for result in results if result.check == "other rows" and result.verdict == "not checked" and "depends" in result.cause]
-    if still and not any(result.bad for result in results):  # where all is NaN, nothing depends on anything
+    if still and not any(result.bad for result in results):  # if all is NaN, no dependence is visible
         raise ConfigError(
             f"{type(model).__name__}: no output depends on the batch at all, so nothing can be seen in it; look for a wrong axis"
         )
@@ -112,7 +110,7 @@ def check(
 
 
 def _check_limits(model: nn.Module, survey: Survey, results: list[Result]) -> None:
-    """Refuse to call in order what was computed so roughly that a leak would pass for rounding."""
+    """Refuse to report "ok" if the computation was so coarse that a leak would pass as rounding."""
     widest = max((result.limit for result in results if result.verdict == "ok"), default=0.0)
     if not any(result.bad for result in results) and (survey.computed_in in HALVES or widest > MOST_OF_CAST):
         precision = str(survey.computed_in).removeprefix("torch.")
@@ -157,12 +155,12 @@ class _Prepared(NamedTuple):
 
 
 def _prepared(model: nn.Module, inputs: Inputs, adapter: Adapter, dtype: torch.dtype | None) -> _Prepared:
-    """Copy the model, and run the user's batch as it is: in double precision, or else in the model's own."""
+    """Copy the model and run the user's batch unchanged: in double precision, or else in the model's own."""
     template, examples = read_batch(inputs, adapter)
     for sequence in adapter.sequences:
         if not inputs[sequence.name].is_floating_point() and len(template.pools[sequence.name]) < MIN_NUMBERS:
             raise DataError(f"batch[{sequence.name!r}]: all its tokens are the same; a check needs others to put in their place")
-    # Some operators know no double precision: then the model's own.
+    # Some operators do not support double precision: then the model's own.
     wanted = precisions_of(model) if dtype is None else [dtype]
     error: Exception | None = None
     for precision in wanted:
@@ -171,14 +169,14 @@ def _prepared(model: nn.Module, inputs: Inputs, adapter: Adapter, dtype: torch.d
         except ConfigError:
             if precision is wanted[-1]:
                 raise
-            continue  # there may be room for it as it is
+            continue  # memory may suffice without a copy in higher precision
         runs = Runs(twin, adapter, precision)
         try:
             _verify(runs, inputs)
             return _Prepared(runs, template, examples, filled)
         except ConfigError:
             raise
-        except Exception as failed_with:  # whatever a model raises
+        except Exception as failed_with:  # any exception of the model
             error = failed_with
     raise DataError(f"batch: {type(model).__name__} cannot run it: {_said(error)}") from error
 
@@ -199,7 +197,7 @@ def _said(error: Exception | None) -> str:
 
 
 def _survey(runs: Runs, template: Template, examples: list[Example], results: list[Result]) -> Survey | None:
-    """Look at the model on a few short rows; one that runs at one length only is given the user's."""
+    """Survey the model on a few short rows; on the user's batch if the model accepts one length only."""
     check, says = "batch size", f"{ROWS} rows instead of {len(examples)}, and fewer positions"
     why = (
         "something depends on how many rows and positions there are, most often a mask (B, S) that is read as (T, S) or (H, T, S), "
@@ -210,7 +208,7 @@ def _survey(runs: Runs, template: Template, examples: list[Example], results: li
         chosen = choose(template, examples, rows=ROWS, room=room, generator=torch.Generator().manual_seed(5))
         try:
             survey = Survey(runs, template, chosen)
-        except Exception as error:  # what a model raises is what the check finds
+        except Exception as error:  # an exception of the model is a finding
             errors.append(error)
             continue
         if survey.one_size is None:
@@ -226,13 +224,13 @@ def _survey(runs: Runs, template: Template, examples: list[Example], results: li
 
 
 def _refusal(error: Exception) -> str:
-    """Say that a model itself refuses other sizes, as no operator of torch does; "" for another error."""
+    """Return the model's own refusal of other sizes, which no torch operator raises; "" for another error."""
     refused = isinstance(error, ValueError | AssertionError | NotImplementedError)
     return "the model refuses other sizes than the batch's, so it cannot be checked, or a mask has a wrong one" if refused else ""
 
 
 def _without_overflow(model: nn.Module, survey: Survey) -> Survey:
-    """Look at the model in its own precision where double precision alone gives NaN: see `SecondOpinion`."""
+    """Survey the model in its own precision if only double precision gives NaN: see `SecondOpinion`."""
     if survey.runs.dtype is None or finite(survey).verdict == "ok":
         return survey
     precision = exact_of(model)[0]

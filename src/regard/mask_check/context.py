@@ -1,4 +1,4 @@
-"""Does attention see what it may? A mask that hides too much leaks nothing, and is found by what does not follow a change."""
+"""Checks that attention sees what it may: a mask that hides too much leaks nothing, but outputs do not follow its inputs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 def sees_context(survey: Survey, sequence: Sequence, changed: Literal["earlier", "later"]) -> Result:
-    """Change the tokens of one side of a place in a row; where nothing on the other side follows at any place, the mask hides too much.
+    """Change the tokens on one side of a position; if no output on the other side changes for any position, the mask hides too much.
 
-    One output that follows, by however little, is enough: a window, a document or a stride may hide the rest. A model in which no
-    attention is seen may well mix nothing.
+    Any change of one output suffices: a window, a document or a stride may hide the rest. A model without visible attention may
+    legitimately mix nothing.
     """
     check, about = "sees context", "" if changed == "earlier" else ", later tokens"
     name = f"{check}{about}" if len(survey.template.sequences) == 1 else f"{check}{about}: {sequence.name}"
@@ -56,7 +56,7 @@ def sees_context(survey: Survey, sequence: Sequence, changed: Literal["earlier",
 
 
 def _follows(survey: Survey, sequence: Sequence, row: int, touched: range, seen: range) -> bool | None:
-    """Tell whether an output at the tokens that are seen changes with those that are touched; None where no output has positions."""
+    """Return whether an output at the observed tokens changes with the modified ones; None if no output has positions."""
     before = survey.base_outputs(train=False)
     examples = list(survey.examples)
     generator = torch.Generator().manual_seed(GENERATOR)
@@ -76,7 +76,7 @@ def _follows(survey: Survey, sequence: Sequence, row: int, touched: range, seen:
 
 
 def _attends(survey: Survey, name: str) -> str | None:
-    """Return the first module in which positions of a sequence attend to each other, at another length too; None where none does."""
+    """Return the first module in which positions of a sequence attend to each other, at two lengths; None if there is none."""
     found = _attends_in(survey, survey.base, survey.widths[name])
     if found is None or name in survey.fixed:
         return found
@@ -98,7 +98,7 @@ def _attends_in(survey: Survey, batch: Batch, width: int) -> str | None:
 
 
 class _Listener(TorchFunctionMode):
-    """Notes the module under way at the first attention: of as many queries as keys, or a softmax over scores of such a shape."""
+    """Records the active module at the first attention: as many queries as keys, or a softmax over scores of this shape."""
 
     def __init__(self, recorder: Recorder, width: int) -> None:
         super().__init__()

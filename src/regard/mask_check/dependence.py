@@ -1,4 +1,4 @@
-"""Who depends on whom within one module: which positions of its output follow which positions of its input."""
+"""Finds which output positions of one module depend on which input positions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.mask_check.recording import Change, Key, Recorder, changed_arguments
 from regard.mask_check.survey import Place, Survey
 
 LONGEST = 32
-"""Positions of the longest sequence that is looked at one position at a time."""
+"""Longest sequence that is probed one position at a time."""
 
 
 class Dependence(NamedTuple):
@@ -25,8 +25,8 @@ class Dependence(NamedTuple):
 
     Attributes:
         matrix: (Q, K) bool: output position q changes when input position k does; one row for an output without positions.
-        real: the columns of the example that it is taken from that are real, (L,).
-        positional: whether the rows are positions of the sequence.
+        real: the real columns (L,) of the probed example.
+        positional: whether the rows of `matrix` are positions of the sequence.
     """
 
     matrix: Tensor
@@ -40,24 +40,24 @@ class Dependence(NamedTuple):
 
     @property
     def of_padding(self) -> Tensor:
-        """(L, K - L) bool: which real positions depend on what stands in the padding."""
+        """(L, K - L) bool: which real positions depend on padding."""
         padding = torch.ones(self.matrix.shape[1], dtype=torch.bool)
         padding[self.real] = False
         return self.matrix[self.real][:, padding]
 
 
 class Module:
-    """A module with the arguments it had in the base run, to be called again.
+    """A module with the arguments of its call in the base run, for further calls.
 
     Args:
         survey: of the model.
-        origin: which call of which module.
-        batch: what the model is called on.
-        train: in training mode.
+        origin: the module and call.
+        batch: the model's inputs.
+        train: use training mode.
 
     Attributes:
         module: the module itself.
-        named: its arguments by name; empty where the model is entered elsewhere.
+        named: its arguments by name; empty if another method than `forward` was called.
     """
 
     def __init__(self, survey: Survey, origin: Origin, batch: Batch, *, train: bool) -> None:
@@ -75,7 +75,7 @@ class Module:
         self.named: dict[str, Any] = named_arguments(self.module, self.args, self.kwargs)
 
     def again(self, change: Change | None = None) -> dict[str, Tensor]:
-        """Call the module with its arguments changed: its floating outputs by name."""
+        """Call the module with changed arguments and return its floating outputs by name."""
         runs = self.survey.runs
         copied: Change = lambda name, tensor: tensor.clone() if change is None else change(name, tensor.clone())  # noqa: E731
         args, kwargs = changed_arguments(self.module, self.args, self.kwargs, copied)
@@ -84,7 +84,7 @@ class Module:
         return {name: tensor.clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()}
 
     def with_column(self, name: str, column: int) -> dict[str, Tensor]:
-        """Call it with the input at one position of a sequence changed."""
+        """Call it with a changed input at one position of a sequence."""
         if self.call is None:
             return self.survey.runs.run(changed_at(self.survey.template, self.batch, name, column), train=self.train)
         return self.again(self._change(name, column))
@@ -110,13 +110,13 @@ class Module:
         return next((at for at, axis in enumerate(layout) if axis.label == name and not axis.offset), None)
 
     def reads(self, name: str) -> bool:
-        """Tell whether there is an input with the positions of a sequence that can be changed."""
+        """Return whether it has an input with positions of a sequence that can be changed."""
         if self.call is None:
             return True
         return any(self._axis(path, tensor, name) is not None for path, tensor in tensors_of(self.named))
 
     def output_layouts(self) -> dict[str, Layout]:
-        """Return the layouts of those outputs that have an axis of examples of their own, by name."""
+        """Return the layouts of outputs with their own batch axis, by name."""
         if self.call is None:
             found = self.survey.layouts.items()
         else:
@@ -129,12 +129,12 @@ class Module:
         }
 
     def limit(self, name: str) -> float:
-        """Return how far an output may be off before it counts."""
+        """Return how far an output may differ by rounding."""
         return self.survey.limit(name) if self.call is None else self.survey.limit_at(Place(Key(self.call, "out"), name))
 
 
 def module_of(survey: Survey, origin: Origin, probe: Probe) -> Module | None:
-    """Return the module where a leak begins, ready to be called again; None where it cannot be."""
+    """Return the module where a leak begins for further calls; None if it cannot be called."""
     key = (origin.call, probe.train)
     if key not in survey.modules:
         survey.modules[key] = _module_of(survey, origin, probe)
@@ -149,7 +149,7 @@ def _module_of(survey: Survey, origin: Origin, probe: Probe) -> Module | None:
         if module.call is not None:
             module.again()
         return module
-    except Exception:  # a module that cannot be called by itself only tells less
+    except Exception:  # a module that cannot be called alone only gives less evidence
         return None
 
 
@@ -158,9 +158,9 @@ def dependence(module: Module, sequence: str, row: int, tensor: str | None = Non
 
     Args:
         module: the module.
-        sequence: whose positions are changed, one at a time.
-        row: the example that is looked at.
-        tensor: the output to look at, if it is one; otherwise the first.
+        sequence: its positions are changed one at a time.
+        row: index of the example.
+        tensor: name of the output, if it has that one; otherwise the first.
     """
     width = module.batch.widths[sequence]
     layouts = module.output_layouts()

@@ -1,4 +1,4 @@
-"""Batches taken apart into examples without padding, and put together again with other padding, other neighbours, another order."""
+"""Splits batches into examples without padding, and collates them again with other padding, neighbours or order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from regard.errors import ConfigError, DataError
 from regard.mask_check.adapter import BATCH, Adapter, Inputs, Sequence, Side
 
 ROWS = 3
-"""Examples of a checked batch: one that is as long as the batch is wide, and shorter ones beside it."""
+"""Number of examples per check: one as long as the batch is wide, and shorter ones."""
 ROOM = 2
-"""Columns that are kept free for more padding: nothing is made wider than the user's batch, whose size the model can surely take."""
+"""Columns kept free for extra padding: no batch is wider than the user's, which the model is known to accept."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Example:
     """One row of a batch, without padding.
 
     Attributes:
-        sequences: (L, ...) of each sequence.
-        along: (L, ...) of each tensor that goes along with a sequence.
-        constants: what else the row has.
+        sequences: (L, ...) per sequence.
+        along: (L, ...) per companion tensor.
+        constants: other values of the row.
     """
 
     sequences: dict[str, Tensor]
@@ -38,12 +38,12 @@ class Example:
 
 
 class MaskValues(NamedTuple):
-    """How a padding mask is written.
+    """Values of a padding mask.
 
     Attributes:
-        real: what it holds at a real position, without axes.
-        padding: what it holds at padding, likewise.
-        between: axes of one entry between that of the examples and that of the positions.
+        real: its value at a real position.
+        padding: its value at padding.
+        between: number of singleton axes between batch and position axis.
         time_first: whether it is (T, B).
     """
 
@@ -55,19 +55,18 @@ class MaskValues(NamedTuple):
 
 @dataclass(frozen=True)
 class Template:
-    """How examples are written as a batch.
+    """How to write examples as a batch.
 
     Attributes:
-        sequences: of the adapter.
-        keys: of the batch, in order.
-        masks: of each mask what it holds.
+        sequences: the adapter's sequences.
+        keys: the batch's keys, in order.
+        masks: the values of each mask.
         lengths: of each sequence that has them, those of the user's batch.
-        fills: what fills the padding of each sequence and of what goes along with it.
-        pools: what other tokens of a sequence are drawn from: ids (N,), or the mean and the deviation of features.
-        shared: tensors that are alike for all examples, with the names of the sequences that their axes belong to, and "batch" for an axis
-            of examples that is as long as the batch.
-        others: what is no tensor.
-        side: on which side the user's batch was padded.
+        fills: the fill value of the padding of each sequence and companion.
+        pools: where replacement tokens are drawn from: ids (N,), or mean and standard deviation of features.
+        shared: tensors common to all examples, with the sequence names of their axes, and "batch" for an axis as long as the batch.
+        others: inputs that are not tensors.
+        side: padding side of the user's batch.
     """
 
     sequences: tuple[Sequence, ...]
@@ -82,12 +81,12 @@ class Template:
 
 
 class Batch(NamedTuple):
-    """A batch for the model, and where its real positions are.
+    """A batch for the model, with its real positions.
 
     Attributes:
-        inputs: what the model is called with.
-        positions: of each sequence and row the columns that are real (L,).
-        widths: columns of each sequence.
+        inputs: the model's inputs.
+        positions: real columns (L,) per sequence and row.
+        widths: number of columns per sequence.
         examples: the rows.
     """
 
@@ -98,11 +97,11 @@ class Batch(NamedTuple):
 
 
 def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, list[Example]]:
-    """Take a batch apart.
+    """Split a batch into examples.
 
     Raises:
-        ConfigError: a key of the adapter is not in the batch, or its padding cannot be told.
-        DataError: an example without a token.
+        ConfigError: a key of the adapter is not in the batch, or its padding is ambiguous.
+        DataError: an example has no token.
     """
     names = [sequence.name for sequence in adapter.sequences]
     for sequence in adapter.sequences:
@@ -127,7 +126,7 @@ def read_batch(batch: Mapping[str, Any], adapter: Adapter) -> tuple[Template, li
         if not isinstance(value, Tensor):
             others[key] = value
         elif (axes := _shared_axes(key, value, batch, adapter)) is not None:
-            # What is the same for all examples is kept for one.
+            # Values common to all examples are stored once.
             shared[key] = (value[tuple(slice(0, 1) if axis == BATCH else slice(None) for axis in axes)], axes)
         elif value.ndim and value.shape[0] == count:
             constants[key] = value
@@ -192,7 +191,7 @@ def _spans(batch: Mapping[str, Any], sequence: Sequence) -> list[tuple[int, int]
 
 
 def is_padding_mask(shape: tuple[int, ...], rows: int, width: int) -> bool:
-    """Tell whether a mask of a shape can have one value for each position: (B, T), or with axes of one between, such as (B, 1, 1, T).
+    """Return whether a mask of this shape has one value per position: (B, T), or with singleton axes, such as (B, 1, 1, T).
 
     Example:
         >>> is_padding_mask((5, 1, 1, 7), 5, 7), is_padding_mask((5, 1, 7, 7), 5, 7)
@@ -212,7 +211,7 @@ def _flat(mask: Tensor, key: str, shape: tuple[int, int], sequence: Sequence) ->
 
 
 def _turned(mask: Tensor, shape: tuple[int, int], sequence: Sequence) -> bool:
-    """Tell whether a mask is (T, B), as its sequence is; one that could be either is (B, T)."""
+    """Return whether a mask is (T, B) like its sequence; an ambiguous one is (B, T)."""
     return sequence.time_first and tuple(mask.shape) == shape[::-1] != shape
 
 
@@ -222,7 +221,7 @@ def _real_by_mask(mask: Tensor, key: str, by_token: Tensor | None) -> Tensor:
         raise ConfigError(f"batch[{key!r}]: a padding mask has two values, found {len(values)}")
     if len(values) == 1:
         return torch.ones_like(mask, dtype=torch.bool)
-    # Real tokens reach to the first column of every row, or to the last. Where both values could, the pad token decides, or the name.
+    # Every row has real tokens in its first or its last column. If both values fit, the padding token or the name decides.
     fitting = [value for value in values if (mask[:, 0] == value).all() or (mask[:, -1] == value).all()]
     if len(fitting) != 1 and by_token is not None:
         return by_token
@@ -232,7 +231,7 @@ def _real_by_mask(mask: Tensor, key: str, by_token: Tensor | None) -> Tensor:
 
 
 def _usual_real(mask: Tensor, values: list[float]) -> float:
-    # A keep mask holds 1 where something is; one that is added holds 0 there, and something very low elsewhere.
+    # A keep mask holds 1 at real positions; an additive one 0 there and a very low value elsewhere.
     return values[1] if mask.dtype == torch.bool or values[0] >= 0 else max(values)
 
 
@@ -256,7 +255,7 @@ def _mask_values(given: Tensor, spans: list[tuple[int, int]], key: str, sequence
 
 
 def _fills(batch: Mapping[str, Any], sequence: Sequence, spans: list[tuple[int, int]]) -> dict[str, Tensor]:
-    # What stands in the padding of the user's batch; where there is none, the pad token, or zeros.
+    # The content of the user's padding; without any, the padding token, or zeros.
     fills = {}
     for key in (sequence.name, *sequence.along):
         tensor = _first(batch[key], sequence)
@@ -287,7 +286,7 @@ def _side(spans: dict[str, list[tuple[int, int]]], widths: dict[str, int]) -> Si
 
 
 def counts_columns(value: Tensor, sequence: Tensor, *, time_first: bool = False) -> bool:
-    """Tell whether a tensor of the shape of a sequence holds positions that count its columns, alike for all examples.
+    """Return whether a tensor shaped like a sequence holds position ids that count columns, equal in all examples.
 
     Example:
         >>> counts_columns(torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([[5, 6, 7], [8, 9, 0]]))
@@ -300,7 +299,7 @@ def counts_columns(value: Tensor, sequence: Tensor, *, time_first: bool = False)
 
 
 def _shared_axes(key: str, value: Tensor, batch: Mapping[str, Any], adapter: Adapter) -> tuple[str | None, ...] | None:
-    """Return which sequences the axes of a tensor belong to that is alike for all examples; None: it is not."""
+    """Return the sequence names of the axes of a tensor common to all examples; None if it is not common."""
     for sequence in adapter.sequences:
         if counts_columns(value, batch[sequence.name], time_first=sequence.time_first):
             return (sequence.name, BATCH) if sequence.time_first else (BATCH, sequence.name)
@@ -326,17 +325,17 @@ def _shared_axes(key: str, value: Tensor, batch: Mapping[str, Any], adapter: Ada
 
 
 def choose(template: Template, examples: list[Example], *, rows: int, room: int, generator: torch.Generator) -> list[Example]:
-    """Take a few examples and cut them to lengths that differ where the model is told what is padding.
+    """Choose a few examples and cut them to different lengths if the model is told what is padding.
 
     Args:
         template: of the batch.
         examples: of the user's batch.
-        rows: how many; where there are fewer, more are made of other tokens.
-        room: columns to stay below the longest of a sequence.
-        generator: of the tokens of examples that are made.
+        rows: number of examples; missing ones are made of other tokens.
+        room: number of columns to keep free below the longest length.
+        generator: draws the tokens of new examples.
 
     Raises:
-        DataError: a sequence is too short to be changed.
+        DataError: a sequence is too short for a change.
     """
     main = template.sequences[-1].name
     packed = template.sequences[-1].documents
@@ -377,7 +376,7 @@ def cut(template: Template, examples: list[Example], name: str, length: int) -> 
 def with_other(
     template: Template, example: Example, name: str, where: Iterable[int], generator: torch.Generator, key: str | None = None
 ) -> Example:
-    """Replace the tokens of a sequence at some positions, or of what goes along with it under `key`, by others."""
+    """Replace the tokens of a sequence, or its companion `key`, at some positions."""
     values = (example.sequences[name] if key is None else example.along[key]).clone()
     at = torch.tensor(list(where), dtype=torch.long, device=values.device)
     values[at] = other(values[at], template.pools[name], generator)
@@ -387,11 +386,11 @@ def with_other(
 
 
 def other(values: Tensor, pool: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw tokens of which none equals the one it replaces, or features as wide as those of the batch."""
+    """Draw tokens that all differ from those they replace, or features with the spread of the batch."""
     if values.is_floating_point():
         noise = torch.randn(values.shape, generator=generator, dtype=torch.float64)
         return (pool[0].cpu() + pool[1].cpu() * noise).to(values)
-    # A step of 1 to N - 1 through the sorted pool never comes back to where it began.
+    # A step of 1 to N - 1 through the sorted pool never returns to its start.
     ids = pool.cpu()
     places = torch.searchsorted(ids, values.cpu().clamp(max=int(ids[-1])))
     steps = torch.randint(1, len(ids), values.shape, generator=generator)
@@ -410,12 +409,12 @@ def collate(
     """Write examples as a batch.
 
     Args:
-        template: how.
-        examples: its rows.
+        template: the template.
+        examples: the rows.
         widths: columns of each sequence.
-        side: on which side the padding is.
-        junk: a sequence whose padding is filled with tokens drawn by `generator` instead.
-        generator: of these.
+        side: padding side.
+        junk: a sequence whose padding is filled with random tokens.
+        generator: draws these.
     """
     made: Inputs = {}
     positions: dict[str, list[Tensor]] = {}

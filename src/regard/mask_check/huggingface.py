@@ -1,4 +1,4 @@
-"""Adapters of Hugging Face models by their configuration, batches of random tokens for them, and models from folders."""
+"""Adapters for Hugging Face models from their configuration, batches of random tokens, and loading from folders."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from regard.mask_check.automatic import companions_of
 LENGTH, ROWS = 9, 4
 WINDOWS = ("sliding_window", "attention_window_size")
 LONGEST = 40
-"""Columns of random tokens, at most, with which a window is shorter than the rows."""
+"""Max columns of random tokens; enough to exceed a short attention window."""
 SPECIAL = 10
-"""The first of the random tokens where the vocabulary is large enough: the ones before it mark padding, beginning and end in most."""
+"""Smallest random token id, if the vocabulary is large enough: lower ids are mostly special tokens."""
 
 
 def is_hugging_face(model: nn.Module) -> bool:
-    """Tell whether a model is one of Hugging Face transformers, without importing it."""
+    """Return whether a model is from Hugging Face transformers, without importing it."""
     return any(kind.__module__ == "transformers.modeling_utils" and kind.__name__ == "PreTrainedModel" for kind in type(model).__mro__)
 
 
 def load_folder(folder: str | Path) -> nn.Module:
-    """Load a model from a folder with `config.json` and safetensors weights; no code of the folder runs.
+    """Load a model from a folder with `config.json` and safetensors weights; no code of the folder is run.
 
     Args:
-        folder: as `save_pretrained` leaves it.
+        folder: as written by `save_pretrained`.
 
     Raises:
-        DataError: it is no such folder, or its files do not fit; names it.
+        DataError: it is no such folder, or its files do not fit; the message names it.
         MissingExtraError: transformers is not installed.
 
     Example:
@@ -82,11 +82,11 @@ def _no_progress_bar(transformers: Any) -> Iterator[None]:
 
 
 def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
-    """Return the adapter of a Hugging Face model of text.
+    """Return the adapter of a Hugging Face text model.
 
-    Encoders see all, decoders what comes before, both where their mask lets them. A decoder is padded on both sides. On the left it is
-    given positions that do not count padding, as by `generate`, unless the user's own batch is padded there and has none. Its cache is
-    checked where it has one.
+    Encoders may attend to all positions, decoders to earlier ones, both within their masks. A decoder is padded on both sides. For left
+    padding it gets position ids that skip padding, as in `generate`, unless the user's batch is padded on the left without any. Its cache
+    is checked if it has one.
 
     Args:
         model: a `PreTrainedModel`.
@@ -103,28 +103,28 @@ def hugging_face_adapter(model: Any, batch: Inputs | None) -> Adapter:
         return _encoder_decoder(model, batch, source)
     if not _is_decoder(model):
         return Adapter((source,), _call)
-    # A decoder that labels a sentence looks for its end by the padding token: there the mask does not tell it all.
+    # A sequence classifier finds the last token by the padding token, so the mask alone is not enough.
     labels = "labels" if batch is not None and "labels" in batch and batch["labels"].shape == batch[name].shape else None
     sequence = replace(source, causal=True, labels=labels)
     if "ForSequenceClassification" in type(model).__name__:
         return Adapter((replace(sequence, labels=None),), _call, skip=("padding content",))
     own: Side = "left" if _is_padded_left(batch) else "right"
-    # Positions that count columns belong to one side; a batch that is padded on the left and has none is run as it is, and found out.
+    # Position ids that count columns fit one side; a left-padded batch without any is run as it is, and reported.
     by_column = batch is not None and "position_ids" in batch and "position_ids" not in companions
     sides: tuple[Side, ...] = (own,) if by_column or not mask else ("right", "left")
     call = _call if own == "left" else _call_as_generate
     if "past_key_values" in parameters and name == "input_ids" and getattr(model.config, "use_cache", False):
-        # Of recurrent layers a step goes on with one token, or begins with many.
+        # A step of a recurrent layer reads one token, the first one many.
         chunked = not getattr(model, "_is_stateful", False)
         return Adapter((sequence,), call, _start, _step, chunked=chunked, window=_window(model), sides=sides)
     return Adapter((sequence,), call, sides=sides)
 
 
 def reads_text(model: Any, batch: Inputs | None) -> bool:
-    """Tell whether a Hugging Face model is given text, with which `hugging_face_adapter` knows what to do.
+    """Return whether a Hugging Face model reads text, which `hugging_face_adapter` supports.
 
     Raises:
-        ConfigError: there is no batch, and the model takes no tokens.
+        ConfigError: there is no batch, and the model reads no tokens.
     """
     parameters = inspect.signature(model.forward).parameters
     if batch is None and not {"input_ids", "attention_mask"} <= parameters.keys():
@@ -138,11 +138,11 @@ def reads_text(model: Any, batch: Inputs | None) -> bool:
 
 
 def told(adapter: Adapter, causal: bool | Literal["strict"] | None, pad: int | None, call: Callable[[Any, Inputs], Any] | None) -> Adapter:
-    """Return the adapter with what the user says put in the place of what the model's configuration does."""
+    """Return the adapter with the user's arguments in place of the configuration's."""
     *others, last = adapter.sequences
     if causal is not None and causal != last.causal:
         last = replace(last, causal=causal)
-        if not causal:  # what sees later tokens cannot be continued from a cache
+        if not causal:  # a model that sees later tokens cannot decode with a cache
             adapter = replace(adapter, start=None, step=None, chunked=False)
     sequences = (*others, last)
     if pad is not None:
@@ -153,7 +153,7 @@ def told(adapter: Adapter, causal: bool | Literal["strict"] | None, pad: int | N
 
 
 def hugging_face_batch(model: Any) -> Inputs:
-    """Return a batch of random tokens for a Hugging Face model of text, the rows of different lengths."""
+    """Return a batch of random tokens for a Hugging Face text model, with rows of different lengths."""
     generator = torch.Generator().manual_seed(3)
     pad, size = _pad(model) or 0, _vocabulary(model)
     window = _window(model) or 0
@@ -190,7 +190,7 @@ def _pad(model: Any) -> int | None:
 
 
 def _ends_in_padding(model: Any, batch: Inputs | None) -> bool:
-    """Tell whether some rows, but not all, end in the padding token: then a mask was forgotten. A token that ends texts may be a token."""
+    """Return whether some but not all rows end in the padding token: a missing mask. An end-of-text token may be a real token."""
     config = model.config.get_text_config()
     pad, tokens = getattr(config, "pad_token_id", None), None if batch is None else batch.get("input_ids")
     if pad is None or tokens is None or tokens.ndim != 2 or pad == getattr(config, "eos_token_id", None):
@@ -201,11 +201,11 @@ def _ends_in_padding(model: Any, batch: Inputs | None) -> bool:
 
 def _is_decoder(model: Any) -> bool:
     config = model.config.get_text_config()
-    if config.model_type == "xlnet":  # sees all, unless it is given a perm_mask or made for one direction
+    if config.model_type == "xlnet":  # bidirectional, unless it gets a perm_mask or is built for one direction
         return config.attn_type == "uni"
     if getattr(config, "is_decoder", False) or model.can_generate():
         return True
-    # A decoder without its output layer cannot generate; the layers of one that transformers knows as such are causal.
+    # A decoder without output layer cannot generate; known decoder classes are causal.
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     kind = config.model_type
@@ -214,7 +214,7 @@ def _is_decoder(model: Any) -> bool:
 
 def _encoder_decoder(model: Any, batch: Inputs | None, source: Sequence) -> Adapter:
     if batch is not None and "decoder_input_ids" not in batch and "labels" in batch:
-        # The model makes its decoder's input of the labels: output t may depend on those before t.
+        # The decoder input is made of the labels: output t may depend on those before t.
         return Adapter((source, Sequence("labels", causal="strict")), _call)
     mask = ("decoder_attention_mask",) if batch is not None and "decoder_attention_mask" in batch else ()
     target = Sequence("decoder_input_ids", mask=mask, causal=True, pad=_pad(model) if mask else None)
@@ -229,12 +229,12 @@ def _call(model: Any, inputs: Inputs) -> Any:
     if "use_cache" in parameters:
         extra["use_cache"] = False
     output = model(**inputs, **extra, return_dict=True)
-    # What a model keeps for the next step is not what it says; its loss has no positions.
+    # The cache is no output to compare; a loss has no positions.
     return {key: value for key, value in output.items() if key not in ("past_key_values", "loss")}
 
 
 def _call_as_generate(model: Any, inputs: Inputs) -> Any:
-    # With padding on the left `generate` gives positions that count real tokens.
+    # With left padding `generate` passes position ids that count real tokens.
     if _is_padded_left(inputs) and "position_ids" in inspect.signature(model.forward).parameters and "position_ids" not in inputs:
         inputs = inputs | {"position_ids": (inputs["attention_mask"].long().cumsum(-1) - 1).clamp(min=0)}
     return _call(model, inputs)
@@ -248,7 +248,7 @@ def _is_padded_left(batch: Inputs | None) -> bool:
 def _start(model: Any, inputs: Inputs) -> dict[str, Any]:
     state: dict[str, Any] = {"attention_mask": inputs.get("attention_mask"), "position_ids": inputs.get("position_ids"), "read": 0}
     if getattr(model, "_is_stateful", False):
-        # As `generate`: the cache and the positions are given. Layers that keep a state in themselves lose it without a cache.
+        # As in `generate`: cache and positions are passed. Layers with internal state lose it without a cache.
         from transformers import DynamicCache
 
         model(inputs["input_ids"][:, :1], use_cache=False)

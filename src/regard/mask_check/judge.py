@@ -1,4 +1,4 @@
-"""One probe made: both runs, the comparison, and for a leak where it begins and why."""
+"""Runs one probe: both runs, the comparison, and for a leak its origin and cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGE = str(Path(__file__).parent)
 
 
 def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Result:
-    """Make a probe and say what it found; of a leak, unless `explain` is False, where it begins and why."""
+    """Run a probe and return its result; for a leak, unless `explain` is False, with origin and cause."""
     if isinstance(probe, Missing):
         return Result(probe.check, probe.name, "not checked", cause=probe.reason)
     result = _judged(survey, probe, explain=explain)
@@ -46,7 +46,7 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
     try:
         first = _run(survey, probe, first=True)
         second = _run(survey, probe, first=False)
-    except Exception as error:  # what a model raises is what the check finds
+    except Exception as error:  # an exception of the model is a finding
         if "sort" in str(error):
             return Result(probe.check, probe.name, "not checked", cause=f"the model wants its rows in an order: {_told(error)}")
         if probe.may_fail:
@@ -88,9 +88,9 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
 
 
 def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference) -> Result | None:
-    """Look inside where an output moves, and by less than single precision rounds: a leak may be scaled down, as by a LayerScale.
+    """Compare inner tensors if an output changes by less than a float32 rounding: the leak may be scaled down, as by LayerScale.
 
-    Where columns move, so do positions inside, and rotary ones leave some rounding of their own.
+    If columns move, so do inner positions; rotary embeddings then add rounding of their own.
     """
     limit = survey.exact_limit(result.output)
     moved = probe.first.widths != probe.second.widths or probe.check == "left padding"
@@ -118,7 +118,7 @@ def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
 
 
 def _failing(survey: Survey, probe: Probe) -> Recorder:
-    """Run what fails once more, listening, to see in which module it does."""
+    """Repeat a failing run with a recorder to find the module that fails."""
     recorder = Recorder(keep=False)
     with suppress(Exception):
         survey.runs.run(probe.second, recorder, train=probe.train)
@@ -128,7 +128,7 @@ def _failing(survey: Survey, probe: Probe) -> Recorder:
 def _worst(
     survey: Survey, probe: Probe, outputs: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], *, farthest: bool = False
 ) -> tuple[str, Difference]:
-    """Return the output that differs most beyond its limit, and by how much it differs; `farthest`: see `difference`."""
+    """Return the output that exceeds its limit most, and its difference; `farthest`: see `difference`."""
     sizes = sizes_of(probe.first), sizes_of(probe.second)
     worst, most = "", NOTHING
     for name in survey.comparable():
@@ -156,7 +156,7 @@ def _unlocated(survey: Survey) -> str:
 
 
 def failed(runs: Runs, check: str, name: str, says: str, error: Exception, recorder: Recorder, cause: str = "") -> Result:
-    """Return the result of a run that raised an error, with the module in which it did."""
+    """Return the result of a run that raised an error, with the failing module."""
     module, kind = None, ""
     if recorder.unfinished is not None:
         module = recorder.unfinished.module
@@ -176,7 +176,7 @@ def _place(error: Exception) -> str:
 
 
 def finite(survey: Survey) -> Result:
-    """Look for NaN at real positions of the outputs."""
+    """Check real positions of the outputs for NaN."""
     check, says = "finite values", "the batch as it is; no output may be NaN at a real position"
     match = same_rows(survey.sizes.rows, survey.base.positions)
     sizes = (survey.sizes, survey.sizes)
@@ -198,7 +198,7 @@ def finite(survey: Survey) -> Result:
 
 
 def _why_nan(survey: Survey) -> str:
-    """Say why a softmax has nothing to run over: where the masks of the batch, turned round, leave no NaN, they are inverted."""
+    """Explain a softmax without any key: if inverted masks give no NaN, the masks are inverted."""
     cause = "a position has nothing to attend to: the softmax of a row that is masked everywhere is NaN"
     masks = {key: values._replace(real=values.padding, padding=values.real) for key, values in survey.template.masks.items()}
     if not masks:
@@ -206,7 +206,7 @@ def _why_nan(survey: Survey) -> str:
     template = replace(survey.template, masks=masks)
     try:
         outputs = survey.runs.run(collate(template, survey.examples, survey.widths, side=template.side))
-    except Exception:  # a mask that cannot be turned round tells nothing
+    except Exception:  # a mask that cannot be inverted gives no evidence
         return cause
     right = all(not outputs[name].isnan().any() for name in survey.comparable() if name in outputs)
     return f"inverted mask: {listed(masks)} turned round leaves no NaN; as it is, {cause}" if right else cause
@@ -217,7 +217,7 @@ def _marked(found: Difference, limit: float) -> Difference:
 
 
 def own_token(survey: Survey, sequence: Sequence) -> Result:
-    """Look for a module in which a position cannot see itself: the first follows nothing, while later ones follow the first."""
+    """Find a module in which a position cannot see itself: the first depends on nothing, while later ones depend on the first."""
     name = "own token" if len(survey.template.sequences) == 1 else f"own token: {sequence.name}"
     says = "token 0 changed; what position 0 attends to must change, for it is all that it may attend to"
     row = max(range(len(survey.examples)), key=lambda one: survey.examples[one].length(sequence.name))
@@ -255,7 +255,7 @@ def own_token(survey: Survey, sequence: Sequence) -> Result:
 
 
 def cached(survey: Survey, *, size: int = 1, explain: bool = True) -> Result:
-    """Compare so many tokens at a time with all at once."""
+    """Compare steps of this many tokens with the full sequence."""
     probe = cache_probe(survey, size=size)
     name = probe.name
     if survey.runs.adapter.step is None:

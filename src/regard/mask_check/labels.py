@@ -1,4 +1,4 @@
-"""Whether the loss asks for the token that the model is given at the same position."""
+"""Checks whether the loss predicts the token that the model reads at the same position."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHECK = "labels"
 
 
 def shifted(survey: Survey, inputs: Inputs) -> Result | None:
-    """Check that labels which equal the tokens are shifted by the model: its loss must not ask for the first of them.
+    """Check that a model shifts labels that equal its tokens: its loss must not depend on the first label.
 
     Args:
         survey: of the model.
         inputs: the user's batch.
 
     Returns:
-        What was found; None where the labels differ from the tokens, or the model returns no loss.
+        The result; None if the labels differ from the tokens, or the model returns no loss.
     """
     sequence = next((s for s in survey.template.sequences if s.labels is not None), None)
     if sequence is None or sequence.labels is None or not torch.equal(inputs[sequence.labels], inputs[sequence.name]):
@@ -32,7 +32,7 @@ def shifted(survey: Survey, inputs: Inputs) -> Result | None:
     if not losses:
         return None
     generator = torch.Generator().manual_seed(GENERATOR)
-    # Labels like the tokens, whatever the cut of the batch has made of them; then another first one.
+    # Labels equal to the tokens, also after shortening; then with another first one.
     same = [e.along | {sequence.labels: e.sequences[sequence.name]} for e in survey.examples]
     equal = [type(e)(e.sequences, along, e.constants) for e, along in zip(survey.examples, same, strict=True)]
     changed = [with_other(survey.template, e, sequence.name, range(1), generator, sequence.labels) for e in equal]

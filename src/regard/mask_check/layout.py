@@ -1,4 +1,4 @@
-"""Which axis of a tensor holds the examples and which the positions of a sequence, found by changing the sizes of the batch."""
+"""Infers which axis of a tensor holds examples and which positions, by changing the sizes of the batch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from regard.mask_check.adapter import BATCH
 
 
 class Axis(NamedTuple):
-    """What an axis of a tensor holds.
+    """Meaning of one axis of a tensor.
 
     Attributes:
         label: "batch", the name of a sequence, or None for anything else.
-        factor: entries per example, where it holds examples and more (beams, heads).
-        offset: entries more than the sequence has positions; a convolution that pads has some.
-        joined: a sequence whose positions are folded into the same axis as the examples, or None.
+        factor: entries per example, if the axis also holds beams or heads.
+        offset: number of entries beyond the sequence's positions, as from a padded convolution.
+        joined: a sequence whose positions are folded into the batch axis, or None.
     """
 
     label: str | None
@@ -32,19 +32,19 @@ PLAIN = Axis(None)
 
 
 class Sizes(NamedTuple):
-    """The sizes of one run: examples, and columns of each sequence."""
+    """Sizes of one run: number of examples, and columns per sequence."""
 
     rows: int
     widths: Mapping[str, int]
 
 
 class Shapes(NamedTuple):
-    """The shape of one tensor in runs of different sizes.
+    """Shapes of one tensor in runs of different sizes.
 
     Attributes:
-        base: at the sizes of the base.
-        fewer: with one example less, or None where that did not run.
-        shorter: with one column of a sequence less, by sequence.
+        base: in the base run.
+        fewer: with one example less, or None if that run failed.
+        shorter: with one column less, by sequence.
     """
 
     base: torch.Size
@@ -53,7 +53,7 @@ class Shapes(NamedTuple):
 
 
 def layout_of(shapes: Shapes, sizes: Sizes) -> Layout | None:
-    """Return what the axes of a tensor hold; None where one of them follows the batch in a way that is not understood."""
+    """Return the meaning of each axis; None if one of them changes with the batch in an unknown way."""
     others = [shape for shape in (shapes.fewer, *shapes.shorter.values()) if shape is not None]
     if any(len(shape) != len(shapes.base) for shape in others):
         return None
@@ -85,7 +85,7 @@ def _axis(size: int, sizes: Sizes, fewer: int | None, follows: list[str], shapes
 
 
 def _with_fixed(axes: list[Axis], shapes: Shapes, sizes: Sizes) -> list[Axis]:
-    # A model made for one length only cannot be run with another: there the size has to tell.
+    # A model for one fixed length cannot run with another: here the size decides.
     for name, width in sizes.widths.items():
         if name not in shapes.shorter and not any(name in (axis.label, axis.joined) for axis in axes):
             found = [at for at, axis in enumerate(axes) if axis == PLAIN and shapes.base[at] == width]
@@ -95,12 +95,12 @@ def _with_fixed(axes: list[Axis], shapes: Shapes, sizes: Sizes) -> list[Axis]:
 
 
 class Match(NamedTuple):
-    """Which parts of two runs must be equal.
+    """Parts of two runs that must be equal.
 
     Attributes:
-        rows: pairs of examples, of the first and of the second run.
-        positions: of each sequence the columns to compare, of each pair of examples: (first run (N,), second run (N,)).
-        changed: the sequence whose later tokens were changed: what has no axis of its positions may differ; or None.
+        rows: pairs of examples (first run, second run).
+        positions: per sequence and pair of examples, the columns to compare: (first run (N,), second run (N,)).
+        changed: the sequence whose later tokens were changed, or None; tensors without its positions may differ.
     """
 
     rows: list[tuple[int, int]]
@@ -109,13 +109,13 @@ class Match(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How far two tensors are apart where they must be equal.
+    """Largest difference between two tensors where they must be equal.
 
     Attributes:
-        size: the largest difference; 0 where nothing is compared.
-        compared: whether anything is.
-        positions: of the sequence in question, or the last one the tensor has: the largest difference at each column compared, by column.
-        rows: the largest difference of each pair of examples.
+        size: the largest difference; 0 if nothing is compared.
+        compared: whether anything is compared.
+        positions: largest difference per compared column, for the sequence in question or the tensor's last one.
+        rows: largest difference per pair of examples.
     """
 
     size: float
@@ -128,7 +128,7 @@ NOTHING = Difference(0.0, False, {}, [])
 
 
 def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[Axis]]]:
-    """Return a tensor with each folded axis taken apart, in each order that it can have been folded in."""
+    """Unfold each folded axis of a tensor, in each possible order."""
     views: list[tuple[Tensor, list[Axis]]] = [(tensor, list(layout))]
     for at in range(len(layout) - 1, -1, -1):
         axis = layout[at]
@@ -138,7 +138,7 @@ def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[
         parts: list[tuple[Tensor, list[Axis]]] = []
         for view, axes in views:
             count, rest = divmod(view.shape[at], rows)
-            if rest:  # in this run it holds something else
+            if rest:  # holds something else in this run
                 continue
             for shape, names in (((rows, count), [Axis(BATCH), inner]), ((count, rows), [inner, Axis(BATCH)])):
                 parts.append((view.unflatten(at, shape), [*axes[:at], *names, *axes[at + 1 :]]))
@@ -149,10 +149,9 @@ def split(tensor: Tensor, layout: Layout, rows: int) -> list[tuple[Tensor, list[
 def difference(
     pair: tuple[Tensor, Tensor], layout: Layout | None, match: Match, sizes: tuple[Sizes, Sizes], *, farthest: bool = False
 ) -> Difference:
-    """Compare two tensors of the same event in two runs, where they must be equal.
+    """Compare one tensor in two runs where it must be equal.
 
-    Of several ways in which a folded axis can be read, the one counts by which they are closest; with `farthest`, which is for what should
-    differ, the other.
+    If a folded axis can be read in several ways, the closest counts; with `farthest`, for values that should differ, the farthest.
     """
     if layout is None or not any(axis.label == BATCH for axis in layout) or any(t.ndim != len(layout) for t in pair):
         return NOTHING
@@ -199,7 +198,7 @@ def _difference(first: Tensor, second: Tensor, axes: list[Axis], match: Match) -
 
 
 def _in_place(first: Tensor, second: Tensor, axes: list[Axis], match: Match, shown: str | None) -> Difference | None:
-    """Compare two tensors of which each entry belongs to the same row and position, all at once; None where that is not so."""
+    """Compare two tensors entry by entry if each entry belongs to the same row and position; None otherwise."""
     labels = [axis.label for axis in axes]
     named = [name for name in labels if name not in (None, BATCH)]
     plain = first.shape == second.shape and first.numel() and labels.count(BATCH) == 1 and len(set(named)) == len(named)
@@ -238,15 +237,15 @@ def _in_place(first: Tensor, second: Tensor, axes: list[Axis], match: Match, sho
 def _row(tensor: Tensor, axes: list[Axis], row: int) -> tuple[Tensor, list[Axis]]:
     at = next(i for i, axis in enumerate(axes) if axis.label == BATCH)
     left = [*axes[:at], *axes[at + 1 :]]
-    # A tensor can hold one axis of examples only; another of the same size stays as it is.
+    # A tensor has one batch axis only; another axis of that size is left alone.
     return tensor.select(at, row), [PLAIN if axis.label == BATCH else axis for axis in left]
 
 
 def _indices(axis: Axis, pairs: tuple[Tensor, Tensor], which: int) -> tuple[Tensor, Tensor]:
-    """Return which entries of an axis belong to nothing but compared positions, and the columns of the first run that they are."""
+    """Return the entries of an axis that belong to compared positions only, and their columns in the first run."""
     keep = torch.ones(len(pairs[0]), dtype=torch.bool)
     if axis.offset:
-        # Entry j belongs to some of the positions j - before to j + after; which ones is not known.
+        # Entry j belongs to positions between j - before and j + after.
         before, after = max(axis.offset, 0), max(-axis.offset, 0)
         for one in pairs:
             known = set(one.tolist())
@@ -262,7 +261,7 @@ def _gap(first: Tensor, second: Tensor) -> Tensor:
 
 
 def spread(tensor: Tensor) -> float:
-    """Return how wide the finite values of a tensor are: their standard deviation, or their size where they are all alike."""
+    """Return the standard deviation of the finite values of a tensor, or their magnitude if they are all equal."""
     values = tensor[tensor.isfinite()].to(torch.float64)
     if not values.numel():
         return 1.0
@@ -271,12 +270,12 @@ def spread(tensor: Tensor) -> float:
 
 
 def same_rows(rows: int, positions: Mapping[str, list[Tensor]]) -> Match:
-    """Return the match of two runs of the same batch."""
+    """Return the match of two runs on the same batch."""
     return Match([(row, row) for row in range(rows)], {name: [(at, at) for at in each] for name, each in positions.items()})
 
 
 def entries(layouts: Mapping[str, Layout | None]) -> Iterator[str]:
-    """Give the names of tensors that can be compared."""
+    """Return the names of comparable tensors."""
     for name, layout in layouts.items():
         if layout is not None and any(axis.label == BATCH for axis in layout):
             yield name

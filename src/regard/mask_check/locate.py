@@ -1,4 +1,4 @@
-"""Where a leak begins: the first tensor, in the order of execution, that differs where it must not and that the outputs depend on."""
+"""Locates a leak: the first tensor in execution order that differs where it must not, and that the outputs depend on."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from regard.mask_check.runs import SEED
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
 TRIED = 8
-"""Suspects that are tried, at most, before the first of them is named."""
+"""Max number of suspects tried before the first one is reported."""
 
 
 class Origin(NamedTuple):
     """Where a leak begins.
 
     Attributes:
-        module: the name of the module whose own code lets it in; "" for the model itself.
+        module: the module whose own code introduces it; "" for the model itself.
         kind: the module's class.
-        call: which call of it; None where the model is entered by another method than `forward`.
+        call: the call; None if another method than `forward` was called.
         event: the first event that differs.
-        tensor: which of its tensors.
-        found: by how much, and at which positions.
-        between: the calls between which it happens, in words.
+        tensor: its tensor.
+        found: how much it differs, and at which positions.
+        between: a description of the calls between which it begins.
         lines: file and lines, or "".
     """
 
@@ -46,16 +46,16 @@ class Origin(NamedTuple):
 
 
 def locate(survey: Survey, probe: Probe, worst: str, *, limit: float | None = None) -> Origin | None:
-    """Find where the leak begins that a probe has found in an output.
+    """Find where the leak of a probe begins.
 
     Args:
         survey: of the model.
-        probe: that found it.
-        worst: the output that it is largest in.
-        limit: how far the output may be off; None: as far as rounding moves it. With a limit, only what surely moves it is an origin.
-
+        probe: the probe that found it.
+        worst: the output with the largest leak.
+        limit: allowed difference of the output; None: its rounding. With a limit, only a tensor that certainly changes the output is an
+        origin.
     Returns:
-        The origin; None where no module shows it, as in a model that is one function, or if it is gone once modules are listened to.
+        The origin; None if no module shows it, as in a model that is a single function, or if it disappears with hooks.
     """
     (before, outputs), (after, changed) = _both(survey, probe)
     sizes = sizes_of(probe.first), sizes_of(probe.second)
@@ -76,11 +76,11 @@ def locate(survey: Survey, probe: Probe, worst: str, *, limit: float | None = No
 
 
 def inside(survey: Survey, probe: Probe) -> Origin | None:
-    """Return where something inside differs that should not, whether an output follows or not."""
+    """Return an inner tensor that differs and must not, whether or not an output follows."""
     (before, _), (after, _) = _both(survey, probe)
     suspects = leaking(survey, (survey.view(before), survey.view(after)), probe.match, (sizes_of(probe.first), sizes_of(probe.second)))
     for place, found in suspects:
-        # What was padded further, or put in the order of experts, holds other positions.
+        # Tensors with more padding, or sorted by expert, hold other positions.
         layout = survey.layout(place) or ()
         plain = all(axis.factor == 1 and axis.joined is None and not axis.offset for axis in layout)
         if plain and any(axis.label == probe.sequence for axis in layout) and survey.views[place].is_floating_point():
@@ -89,7 +89,7 @@ def inside(survey: Survey, probe: Probe) -> Origin | None:
 
 
 def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Tensor]], tuple[list[Event], dict[str, Tensor]]]:
-    """Make both runs of a probe, listening: what happened, and the outputs."""
+    """Run a probe twice with recorders and return events and outputs."""
     first, second = Recorder(), Recorder()
     if probe.seeds is None:
         changed = survey.runs.run(probe.second, second, train=probe.train)
@@ -105,7 +105,7 @@ def _both(survey: Survey, probe: Probe) -> tuple[tuple[list[Event], dict[str, Te
 
 
 def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tuple[Sizes, Sizes]) -> list[tuple[Place, Difference]]:
-    """Return the tensors that differ where they must not, in the order of execution."""
+    """Return the tensors that differ and must not, in execution order."""
     found = []
     for place, tensor in views[0].items():
         if place not in views[1] or place not in survey.views or place.key == Key(Call("", 0), "in"):
@@ -117,7 +117,7 @@ def leaking(survey: Survey, views: tuple[Views, Views], match: Match, sizes: tup
 
 
 def _matters(survey: Survey, probe: Probe, place: Place, change: Change, worst: tuple[str, Mapping[str, Tensor], float]) -> bool:
-    """Tell whether an output depends on what leaks at a place: it changes by more than its limit when that is put right."""
+    """Return whether an output depends on the leak in a tensor: it changes by more than its limit once the tensor is corrected."""
     name, outputs, limit = worst
     seed = SEED if probe.seeds is None else probe.seeds[1]
     again = survey.runs.run(probe.second, Recorder(keep=False, changes={place.key: change}), train=probe.train, seed=seed)
@@ -128,7 +128,7 @@ def _matters(survey: Survey, probe: Probe, place: Place, change: Change, worst: 
 
 
 def mended(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views]) -> Change | None:
-    """Make a change that puts the values of the first run in the place of those of the second, where they must be equal."""
+    """Return a change that writes the values of the first run into the second, where they must be equal."""
     layout = survey.layout(place)
     good, bad = views[0][place], views[1][place]
     if layout is None or any(axis.offset or axis.factor != 1 or axis.joined for axis in layout) or not good.is_floating_point():
@@ -159,7 +159,7 @@ def mended(survey: Survey, probe: Probe, place: Place, views: tuple[Views, Views
 
 
 def describe(survey: Survey, events: list[Event], place: Place, found: Difference) -> Origin:
-    """Say which module is answerable for the first tensor that differs, and where in its code that is."""
+    """Return the module responsible for the first tensor that differs, and the lines of its code."""
     at = next(i for i, event in enumerate(events) if event.key == place.key)
     event = events[at]
     call = event.parent if place.key.side == "in" else event.key.call
@@ -182,7 +182,7 @@ def _short(name: str, parent: Call | None) -> str:
 
 
 def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | None) -> str:
-    """Return the lines of the module's own code between two calls; of a module of torch, where it is called."""
+    """Return the lines of the module's own code between two calls; for a module of torch, those of its caller."""
     if call is None:
         return "" if event.line is None else f"{Path(event.line.file).name}:{event.line.number}"
     span = span_of(type(module).forward)
@@ -200,7 +200,7 @@ def _lines(module: nn.Module, before: Line | None, event: Event, call: Call | No
 
 
 def span_of(function: Callable[..., object]) -> tuple[str, int, int] | None:
-    """Return the file, the first and the last line of a function; None where its source is not to be had."""
+    """Return the file, the first and the last line of a function; None if its source is not available."""
     try:
         lines, first = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function)

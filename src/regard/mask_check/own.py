@@ -1,4 +1,4 @@
-"""Adapters of the models of Regard, and batches of random tokens for them."""
+"""Adapters for models of Regard, and batches of random tokens for them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from regard.models import CaptionModel, EncoderDecoder, GivenFeatures, Recurrent
 
 LENGTH, ROWS = 9, 4
 FIRST = 4
-"""The first token that is no special one: padding, unknown, beginning and end come before it."""
+"""First token id that is not a special token (padding, unknown, BOS, EOS)."""
 
 
 def own_adapter(model: nn.Module) -> Adapter | None:
-    """Return the adapter of a model of Regard; None for any other."""
+    """Return the adapter of a model of Regard; None for any other model."""
     target = Sequence("target_input", causal=True)
     if isinstance(model, CaptionModel):
         return Adapter((target,), _decode, _start, _step)
@@ -32,15 +32,15 @@ def own_adapter(model: nn.Module) -> Adapter | None:
 
 
 def own_batch(model: nn.Module, adapter: Adapter, *, image_size: int | None = None) -> Inputs:
-    """Return a batch of random tokens for a model of Regard, the rows of different lengths.
+    """Return a batch of random tokens for a model of Regard, with rows of different lengths.
 
     Args:
-        model: of Regard.
-        adapter: of it.
-        image_size: pixels a side, of what a captioner takes.
+        model: a model of Regard.
+        adapter: its adapter.
+        image_size: side in pixels of a captioner's images.
 
     Raises:
-        ConfigError: a captioner, without the size of its images.
+        ConfigError: a captioner without `image_size`.
     """
     generator = torch.Generator().manual_seed(3)
     device = next(model.parameters()).device

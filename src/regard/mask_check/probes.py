@@ -1,4 +1,4 @@
-"""What is changed, and what must not follow: one probe for each thing that a right model pays no attention to."""
+"""The probes: each changes one thing that a correct model must ignore."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from regard.mask_check.survey import Survey
 
 GENERATOR = 7
 EVERYWHERE = 13
-"""Tokens of the longest row whose later tokens are changed from each position on."""
+"""Longest row in which later tokens are changed from each position on."""
 SHORT = 2
-"""Tokens of rows that are run without padding: so few that one of them being padding, or a zero in its place, stands out."""
+"""Length of rows that run without padding: short enough that one padding position would change the output visibly."""
 
 
 class Probe(NamedTuple):
@@ -25,19 +25,19 @@ class Probe(NamedTuple):
 
     Attributes:
         check: one of `regard.mask_check.CHECKS`.
-        name: as the report calls it: with the sequence where there are several.
-        sequence: the sequence that is changed, or None.
-        first: what the first run is called on.
-        second: what the second run is called on.
+        name: its name in the report, with the sequence if there are several.
+        sequence: the changed sequence, or None.
+        first: batch of the first run.
+        second: batch of the second run.
         match: what must be equal.
-        says: what was changed, in words.
-        vacuous: what should differ, if the model reads what was changed at all; or None.
-        train: both in training mode.
-        seeds: of what is drawn in both, where they differ.
-        between: what the model is called on between the two, or None.
-        of_base: whether the first run is that of the base.
-        may_fail: whether a model may refuse the second run, as one that runs at no such length.
-        more: the same probe elsewhere, made where this one finds nothing; the first that finds something counts.
+        says: a description of the change.
+        vacuous: what should differ if the model reads the changed part at all; or None.
+        train: both runs use training mode.
+        seeds: seeds of both runs, if they differ.
+        between: a batch that the model runs on between the two, or None.
+        of_base: whether the first run is the base run.
+        may_fail: whether the model may refuse the second run, as for an unsupported length.
+        more: the same probe elsewhere, run if this one finds nothing; the first finding counts.
     """
 
     check: str
@@ -57,7 +57,7 @@ class Probe(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A check that is not made, and why."""
+    """A check that was skipped, and why."""
 
     check: str
     name: str
@@ -65,7 +65,7 @@ class Missing(NamedTuple):
 
 
 def probes(survey: Survey) -> Iterator[Probe | Missing]:
-    """Give the probes of a model in evaluation mode, in the order of `regard.mask_check.CHECKS`."""
+    """Return the probes in evaluation mode, in the order of `regard.mask_check.CHECKS`."""
     maker = _Maker(survey)
     base = survey.base
     says, between = "the same batch, run again after another; the outputs must stay", maker.other_rows().second
@@ -93,7 +93,7 @@ def probes(survey: Survey) -> Iterator[Probe | Missing]:
 
 
 def training_probes(survey: Survey) -> Iterator[Probe]:
-    """Give the probes that are made in training mode as well."""
+    """Return the probes that also run in training mode."""
     made = {"future tokens", "padding content", "padding amount"} - set(survey.runs.adapter.skip)
     for probe in probes(survey):
         if isinstance(probe, Probe) and probe.check in made:
@@ -136,7 +136,7 @@ class _Maker:
     def future(self, sequence: Sequence) -> Probe:
         row = self.longest(sequence)
         length = self.examples[row].length(sequence.name)
-        # A prefix or a block that is seen whole shows only where the change begins inside of it.
+        # A fully visible prefix or block shows only if the change begins inside it.
         begins = [start for start in starts(length) if start != length // 2]
         if sequence.causal == "strict":
             begins = [0, *begins]
@@ -183,7 +183,7 @@ class _Maker:
         for number in (numbers[0], numbers[-1]):
             where = (numbers == number).nonzero().flatten()
             others = numbers != number
-            if sequence.causal == "strict":  # the first output of a document follows the last token of the one before
+            if sequence.causal == "strict":  # the first output of a document follows the last token of the previous one
                 others[(where + 1)[where + 1 < len(others)]] = False
             examples = list(self.examples)
             generator = torch.Generator().manual_seed(GENERATOR)
@@ -257,7 +257,7 @@ class _Maker:
         says = f"all rows but row {kept} changed; its outputs must stay"
         changed = [(row, row) for row in range(len(examples)) if row != kept]
         moved = self.pairs(changed, batch)
-        # Rows may have become shorter: what both have is compared.
+        # Rows may be shorter now: the common part is compared.
         both = {name: [(a[: len(b)], b[: len(a)]) for a, b in pairs] for name, pairs in moved.positions.items()}
         match = self.pairs([(kept, kept)], batch)
         return Probe("other rows", "other rows", None, self.base, batch, match, says, moved._replace(positions=both))
@@ -277,7 +277,7 @@ class _Maker:
 
 
 def starts(length: int) -> list[int]:
-    """Return where to begin with changing later tokens: everywhere, or in a long row at its ends and a few places between.
+    """Return the positions from which later tokens are changed: all, or in a long row its ends and a few between.
 
     Example:
         >>> starts(5), starts(100)
@@ -290,7 +290,7 @@ def starts(length: int) -> list[int]:
 
 
 def shortened_by_one(example: Example, sequence: Sequence) -> Example:
-    """Take the last position of a sequence off, where one is left without it."""
+    """Remove the last position of a sequence if at least one is left."""
     length = example.length(sequence.name) - 1
     if length < 1:
         return example
@@ -300,7 +300,7 @@ def shortened_by_one(example: Example, sequence: Sequence) -> Example:
 
 
 def changed_at(template: Template, batch: Batch, name: str, column: int) -> Batch:
-    """Return a batch with another token of a sequence in one column of every row, padding or not."""
+    """Return a batch with another token in one column of every row, padding or not."""
     sequence = next(s for s in template.sequences if s.name == name)
     tokens: Tensor = batch.inputs[name].clone()
     own = tokens.transpose(0, 1) if sequence.time_first else tokens

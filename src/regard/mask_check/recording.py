@@ -1,4 +1,4 @@
-"""What goes into every module of a model and what comes out of it, in the order in which it happens."""
+"""Records the inputs and outputs of every module of a model in execution order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 Change = Callable[[str, Tensor], Tensor]
-"""Takes the name of a tensor and the tensor, and returns what stands in its place."""
+"""Maps a tensor and its name to the tensor that replaces it."""
 TORCH = str(Path(torch.__file__).parent)
 HERE = str(Path(__file__).parent)
 
@@ -30,14 +30,14 @@ class Call(NamedTuple):
 
 
 class Key(NamedTuple):
-    """Which event: what goes into a call, or what comes out of it."""
+    """An event: the input or output side of a call."""
 
     call: Call
     side: Literal["in", "out"]
 
 
 class Line(NamedTuple):
-    """A line of a program."""
+    """A line of source code."""
 
     file: str
     number: int
@@ -45,13 +45,13 @@ class Line(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What went into a module or came out of it.
+    """The inputs or outputs of one module call.
 
     Attributes:
-        key: which it is.
-        parent: the call within which it happened; None for the outermost.
-        tensors: copies, by name: the parameter of `forward`, or the place in the output.
-        line: from where the module was called, outside of torch.
+        key: call and side.
+        parent: the enclosing call; None for the outermost.
+        tensors: copies by name: the parameter of `forward`, or the path in the output.
+        line: the calling line, outside torch.
     """
 
     key: Key
@@ -61,7 +61,7 @@ class Event(NamedTuple):
 
 
 def tensors_of(structure: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Give the tensors in tuples, lists, dictionaries and dataclasses, by the path to each; "" for a tensor alone."""
+    """Return the tensors in tuples, lists, dictionaries and dataclasses by their path; "" for a single tensor."""
     if isinstance(structure, Tensor):
         if not structure.is_nested:
             yield name, structure
@@ -85,7 +85,7 @@ def _parts(structure: Any) -> list[tuple[Any, Any]]:
 
 
 def replaced(structure: Any, change: Change, name: str = "") -> Any:
-    """Return a structure like the one given, its tensors changed; what is not understood stays as it is."""
+    """Return a structure like the given one with changed tensors; unknown types are kept."""
     if isinstance(structure, Tensor):
         return structure if structure.is_nested else change(name, structure)
     if isinstance(structure, PackedSequence):
@@ -126,24 +126,24 @@ def named_arguments(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[st
 def changed_arguments(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], change: Change
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call, their tensors changed; tensors are named as by `named_arguments`."""
+    """Return the arguments of a call with changed tensors, named as by `named_arguments`."""
     names = list(named_arguments(module, args, {}))
     changed = tuple(replaced(value, change, name) for name, value in zip(names, args, strict=True))
     return changed, {name: replaced(value, change, name) for name, value in kwargs.items()}
 
 
 class Recorder:
-    """Listens to every module of a model during one run.
+    """Records every module of a model during one run.
 
     Args:
         keep: copy the tensors.
-        changes: of some events, what stands in the place of their tensors.
-        every: what stands in the place of the floating tensors that come out of every module.
+        changes: replacements for the tensors of some events.
+        every: replaces the floating outputs of every module.
 
     Attributes:
-        events: what happened, in order.
+        events: all events, in order.
         arguments: of the calls named in `wanted`, (args, kwargs), copied.
-        unfinished: the innermost call that was under way when the run failed, or None.
+        unfinished: the innermost active call when the run failed, or None.
     """
 
     def __init__(
@@ -159,17 +159,17 @@ class Recorder:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each module was called."""
+        """Number of calls of each module."""
         return self._counts
 
     @property
     def innermost(self) -> Call | None:
-        """The innermost call that is under way, or None."""
+        """The innermost active call, or None."""
         return self._open[-1][0] if self._open else None
 
     @contextmanager
     def listening(self, model: nn.Module) -> Iterator[Recorder]:
-        """Listen to a model while the block runs."""
+        """Record a model while the block runs."""
         handles = []
         for name, module in model.named_modules():
             handles.append(module.register_forward_pre_hook(self._before(name), with_kwargs=True))

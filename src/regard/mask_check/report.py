@@ -1,4 +1,4 @@
-"""What a check found: a table with one line for each thing that was changed, and a paragraph for each leak."""
+"""The report of a check: a table with one line per check, and a paragraph per leak."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ COLUMNS = ("check", "result", "first module", "change", "limit")
 
 @dataclass(frozen=True)
 class Result:
-    """What one check found.
+    """Result of one check.
 
     Attributes:
         check: one of `regard.mask_check.CHECKS`.
-        name: the check as the table names it, with the sequence where there are several.
-        verdict: "ok", "leak", "blind" where nothing follows what should be seen, "error" where the model failed, or "not checked".
-        says: what was changed and what had to stay.
-        module: the first module that leaks or fails, "" for the model itself; None where there is none.
+        name: its name in the table, with the sequence if there are several.
+        verdict: "ok", "leak", "blind" if outputs do not depend on what they should, "error" if the model failed, or "not checked".
+        says: what was changed and what had to stay equal.
+        module: the first module that leaks or fails, "" for the model itself; None if there is none.
         kind: its class.
-        output: the output that changed most; "" where there is only one.
-        change: by how much it did, as a share of the deviation of its values.
-        limit: up to where a change counts as rounding, as the same share.
-        reaches: how much the output changes, where what follows scales the leak down and `change` is that of the state in which it begins.
-        positions: which positions of the output changed, or nothing where it has none.
-        between: between which calls of the module the leak begins.
-        lines: file and lines of that.
-        cause: the likeliest cause; or why it was not checked, or what cannot be told of what is in order.
+        output: the output that changed most; "" if there is only one.
+        change: its change relative to the standard deviation of its values.
+        limit: largest relative change that counts as rounding.
+        reaches: relative change of the output, if later layers scale the leak down and `change` is that of the state where it begins.
+        positions: the positions of the output that changed; empty if it has none.
+        between: the calls of the module between which the leak begins.
+        lines: their file and lines.
+        cause: the most likely cause; or why the check was skipped, or what an "ok" does not cover.
     """
 
     check: str
@@ -56,7 +56,7 @@ class Result:
         return "\n".join(self.paragraph()) if self.bad else f"{self.name}: {self.cause or self.verdict}"
 
     def paragraph(self) -> Iterator[str]:
-        """Give the lines that tell a leak in full."""
+        """Return the lines that describe a leak in full."""
         yield f"{self.name}: {self.says}."
         if self.verdict == "blind":
             yield "  follows    nothing"
@@ -80,16 +80,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """What `regard.check` found. As text it is the table.
+    """Result of `regard.check`. As text it is the table.
 
     Attributes:
         model: its class.
-        results: one for each check, in the order in which they were made.
-        sizes: examples, and positions of each sequence, of the batch that was checked.
-        dtype: the precision it was computed in.
-        passes: how often the model ran.
-        seconds: how long it took.
-        filled: parameters that were zero everywhere and were filled with noise for the check.
+        results: one per check, in order.
+        sizes: number of examples, and positions per sequence, of the checked batch.
+        dtype: precision of the computation.
+        passes: number of forward passes.
+        seconds: duration.
+        filled: number of parameters that were zero everywhere and were filled with noise.
 
     Example:
         >>> results = (Result("future tokens", "future tokens", "ok", limit=1e-6),)
@@ -113,15 +113,15 @@ class Report:
 
     @property
     def leaks(self) -> tuple[Result, ...]:
-        """The results that are not in order: leaks, masks that hide too much, and checks in which the model failed."""
+        """The failed results: leaks, masks that hide too much, and checks in which the model failed."""
         return tuple(result for result in self.results if result.bad)
 
     def __getitem__(self, name: str) -> Result:
-        """Return the result of a check by the name that the table gives it."""
+        """Return the result of a check by its name in the table."""
         return next(result for result in self.results if result.name == name)
 
     def lines(self) -> Iterator[str]:
-        """Give the lines of the report: a headline, the table, and a paragraph for each leak."""
+        """Return the lines of the report: a headline, the table, and a paragraph per leak."""
         sizes = ", ".join(f"{name} {size}" for name, size in self.sizes.items())
         made = sum(result.verdict != "not checked" for result in self.results)
         verdicts = {one.verdict for one in self.leaks}
@@ -150,7 +150,7 @@ class Report:
                 yield f"cannot be told: {result.name} ({result.cause})"
 
     def _grouped(self) -> list[list[Result]]:
-        """Return the leaks, those that begin in the same place for the same reason together."""
+        """Return the leaks, those with the same origin and cause together."""
         groups: dict[tuple[str | None, str, str], list[Result]] = {}
         for result in self.leaks:
             groups.setdefault((result.module, result.between, result.cause), []).append(result)
@@ -160,7 +160,7 @@ class Report:
         return "\n".join(self.lines())
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as plain values; a change that is not finite is told as a string."""
+        """Return the report as plain values; a non-finite change is a string."""
         results = []
         for result in self.results:
             values = asdict(result) | {"positions": list(result.positions)}

@@ -1,4 +1,4 @@
-"""Runs of a copy of the model: in double precision, without gradients, from the same seed, with dropout held still where it must be."""
+"""Runs a copy of the model: in double precision, without gradients, from one seed, with fixed or disabled dropout."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from regard.mask_check.examples import Batch
 from regard.mask_check.recording import Recorder, tensors_of
 
 DOUBLE_UP_TO = {"cpu": 2**26, "cuda": 2**29}
-"""Parameters of the largest model that is copied in double precision by itself: on a CPU that takes seconds, elsewhere up to 4 GiB."""
+"""Largest number of parameters copied in double precision by default: seconds on a CPU, up to 4 GiB elsewhere."""
 FILL = 0.1
-"""Deviation of what stands in for parameters that are zero everywhere: a gate that is closed would hide what is behind it."""
+"""Standard deviation of the noise that replaces all-zero parameters: a closed gate would hide leaks behind it."""
 SEED = 20170612
 
 
@@ -30,7 +30,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def precisions_of(model: nn.Module) -> list[torch.dtype | None]:
-    """List what a model is computed in, best first: float64 where it is not too large for that, for half precision float32, its own."""
+    """Return the precisions to try, best first: float64 if the model is not too large, float32 for half precision, its own."""
     parameters = list(model.parameters())
     most = DOUBLE_UP_TO.get(parameters[0].device.type, 0) if parameters else 1
     double = sum(parameter.numel() for parameter in parameters) <= most
@@ -38,19 +38,19 @@ def precisions_of(model: nn.Module) -> list[torch.dtype | None]:
 
 
 def exact_of(model: nn.Module) -> list[torch.dtype | None]:
-    """List what a model is computed in other than float64: float32 instead of half precision, whose rounding hides leaks, and its own."""
+    """Return the precisions to try without float64: float32 in place of half precision, whose rounding hides leaks, and the model's own."""
     return [torch.float32, None] if any(parameter.dtype in HALVES for parameter in model.parameters()) else [None]
 
 
 def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, int]:
-    """Copy a model, so that nothing of the user's is touched.
+    """Copy a model, so that the user's is not modified.
 
     Args:
-        model: the user's.
-        dtype: of the copy; None: the model's own.
+        model: the user's model.
+        dtype: dtype of the copy; None: the model's own.
 
     Returns:
-        The copy, and how many of its parameters were zero everywhere and are filled with noise.
+        The copy, and how many all-zero parameters were filled with noise.
 
     Raises:
         ConfigError: it cannot be copied.
@@ -83,16 +83,16 @@ def _fill(model: nn.Module) -> int:
 
 
 class Runs:
-    """A model that is run again and again.
+    """Runs a model repeatedly under equal conditions.
 
     Args:
-        model: a copy of the user's.
-        adapter: how it is called.
-        dtype: what floating inputs are cast to; None: left as they are.
+        model: a copy of the user's model.
+        adapter: how to call it.
+        dtype: floating inputs are cast to it; None: unchanged.
 
     Attributes:
-        passes: how many runs there were.
-        lists: names of outputs that are a list with a tensor for each position, which are stacked.
+        passes: number of runs so far.
+        lists: names of outputs that are a list with one tensor per position; they are stacked.
     """
 
     def __init__(self, model: nn.Module, adapter: Adapter, dtype: torch.dtype | None) -> None:
@@ -103,7 +103,7 @@ class Runs:
         self.device = torch.device("cpu") if first is None else first.device
 
     def inputs(self, batch: Inputs) -> Inputs:
-        """Copy a batch, in the precision of the model; it is on the user's device, where lengths may be on another one than tokens."""
+        """Copy a batch in the precision of the model, on the user's device, where lengths may be on another one than tokens."""
 
         def copied(value: Any) -> Any:
             if not isinstance(value, Tensor):
@@ -114,20 +114,20 @@ class Runs:
         return {key: copied(value) for key, value in batch.items()}
 
     def run(self, batch: Batch, recorder: Recorder | None = None, *, train: bool = False, seed: int = SEED) -> dict[str, Tensor]:
-        """Call the model on a batch and return its floating outputs by name, copied.
+        """Run the model on a batch and return copies of its floating outputs by name.
 
         Args:
-            batch: what to call it on.
-            recorder: listens meanwhile.
+            batch: the batch.
+            recorder: records the modules.
             train: run in training mode, without dropout; otherwise in evaluation mode.
-            seed: of all that is drawn.
+            seed: random seed.
         """
         return self.apply(self.adapter.run, batch.inputs, recorder, train=train, seed=seed)
 
     def apply(
         self, function: Any, inputs: Inputs, recorder: Recorder | None = None, *, train: bool = False, seed: int = SEED
     ) -> dict[str, Tensor]:
-        """Call `function(model, inputs)` under the conditions of a run and return the floating tensors it gives, by name."""
+        """Call `function(model, inputs)` under the conditions of a run and return its floating tensors by name."""
         self.passes += 1
         listening = nullcontext() if recorder is None else recorder.listening(self.model)
         with self.conditions(train=train, seed=seed), listening:
@@ -135,7 +135,7 @@ class Runs:
         return self.stacked({name: tensor.detach().clone() for name, tensor in tensors_of(output) if tensor.is_floating_point()})
 
     def stacked(self, outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return outputs with each of the `lists` as one tensor, positions first."""
+        """Return outputs with each of the `lists` stacked into one tensor, positions first."""
         for name in self.lists:
             parts = [outputs.pop(key) for key in parts_of(outputs, name)]
             if parts:
@@ -144,13 +144,13 @@ class Runs:
 
     @contextmanager
     def conditions(self, *, train: bool = False, seed: int = SEED) -> Iterator[None]:
-        """Hold everything but the inputs still: the mode, the seed, the default precision; and what a training mode changes."""
+        """Fix everything but the inputs: mode, seed, default precision, and state that training mode changes."""
         devices = [self.device] if self.device.type == "cuda" else []
         before = torch.get_default_dtype()
         with warnings.catch_warnings(), torch.random.fork_rng(devices), _full_precision(), torch.no_grad(), self._mode(train):
-            warnings.simplefilter("ignore")  # what a model warns of it has told its user before
+            warnings.simplefilter("ignore")  # the user has seen the model's warnings before
             if self.device.type == "cpu":
-                torch.default_generator.manual_seed(seed)  # `torch.manual_seed` notes where it was called from, as long as there is no GPU
+                torch.default_generator.manual_seed(seed)  # `torch.manual_seed` records its caller if there is no GPU
             else:
                 torch.manual_seed(seed)
             if self.dtype is not None:
@@ -189,14 +189,14 @@ class Runs:
 
 
 def parts_of(outputs: dict[str, Tensor], name: str) -> list[str]:
-    """Return the names of tensors of one shape that are a list under a name; nothing where it is none."""
+    """Return the names of equally shaped tensors that form a list; empty if there is none."""
     keys = [key for key in outputs if key.rpartition(".")[0] == name and key.rpartition(".")[2].isdigit()]
     return keys if len({outputs[key].shape for key in keys}) == 1 else []
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Let products of float32 on a GPU be in float32: its rounding is what the limits are made of."""
+    """Disable TF32: the limits assume float32 rounding."""
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
@@ -206,7 +206,7 @@ def _full_precision() -> Iterator[None]:
 
 
 class _NoDropout(TorchFunctionMode):
-    """Functions that drop elements at random drop none."""
+    """Replaces random dropout functions by the identity."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})

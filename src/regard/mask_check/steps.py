@@ -1,4 +1,4 @@
-"""The checks in their order, and a second opinion on what they find."""
+"""The checks in order, with a second opinion in the model's own precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from regard.mask_check.runs import Runs, exact_of, model_copy
 from regard.mask_check.survey import Survey
 
 CLEARLY = 4
-"""How many times the limit of the model's own precision a change must be that has to be seen in it."""
+"""A change seen in the model's own precision must exceed its limit there by this factor."""
 
 ANY = "any"
 
@@ -28,9 +28,9 @@ class Step(NamedTuple):
     """One check, ready to be made on a survey.
 
     Attributes:
-        make: makes it; with False, without saying where a leak begins.
-        after: the name of the check that must be in order for this one to say anything new, ANY for all before it, or "".
-        name: what it is called where that one is not in order.
+        make: runs it; with False, without locating the leak.
+        after: name of the check that must pass for this one to add anything, ANY for all before it, or "".
+        name: its name if that one failed.
     """
 
     make: Callable[[Survey, bool], Result]
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator[Step]:
-    """Give the checks of a model but for those that its adapter leaves out, in the order of `regard.mask_check.CHECKS`."""
+    """Return the checks of a model, without those its adapter skips, in the order of `regard.mask_check.CHECKS`."""
     skip = survey.runs.adapter.skip
     if "finite values" not in skip:
         yield Step(lambda seen, explain: finite(seen))
@@ -54,7 +54,7 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
     if "cache" not in skip:
         last = survey.template.sequences[-1].name
         after = f"future tokens: {last}" if len(survey.template.sequences) > 1 else "future tokens"
-        # At once the model sees later tokens, which one at a time it cannot.
+        # In one call the model sees later tokens, which single steps cannot.
         yield Step(lambda seen, explain: cached(seen, explain=explain), after, "cache")
         window, width = survey.runs.adapter.window, survey.widths[last]
         if window is not None and window >= width:
@@ -69,7 +69,7 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
 
 
 def _context(survey: Survey, *, sees_all: bool) -> Iterator[Step]:
-    """Give the checks that a mask does not hide too much; later tokens need only be seen where the user says that they may."""
+    """Return the checks for masks that hide too much; later tokens must be visible only if the user says that they may be."""
     for sequence in survey.template.sequences:
         yield Step(lambda seen, explain, sequence=sequence: sees_context(seen, sequence, "earlier"), ANY, "sees context")
     if sees_all and not (last := survey.template.sequences[-1]).causal:
@@ -77,7 +77,7 @@ def _context(survey: Survey, *, sees_all: bool) -> Iterator[Step]:
 
 
 def _before(name: str) -> str:
-    # Where more padding changes something, none at all does so too.
+    # If more padding changes something, so does none.
     return name.replace("no padding", "padding amount") if "no padding" in name else ""
 
 
@@ -86,7 +86,7 @@ def _probe(probe: Probe | Missing) -> Step:
 
 
 def _training(survey: Survey) -> Iterator[Step]:
-    """Give the probes in training mode, where the model is the same from run to run once its dropout is held still."""
+    """Return the probes in training mode, where the model is deterministic once dropout is off."""
     found = list(training_probes(survey))
     name = "training mode"
     if not found:
@@ -97,7 +97,7 @@ def _training(survey: Survey) -> Iterator[Step]:
         two = survey.runs.run(survey.base, train=True, seed=1)
         if any(_far(survey, key, one[key], two[key]) for key in survey.comparable() if key in one and key in two):
             reason = "the model draws at random in training, beyond dropout"
-    except Exception as error:  # many a model wants its labels then
+    except Exception as error:  # many models need labels then
         reason = f"the model does not run so: {' '.join(str(error).split()) or type(error).__name__}"
     if reason:
         yield _probe(Missing(name, name, reason))
@@ -111,14 +111,14 @@ def _far(survey: Survey, name: str, one: Tensor, two: Tensor) -> bool:
 
 
 class SecondOpinion:
-    """Asks the model in its own precision about what was found in double precision.
+    """Repeats a finding of double precision in the model's own precision.
 
-    A mask filled with the lowest number of float64 turns into -inf where a softmax computes in float32, as many of Hugging Face do: that
-    is a fault of double precision, and none of the model.
+    A mask filled with the lowest float64 becomes -inf where a softmax computes in float32, as in many Hugging Face models: an artifact of
+    double precision, not an error of the model.
 
     Args:
-        model: the user's.
-        survey: of the copy that is checked.
+        model: the user's model.
+        survey: of the checked copy.
     """
 
     def __init__(self, model: nn.Module, survey: Survey) -> None:
@@ -129,13 +129,13 @@ class SecondOpinion:
 
     @property
     def passes(self) -> int:
-        """How often the model ran for it."""
+        """Number of its forward passes."""
         return 0 if self._own is None else self._own.runs.passes
 
     def all(self, steps: Iterable[Step]) -> list[Result]:
-        """Make checks in their order, but for those that could only repeat what an earlier one has found."""
+        """Run the checks in order, without those that could only repeat an earlier finding."""
         results: dict[str, Result] = {}
-        doubtful: dict[str, str] = {}  # what was found wrong, or not made for something wrong: with the name of that
+        doubtful: dict[str, str] = {}  # failed checks, or checks skipped because of one: by that one's name
         for step in steps:
             earlier = next(iter(doubtful), "") if step.after == ANY else step.after
             if earlier in doubtful:
@@ -149,7 +149,7 @@ class SecondOpinion:
         return list(results.values())
 
     def ask(self, step: Step) -> Result:
-        """Make a check; where it finds a leak that is not there in the model's own precision, return what it finds in that."""
+        """Run a check; if its leak does not exist in the model's own precision, return the result in that."""
         if not self.other:
             return step.make(self.survey, True)
         found = step.make(self.survey, False)

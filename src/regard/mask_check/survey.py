@@ -1,4 +1,4 @@
-"""The base of all comparisons: one batch, what every module makes of it, which axis is which, and how much is rounding."""
+"""The base run of all comparisons: one batch, the tensors of every module, their layouts, and their rounding noise."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from regard.mask_check.recording import Call, Event, Key, Recorder
 from regard.mask_check.runs import HALVES, Runs, parts_of
 
 SAFETY = 16
-"""How many times the rounding that is measured a difference must be to count, and how many roundings of one number besides."""
+"""A difference counts if it exceeds this many times the measured rounding, plus this many roundings of one number."""
 CAST_SAFETY = 2
-"""The same of a tensor in half precision in a model that computes in more: it is rounded once, in the cast, and hardly ever otherwise."""
+"""The same factor for a half-precision tensor in a model of higher precision: it is rounded once, in the cast."""
 MOST_OF_CAST = 0.1
-"""The largest part of its deviation that such a tensor may be off where double precision is computed in."""
+"""Largest relative error allowed for such a tensor when the check computes in double precision."""
 CAP = 1000
-"""Roundings of one number that the measured ones can be, at most, where double precision is computed in: more is a model that keeps
-something from run to run, which must not pass for rounding."""
+"""Max noise, in roundings of one number, when the check computes in double precision: more means that the model keeps state between runs,
+which must not pass as rounding.
+"""
 EXACT = 2.0**-23
-"""The part of a limit, which is of single precision, that double precision does not exceed by its own rounding."""
+"""Part of a single-precision limit that rounding in double precision stays below."""
 
 
 class Place(NamedTuple):
@@ -45,16 +46,16 @@ class Place(NamedTuple):
 
 
 Views = dict[Place, Tensor]
-"""The tensors of a run, in the order in which they came to be."""
+"""The tensors of a run, in execution order."""
 
 
 class Plan(NamedTuple):
-    """How one of two runs to compare is made.
+    """Settings of one of two runs that are compared.
 
     Attributes:
-        batch: what the model is called on.
-        train: in training mode.
-        seed: of what is drawn, or None for the usual one.
+        batch: the model's inputs.
+        train: use training mode.
+        seed: random seed, or None for the default.
     """
 
     batch: Batch
@@ -68,23 +69,23 @@ def sizes_of(batch: Batch) -> Sizes:
 
 
 class Survey:
-    """What is known of a model before anything is changed.
+    """Results of the unmodified model, the base of all comparisons.
 
     Args:
         runs: of the model.
-        template: how examples are written.
-        examples: the rows of the base.
+        template: how to write examples as a batch.
+        examples: the rows of the base batch.
 
     Attributes:
-        base: the batch, padded as the user's is.
-        outputs: what the model gives for it.
-        layouts: of the outputs, by name.
-        noise: of each output, how far rounding moves it.
-        events: of the base, in order.
-        fixed: sequences whose length cannot be changed, with what the model said to it.
-        modules: those that were called again, by whatever `regard.mask_check.dependence` knows them by.
-        confirmed: places that were found to be where a leak begins, each with the sequence that leaks.
-        one_size: the error of the model when it was given an example less, and where it was raised; or None.
+        base: the batch, padded like the user's.
+        outputs: its outputs.
+        layouts: layouts of the outputs by name.
+        noise: rounding noise of each output.
+        events: events of the base run, in order.
+        fixed: sequences whose length the model cannot change, with its error.
+        modules: cache of modules called again, by the keys of `regard.mask_check.dependence`.
+        confirmed: tensors where a leak is known to begin, each with the sequence that leaks.
+        one_size: the model's error for a smaller batch, and where it was raised; or None.
     """
 
     def __init__(self, runs: Runs, template: Template, examples: list[Example]) -> None:
@@ -105,7 +106,7 @@ class Survey:
         self._base_runs = {False: (self.events, self.outputs)}
         fewer, shorter = self._fewer(), {s.name: found for s in template.sequences if (found := self._shorter(s.name)) is not None}
         self._find_lists([found for _, found in ([fewer] if fewer else [])], {key: found for key, (_, found) in shorter.items()})
-        # A module called once for each position, as the cell of a recurrent network: its calls are an axis.
+        # Calls of a module that runs once per position, such as a recurrent cell, form an axis.
         self.stacked = {
             module for other, _ in shorter.values() for module, number in counts.items() if number - other.counts.get(module, 0) == 1
         }
@@ -123,7 +124,7 @@ class Survey:
         batch = collate(self.template, self.examples[:-1], self.widths, side=self.template.side)
         try:
             return recorder, self.runs.run(batch, recorder)
-        except Exception as error:  # whatever a model raises is a finding
+        except Exception as error:  # an exception of the model is a finding
             self.one_size = error, recorder
             return None
 
@@ -138,7 +139,7 @@ class Survey:
             return None
 
     def _find_lists(self, others: list[dict[str, Tensor]], shorter: Mapping[str, dict[str, Tensor]]) -> None:
-        """Find lists of outputs that have a tensor for each position, and make tensors of them."""
+        """Find lists of outputs with one tensor per position, and stack them."""
         for name in {key.rpartition(".")[0] for key in self.outputs}:
             count = len(parts_of(self.outputs, name))
             if any(count == self.widths[key] == len(parts_of(outputs, name)) + 1 for key, outputs in shorter.items()):
@@ -147,7 +148,7 @@ class Survey:
             self.runs.stacked(outputs)
 
     def view(self, events: Iterable[Event]) -> Views:
-        """Return the tensors of a run by place; the calls of a module that is called for each position are stacked."""
+        """Return the tensors of a run; calls of a module that runs once per position are stacked."""
         found: Views = {}
         many: dict[Place, list[Tensor]] = {}
         for event in events:
@@ -191,7 +192,7 @@ class Survey:
         return layouts
 
     def _rounding(self) -> tuple[dict[str, float], dict[Place, float]]:
-        # Every tensor that a module returns is moved by one rounding, up or down: what that does further on is what rounding can do.
+        # Every module output is rounded up or down by one unit: the effect on later tensors is what rounding can do.
         generator = torch.Generator().manual_seed(1)
 
         def rounded(_: str, tensor: Tensor) -> Tensor:
@@ -217,20 +218,20 @@ class Survey:
         return moved, inner
 
     def unit(self, tensor: Tensor) -> float:
-        """Return the relative size of one rounding: of float32 for double precision, otherwise of the tensor's own type."""
+        """Return the relative size of one rounding: of float32 for double precision, otherwise of the tensor's own dtype."""
         return torch.finfo(torch.float32 if tensor.dtype == torch.float64 else tensor.dtype).eps
 
     def limit(self, name: str) -> float:
-        """Return how far an output may be off before it counts."""
+        """Return how far an output may differ by rounding."""
         return self._limit(self.outputs[name], self.noise.get(name, 0.0))
 
     def exact_limit(self, name: str) -> float:
-        """Return how far rounding moves an output in double precision; infinity where another one is computed in."""
+        """Return the rounding noise of an output in double precision; infinity if computed in another one."""
         exact = self.computed_in == self.outputs[name].dtype == torch.float64
         return EXACT * self.limit(name) if exact else float("inf")
 
     def limit_at(self, place: Place) -> float:
-        """Return how far a tensor inside of the model may be off before it counts."""
+        """Return how far an inner tensor may differ by rounding."""
         tensor = self.views[place]
         return self._limit(tensor, self._noise.get(place, 0.0)) if tensor.is_floating_point() else 0.0
 
@@ -244,7 +245,7 @@ class Survey:
         return min(limit, MOST_OF_CAST * spread(tensor)) if self.computed_in == torch.float64 else limit
 
     def layout(self, place: Place) -> Layout | None:
-        """Return what the axes of a tensor inside of the model hold; None: unknown."""
+        """Return the meaning of the axes of an inner tensor; None: unknown."""
         return self._layouts.get(place)
 
     def compare_outputs(
@@ -254,21 +255,21 @@ class Survey:
         return difference(pair, self.layouts.get(name), match, sizes, farthest=farthest)
 
     def compare_at(self, place: Place, pair: tuple[Tensor, Tensor], match: Match) -> Difference:
-        """Compare a tensor inside of the model in two runs of the sizes of the base."""
+        """Compare an inner tensor in two runs of the base sizes."""
         return difference(pair, self.layout(place), match, (self.sizes, self.sizes))
 
     def learns(self, module: str) -> bool:
-        """Tell whether a module has parameters."""
+        """Return whether a module has parameters."""
         return next(self.runs.model.get_submodule(module).parameters(), None) is not None
 
     def base_outputs(self, *, train: bool) -> dict[str, Tensor]:
-        """Return the outputs for the base batch, without listeners: what a fused path gives may differ."""
+        """Return the outputs for the base batch without hooks: a fused path may give others."""
         if train not in self._outputs:
             self._outputs[train] = self.runs.run(self.base, train=train)
         return self._outputs[train]
 
     def base_run(self, *, train: bool) -> tuple[list[Event], dict[str, Tensor]]:
-        """Return what happens in the model for the base batch, and the outputs, with listeners."""
+        """Return the events and outputs of the base batch, with hooks."""
         if train not in self._base_runs:
             recorder = Recorder()
             outputs = self.runs.run(self.base, recorder, train=train)
@@ -276,5 +277,5 @@ class Survey:
         return self._base_runs[train]
 
     def comparable(self) -> list[str]:
-        """Return the names of outputs that can be compared."""
+        """Return the names of comparable outputs."""
         return [name for name, layout in self.layouts.items() if layout is not None and any(axis.label == "batch" for axis in layout)]

@@ -1,4 +1,4 @@
-"""The check as a line of a test."""
+"""`regard.check` as an assertion in a test."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def assert_no_leaks(
     call: Calling | None = None,
     dtype: torch.dtype | None = None,
 ) -> Report:
-    """Fail a test with the whole report where `regard.check` finds a leak; the arguments are those of `regard.check`.
+    """Assert that `regard.check` finds no leak; takes the same arguments.
 
     Returns:
-        The report, where there is none: a test can go on to ask what was checked.
+        The report, for further assertions.
 
     Raises:
-        AssertionError: something leaks; its message is the report.
+        AssertionError: something leaks; the message is the report.
 
     Example:
         >>> model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))

@@ -1,4 +1,4 @@
-"""Watch any PyTorch model: what attended to what, recorded without a change to the model."""
+"""Records the attention of any PyTorch model without changing the model."""
 
 from regard.observe.call import AttentionCall, Unseen
 from regard.observe.recording import Recording

@@ -1,8 +1,8 @@
-"""Attention written by hand: a softmax is followed until its result multiplies the values and is summed over the keys.
+"""Hand-written attention: follows a softmax until its result multiplies the values and is summed over the keys.
 
-Nothing is computed again here: what multiplies the values are the weights. Labels travel along with them and tell where the axis of the
-keys ends up. Exponents are followed likewise, and are weights once their rows sum to one. A factor that no softmax made, and whose rows sum
-to one over the axis that is summed, is made of weights, too. What uses weights in another way is named.
+Nothing is recomputed: the factor of the values is the weights. Labels travel along and show where the key axis ends up. Exponents are
+followed in the same way, and become weights once their rows sum to 1. A factor from no known softmax whose rows sum to 1 over the summed
+axis is also taken as weights. Other uses of weights are reported by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MULTIPLY = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"}
 ADD = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 DROPOUT = {"dropout", "dropout_"}
 UNTOLD = "examples and heads share an axis of its weights, in an order that does not show; a batch of one can be seen"
-# What leaves weights weights: another type, or a factor for each of them.
+# Functions after which weights are still weights: a change of dtype, or a factor per weight.
 CAST = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
 EACH = {
     *CAST,
@@ -40,7 +40,7 @@ EACH = {
 SUM = {"sum", "nansum"}
 CHOOSE = {"argmax", "argmin", "max", "topk", "sort", "argsort", "multinomial"}
 PICK = {"__getitem__", "gather", "index_select", "take", "take_along_dim", "embedding"}
-# What may sum weighted values, or weights times values, in a way that is not followed.
+# Functions that may sum weighted values in a way that is not followed.
 OTHER_SUMS = {
     *(
         "conv1d",
@@ -58,28 +58,28 @@ OTHER_SUMS = {
     *("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "segment_reduce", "cumsum", "mean"),
 }
 EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Mixture|Rout(?:er|ing)|Gat(?:e|ing)(?![a-z])|Loss")
-"""What a class is called whose softmax chooses among experts, or measures an error: no attention."""
+"""Class names whose softmax is no attention: routers of experts, losses."""
 FOLLOWED = {*PRODUCT, *MULTIPLY, *DROPOUT}
-"""Functions that may use weights that no softmax made."""
+"""Functions that may use weights from no known softmax."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A tensor made of a softmax.
+    """A tensor derived from a softmax.
 
     Attributes:
-        tensor: itself; held, so that its identity stays its own.
-        weights: what it would be without dropout.
-        keys: for each entry the number of its key; None: not known.
+        tensor: the tensor, kept alive so that its identity stays unique.
+        weights: its value without dropout.
+        keys: the key index of each entry; None: unknown.
         scope: where the softmax was computed.
-        depth: how many modules were at work there.
-        chain: the same number for all that was made of one softmax.
-        lead: (B, H), which a tensor (B * H, T, S) folds into its first axis; None: not known.
-        guessed: whether only the order of a tensor with more axes, or what is made of the product, tells what `lead` stands for.
-        lost: by what it was changed to numbers that are weights only if they sum to one; empty: nothing.
-        raw: whether it is made of exponents whose rows do not sum to one yet.
+        depth: number of active modules there.
+        chain: an id shared by all tensors derived from one softmax.
+        lead: (B, H), which a tensor (B * H, T, S) folds into its first axis; None: unknown.
+        guessed: whether `lead` is only confirmed by a later tensor with more axes.
+        lost: the operation after which these are weights only if they sum to 1; empty: none.
+        raw: whether it derives from exponents that are not normalized yet.
         summed: whether it is such exponents times values; `weights` are the exponents.
-        whole: what the softmax returned; None: it was changed since.
+        whole: the softmax's result; None: changed since.
     """
 
     tensor: Tensor
@@ -98,15 +98,15 @@ class _Held:
 
 @dataclass(slots=True, eq=False)
 class _Weighted:
-    """Weights times values, not summed over the keys yet.
+    """Weights times values, before the sum over the keys.
 
     Attributes:
-        tensor: itself.
-        entries: where its entries came from; None: other numbers were added.
+        tensor: the product.
+        entries: the origin of its entries; None: other values were added.
         held: the weights.
-        values: where the numbers of the values lie in memory.
-        lone: whether there is one number for each key: no features.
-        lost: what changed it to other numbers.
+        values: where the values lie in memory.
+        lone: whether there is one value per key, without features.
+        lost: the operation that changed the values.
     """
 
     tensor: Tensor
@@ -117,19 +117,19 @@ class _Weighted:
     lost: str = ""
 
     def sums(self, axis: int | None) -> bool:
-        """Say whether a sum over an axis, from the end, is one over the keys."""
+        """Return whether a sum over an axis (counted from the end) is over the keys."""
         if self.entries is None or axis is None:
             return False
         return self.entries.arranged(self.held.weights, self.held.keys, [axis % self.tensor.dim()]) is not None
 
 
 class Follower:
-    """Follows softmaxes to the sums that use them.
+    """Follows softmax results to the sums that use them.
 
     Args:
-        record: called with the module in which the softmax was computed and the weights, when they multiply values.
-        lose: called with the module where they do and are not recorded, when it may have been left.
-        foreign: whether the code that calls at present is to be followed.
+        record: called with the softmax's module and the weights when they multiply values.
+        lose: called with the module if weights multiply values and cannot be recorded, once the module may have ended.
+        foreign: whether to follow the calling code.
     """
 
     def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None], foreign: Callable[[], bool]) -> None:
@@ -138,7 +138,7 @@ class Follower:
         self._contexts: dict[int, Context[_Held]] = {}
         self._weighted: dict[int, _Weighted] = {}
         self._chosen: dict[int, tuple[Tensor, _Held]] = {}
-        self._done: dict[int, weakref.ref[Tensor]] = {}  # made of weights that were recorded
+        self._done: dict[int, weakref.ref[Tensor]] = {}  # derived from recorded weights
         self._before: Tensor | None = None
         self._chains = 0
 
@@ -146,7 +146,7 @@ class Follower:
         return bool(self._held or self._contexts or self._weighted or self._chosen or self._done)
 
     def begin(self, out: Any, scopes: Sequence[Scope], axis: int, *, exponents: bool = False) -> _Held | None:
-        """Hold the result of a softmax over an axis, or exponents, in a module that is watched: the last of those at work."""
+        """Follow the result of a softmax over an axis, or exponents, for the innermost watched module."""
         scope = scopes[-1]
         if not isinstance(out, Tensor) or out.dim() < 1 or (not scope.attends and EXPERTS.search(type(scope.module).__name__)):
             return None
@@ -163,16 +163,16 @@ class Follower:
         return held
 
     def multiplied(self, weights: Tensor, out: Tensor, scopes: Sequence[Scope]) -> None:
-        """Record the weights (N, T, S) of a kernel that returned `out` (N, T, D), or follow that until the order of N shows."""
+        """Record the weights (N, T, S) of a kernel that returned `out` (N, T, D), or follow `out` until the order of N is known."""
         held = self.begin(weights, scopes, -1)
         if held is not None:
             self._give(held, weights, out)
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], scopes: Sequence[Scope] | None) -> None:
-        """Prepare for a call of a function of torch: one that drops would take from weights, which sum to one before."""
+        """Prepare for a call of a torch function: dropout would change weights, which must be checked before."""
         self._before = None
         if name in ("mul_", "__imul__") and isinstance(args[0], Tensor) and next(self._held_among(args[1:], kwargs), None) is not None:
-            self._before = args[0].detach().clone()  # values that are about to be weighted
+            self._before = args[0].detach().clone()  # values that may be weighted next
         if name not in DROPOUT:
             return
         held = next(self._held_among(args, kwargs), None)
@@ -185,7 +185,7 @@ class Follower:
     def after(
         self, func: Callable[..., Any], name: str, out: Any, call: tuple[tuple[Any, ...], dict[str, Any]], scopes: Sequence[Scope] | None
     ) -> None:
-        """Follow what is held through a function of torch that was called; `scopes` are the modules at work if the last is watched."""
+        """Follow derived tensors through a torch function after its call; `scopes` are the active modules if the innermost is watched."""
         args, kwargs = call
         if name in PRODUCT:
             self._product(name, out, factors(name, args, kwargs), scopes)
@@ -216,7 +216,7 @@ class Follower:
             self._follow(held, func, name, out, args, kwargs)
 
     def _follow(self, held: _Held, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Hold what a function that sums nothing made of weights."""
+        """Follow the result of a function that sums nothing."""
         outs = list(out) if name in PARTS else [out]
         if not all(isinstance(each, Tensor) and each.is_floating_point() for each in outs):
             return
@@ -229,7 +229,7 @@ class Follower:
             if name in OTHER_SUMS and values:
                 self._miss(held.scope, lost)
             if name in OTHER_SUMS or out.numel() < held.tensor.numel():
-                return  # a measure of the weights
+                return  # a statistic of the weights
         keys, weights = held.keys, out
         if name in JOINED:
             keys = None
@@ -239,7 +239,7 @@ class Follower:
             keys = labels_behind(func, name, keys, held.tensor, (out, args, kwargs))
         if name in DROPOUT:
             weights = held.weights
-        elif held.weights is not held.tensor:  # behind a dropout: the same once more, without it, and in no tensor of the model's
+        elif held.weights is not held.tensor:  # after dropout: also the same without dropout, in a tensor of our own
             weights = self._without_dropout(held, func, name, args, kwargs)
         for number, each in enumerate(outs):
             own, labels = (weights[number], keys and keys[number]) if name in PARTS else (weights, keys)
@@ -261,7 +261,7 @@ class Follower:
             return func(*map(own, args), **{key: own(arg) for key, arg in kwargs.items() if key != "out"})
 
     def _product(self, name: str, out: Any, given: Iterator[Factor], scopes: Sequence[Scope] | None) -> None:
-        """Record weights that are a factor of a product; name those that are, and are not summed over the keys."""
+        """Record weights that are a factor of a product; report those that are not summed over the keys."""
         for factor in given:
             held, axis = self._held.get(id(factor.tensor)), factor.axis
             values = any(not is_learned(other) for other in factor.others)
@@ -273,7 +273,7 @@ class Follower:
             if held is None or held.summed or (name == "linear" and not values):
                 continue
             whole = axis is not None and _over_keys(held, axis)
-            if held.raw:  # as in many a layer without attention
+            if held.raw:  # as in many layers without attention
                 if isinstance(out, Tensor) and whole:
                     self._held[id(out)] = replace(held, tensor=out, weights=factor.arranged(held.weights), summed=True)
             elif whole:
@@ -285,7 +285,7 @@ class Follower:
                 self._miss(held.scope, held.lost or f"{name} sums its weights over another axis than their softmax runs over")
 
     def _multiply(self, out: Any, pair: list[Tensor], scopes: Sequence[Scope] | None) -> bool:
-        """Note weights that are multiplied with values, entry by entry; say whether these cannot be a factor of the weights."""
+        """Follow an entrywise product of weights and values; return whether the factors cannot be the product of weights."""
         if len(pair) != 2 or not isinstance(out, Tensor):
             return False
         for given, values in (pair, pair[::-1]):
@@ -307,7 +307,7 @@ class Follower:
         return False
 
     def _go_on(self, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Follow weights times values to the sum over the keys; say whether that is all there is to follow."""
+        """Follow weights times values to the sum over the keys; return whether nothing else has to be followed."""
         several = args[0] if name in JOINED else args
         found = [self._weighted[id(arg)] for arg in several if id(arg) in self._weighted]
         if not found:
@@ -352,7 +352,7 @@ class Follower:
             self._give(held if weights.dim() == 3 and held.tensor.dim() > 2 else replace(held, lead=None), weights, out)
 
     def _choose(self, name: str, out: Any, given: Sequence[Any], scopes: Sequence[Scope] | None) -> None:
-        """Follow which keys were chosen by their weights; name a function that picks values by them."""
+        """Follow keys selected by their weights; report a function that selects values by them."""
         found = next((self._chosen[id(arg)][1] for arg in given if id(arg) in self._chosen), None)
         if found is None:
             return
@@ -363,7 +363,7 @@ class Follower:
         elif isinstance(out, Tensor) and not out.is_floating_point():
             self._chosen[id(out)] = (out, found)
         elif isinstance(out, Tensor) and scopes and source is None and out.dim() and _sum_to_one(out):
-            self.begin(out, scopes, -1)  # a one for what was chosen
+            self.begin(out, scopes, -1)  # one-hot of the selected keys
 
     def _behind_product(self, held: _Held, name: str, out: Tensor, args: tuple[Any, ...]) -> None:
         """Record exponents whose product with values is divided by their sum."""
@@ -380,7 +380,7 @@ class Follower:
             self._miss(held.scope, "its exponents are divided by a sum behind the product")
 
     def leave(self, depth: int) -> None:
-        """Let go of what was begun more than one module below: nobody is left who could use it."""
+        """Drop tensors of modules more than one level below: no active module can use them."""
         if self._contexts:
             for held in {id(each.held): each.held for each in self._contexts.values() if each.held.depth > depth}.values():
                 self._miss(held.scope, UNTOLD)
@@ -392,7 +392,7 @@ class Follower:
         self._chosen = {key: each for key, each in self._chosen.items() if each[1].depth <= depth}
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Drop all tensors."""
         self.leave(0)
         self._done.clear()
 
@@ -409,7 +409,7 @@ class Follower:
                 self._done[id(each)] = weakref.ref(each)
 
     def _are_weights(self, tensor: Tensor, axis: int) -> bool:
-        """Say whether numbers that no softmax is known to have made are weights: neither learned nor chosen, and their rows sum to one."""
+        """Return whether values of unknown origin are weights: neither learned nor selected, with rows that sum to 1."""
         plain = tensor.is_floating_point() and tensor.dim() > 0 and tensor.shape[axis] > 1 and not is_learned(tensor)
         if not plain or not has_numbers(tensor) or self._is_done(tensor) or not _sum_to_one(tensor, axis):
             return False
@@ -453,18 +453,18 @@ def _flat(args: Sequence[Any]) -> list[Any]:
 
 
 def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
-    """Say whether rows are weights: each sums to one, or has nothing to attend to."""
+    """Return whether all rows are weights: they sum to 1, or to 0 with nothing to attend to."""
     sums = weights.detach().sum(axis, dtype=torch.float32)
     return bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all() and sums.any())
 
 
 def _count(held: _Held) -> int:
-    """Return how many keys a softmax had."""
+    """Return the number of keys of a softmax."""
     return 0 if held.keys is None else int(held.keys.max()) + 1
 
 
 def _over_keys(held: _Held, axis: int) -> bool:
-    """Say whether an axis is that of the keys; or one on which nothing of it lies, and over which rows were made to sum to one again."""
+    """Return whether an axis is the key axis, or one without labels over which rows were normalized again."""
     if held.keys is None:
         return False
     keys = tells_keys(held.keys, axis)
@@ -478,7 +478,7 @@ def _is_mask(numbers: Tensor) -> bool:
 
 
 def _lead_behind(lead: tuple[int, int] | None, out: Tensor, keys: Tensor | None) -> tuple[int, int] | None:
-    """Return (B, H) of what was made of weights with `lead`, where their order stayed."""
+    """Return (B, H) of a tensor derived from weights with `lead`, if their order is unchanged."""
     if out.dim() == 4:
         return (out.shape[0], out.shape[1]) if keys is None or tells_keys(keys, -1) else lead
     return lead if lead is not None and out.dim() == 3 and out.shape[0] == lead[0] * lead[1] else None

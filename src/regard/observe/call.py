@@ -1,4 +1,4 @@
-"""One recorded call of an attention."""
+"""A recorded attention call."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 class AttentionCall(NamedTuple):
-    """One call of one attention layer of a model, of whatever library.
+    """One call of an attention layer of any model.
 
     Attributes:
-        layer: the name of the module that attends ("encoder.layers.0.self_attn"); the class name for the model itself.
+        layer: module name ("encoder.layers.0.self_attn"); the class name for the model itself.
         kind: "self", or "cross" for attention to another sequence.
-        weights: (B, H, T, S) float32 on the CPU, before dropout; H = 1 without heads. A query that may attend to nothing has zeros.
-            Where the layer attends to areas, those of its items: see `regard.ops.item_weights`.
-        areas: (B, H, T, N) float32 on the CPU, the weights of areas; None where they were not asked for or the layer has none.
-        heads: which heads H are, from 0; None: all of them.
+        weights: (B, H, T, S) float32 on the CPU, before dropout; H = 1 without heads. Zeros for a query with nothing to attend to. For
+            attention to areas the weights of the items, see `regard.ops.item_weights`.
+        areas: (B, H, T, N) float32 on the CPU, the weights of areas; None if not requested or without areas.
+        heads: indices of the recorded heads; None: all.
     """
 
     layer: str
@@ -27,11 +27,11 @@ class AttentionCall(NamedTuple):
 
 
 class Unseen(NamedTuple):
-    """A module that attends, and whose weights could not be recorded.
+    """A module that attends but whose weights could not be recorded.
 
     Attributes:
         layer: the module's name.
-        reason: what was found instead, and what to do.
+        reason: what was found instead, and how to proceed.
     """
 
     layer: str

@@ -1,4 +1,4 @@
-"""Methods of explanation for Hugging Face models: as batches that the methods of `regard.explanations` read, and as maps of a record."""
+"""Explanation methods for Hugging Face models: batches for `regard.explanations`, and maps for records."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from regard.observe.recording import Recording
 from regard.viewer import AttentionMap, AttentionRecord
 
 ALL = "all"
-"""In place of methods: all that can be computed for the model."""
+"""Stands for all methods that can be computed for the model."""
 WITHIN = ("value-norms", "alti", "gradient-attention")
-"""Methods that need the projections or the gradients inside an attention, which have another name in each architecture."""
+"""Methods that need projections or gradients inside an attention, whose names differ between architectures."""
 
 
 @dataclass(frozen=True)
 class PretrainedBatch(ModelBatch):
     """B texts or images of a Hugging Face model, and the outputs whose probability is explained.
 
-    Of a model that writes, an output is the next token at each place, at the last one the most probable; of any other the most probable
-    token at each place, or the most probable class. What is left out of a text reads as a vector of zeros and, unless the model writes it
-    itself, is hidden from attention; a patch of an image becomes the mean patch.
+    Generative models: the outputs are the next token at each position, and the most probable one at the last. Other models: the most
+    probable token at each position, or the most probable class. A removed token becomes a zero vector and, unless the model generates it,
+    is masked; a removed patch becomes the mean patch.
 
     Args:
-        model: in evaluation mode, called and configured as those of Hugging Face are; its output has `logits`.
-        given: what it is called with besides, by name; each (B, ...).
-        vectors: (B, S, E) what it reads: embedded tokens, or the pixels of patches.
-        goals: (B, T) numbers of tokens or classes.
-        real: (B, T) bool: goals that are there.
-        ranked: (B, S) bool: inputs that count: no padding, no special tokens.
-        kept: (B, S) bool: inputs that are not left out.
+        model: in evaluation mode, with the interface and configuration of Hugging Face; its output has `logits`.
+        given: its other inputs by name, each (B, ...).
+        vectors: (B, S, E) embedded tokens, or pixels of patches.
+        goals: (B, T) token or class ids.
+        real: (B, T) bool: goals that are not padding.
+        ranked: (B, S) bool: inputs without padding and special tokens.
+        kept: (B, S) bool: inputs that are not removed.
         grid: (rows, columns) of the patches of an image, or None.
     """
 
@@ -60,12 +60,12 @@ class PretrainedBatch(ModelBatch):
 
     @property
     def outputs(self) -> Tensor:
-        """(B, T) bool: goals that are there."""
+        """(B, T) bool: goals that are not padding."""
         return self.real
 
     @property
     def attends_to_itself(self) -> bool:
-        """Whether it writes on behind its inputs."""
+        """Whether it generates after its inputs."""
         return _writes(self.model) and "decoder_input_ids" not in self.given
 
     def select(self, rows: Tensor) -> Self:
@@ -75,11 +75,11 @@ class PretrainedBatch(ModelBatch):
         return replace(self, given=given, **{name: getattr(self, name)[rows] for name in names})
 
     def keep(self, kept: Tensor) -> Self:
-        """Leave inputs out."""
+        """Remove the inputs where `kept` is False."""
         return replace(self, kept=self.kept & (kept | ~self.ranked))
 
     def embed(self) -> Tensor:
-        """Return what the model reads (B, S, E)."""
+        """Return the input vectors (B, S, E)."""
         return self.vectors
 
     def log_probs(self, embedded: Tensor | None = None) -> Tensor:
@@ -105,13 +105,12 @@ class PretrainedBatch(ModelBatch):
 
 
 def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> PretrainedBatch:
-    """Make a batch of texts.
+    """Build a batch of texts.
 
     Args:
-        model: of Hugging Face.
-        tokenizer: its own.
-        inputs: `input_ids` (B, S), `attention_mask`, of an encoder-decoder `decoder_input_ids` (B, T), and what its tokenizer gives
-            besides.
+        model: a Hugging Face model.
+        tokenizer: its tokenizer.
+        inputs: `input_ids` (B, S), `attention_mask`, for an encoder-decoder `decoder_input_ids` (B, T), and other outputs of the tokenizer.
 
     Raises:
         ConfigError: the model returns no logits.
@@ -131,7 +130,7 @@ def text_batch(model: Any, tokenizer: Any, inputs: Mapping[str, Tensor]) -> Pret
 
 
 def image_batch(model: Any, pixels: Tensor, grid: tuple[int, int]) -> PretrainedBatch:
-    """Make a batch of images (B, C, H, W), whose patches lie in a grid.
+    """Build a batch of images (B, C, H, W) with a grid of patches.
 
     Raises:
         ConfigError: the model returns no logits.
@@ -153,18 +152,18 @@ def _with_goals(batch: PretrainedBatch, written: Tensor | None) -> PretrainedBat
 
 
 def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
-    """Explain the states of the last layer by the attention of all layers: rollout, or flow.
+    """Explain the states of the last layer by the attention of all layers: rollout or flow.
 
     Args:
-        calls: the maps of one pass, in order. Of an encoder-decoder those of the encoder come first, and each cross-attention follows the
+        calls: the maps of one forward pass, in order. For an encoder-decoder the encoder's come first, and each cross-attention follows the
             self-attention of its layer.
         method: "rollout" or "flow".
 
     Returns:
-        (B, T, S) for T states of the decoder, or of the only stream, and S inputs.
+        (B, T, S) for T states of the decoder, or of the only stack, and S inputs.
 
     Raises:
-        ConfigError: the maps do not follow one another, as those of layers that pool or that attend in windows.
+        ConfigError: the maps do not compose, as for layers that pool or attend in windows.
 
     Example:
         >>> explain_calls([AttentionCall("0", "self", torch.full((1, 2, 2, 2), 0.5))], "rollout")[0].tolist()
@@ -183,7 +182,7 @@ def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
             )
         half = torch.eye(weights.shape[1]).expand(len(weights), -1, -1) / 2
         steps.append({stream: {stream: half + weights / 2} if other == stream else {stream: half, other: weights / 2}})
-    # Behind the inputs the target tokens, which are inputs of the decoder.
+    # After the inputs come the target tokens, which the decoder reads.
     more = 0 if first is None else queries
     start = {"source": torch.eye(keys, keys + more).expand(len(calls[0].weights), -1, -1)}
     if first is not None:
@@ -196,10 +195,10 @@ def explain_calls(calls: Sequence[AttentionCall], method: str) -> Tensor:
 
 
 def check_methods(methods: str | Sequence[str]) -> list[str]:
-    """Return names of methods as a list.
+    """Return method names as a list.
 
     Raises:
-        ConfigError: one is none; names those there are.
+        ConfigError: one is unknown; the message lists those available.
 
     Example:
         >>> check_methods("rollout")
@@ -215,16 +214,16 @@ def check_methods(methods: str | Sequence[str]) -> list[str]:
 def add_explanations(
     records: Sequence[AttentionRecord], seen: Recording, batch: PretrainedBatch | None, methods: Sequence[str]
 ) -> list[AttentionRecord]:
-    """Add what methods say of each example to its record; the weights are there already.
+    """Add the scores of methods to the record of each example.
 
     Args:
-        records: one for each example.
-        seen: what was recorded.
+        records: one per example, with weights.
+        seen: the recording.
         batch: the same examples; None: the model returns no probabilities.
         methods: names, or "all".
 
     Raises:
-        ConfigError: a method that was named cannot be computed; says why.
+        ConfigError: a requested method cannot be computed; the message says why.
     """
     found, every = list(records), ALL in methods
     for method in get_args(Method) if every else dict.fromkeys(methods):
@@ -241,7 +240,7 @@ def add_explanations(
 
 
 def _explain(method: str, seen: Recording, batch: PretrainedBatch | None) -> tuple[Tensor, bool]:
-    # Scores, and whether they are those of states, not of outputs.
+    # Scores, and whether they belong to states or to outputs.
     if method in ("rollout", "flow"):
         found = explain_calls(seen.maps(), method)
         if seen.patches.grid is not None:

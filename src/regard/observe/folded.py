@@ -1,4 +1,4 @@
-"""Weights (B * H, T, S), whose first axis counts examples and heads: what becomes of the product tells in which order."""
+"""Weights (B * H, T, S) with batch and heads folded: the shape of later products shows in which order."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Held = TypeVar("Held", bound=_Weights)
 
 @dataclass(slots=True, eq=False)
 class Context(Generic[Held]):
-    """What is made of a product of such weights.
+    """A tensor derived from a product of such weights.
 
     Attributes:
-        tensor: itself.
-        labels: like it, the number in the first axis that each of its entries comes from.
+        tensor: the tensor.
+        labels: same shape, the index in the first axis that each entry comes from.
         held: the weights, with (B, H) as `lead`.
     """
 
@@ -45,13 +45,13 @@ class Context(Generic[Held]):
     def behind(
         self, known: Mapping[int, Context[Held]], func: Callable[..., Any], name: str, call: tuple[Any, Any, Any]
     ) -> tuple[Tensor | None, list[Context[Held]]]:
-        """Return the weights (B, H, T, S), once the order shows, else what a function made of the product.
+        """Return the weights (B, H, T, S) once the order is known, else the tensor that a function derived from the product.
 
         Args:
-            known: the contexts there are, by the identity of their tensors.
+            known: contexts by the identity of their tensors.
             func: the function.
             name: its name.
-            call: its result, and its arguments by place and by name.
+            call: its result, and its positional and keyword arguments.
         """
         (out, args, kwargs), labels = call, self.labels
         if name in JOINED:
@@ -73,7 +73,7 @@ class Context(Generic[Held]):
 
 
 def _are_examples(parts: Sequence[Tensor]) -> bool:
-    """Say whether numbers can be those of examples: they change along one axis only, not that of the features; alike in all parts."""
+    """Return whether indices can be those of examples: they change along one axis, not the feature axis, equally everywhere."""
     apart = all(bool((part == part.flatten()[0]).all()) for part in parts)
     if len(parts) > 1 and not apart and any(not torch.equal(part, parts[0]) for part in parts):
         return False

@@ -1,4 +1,4 @@
-"""The fused functions of `torch.nn`: what they are called with, and how their attention is seen without a change of what they return."""
+"""The fused functions of `torch.nn`: their arguments, and how their attention is recorded without changing their result."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from regard.observe.weights import attention_weights
 
 @cache
 def open_multi_head() -> Callable[..., Any]:
-    """Return `F.multi_head_attention_forward` as a function whose parts can be seen.
+    """Return `F.multi_head_attention_forward` as a function whose inner calls can be recorded.
 
-    The function itself asks first whether a mode wants to take its place, and would ask again. This is its code with the answer no: each
-    function that it calls is then seen by itself.
+    The function itself first checks for an active mode and would repeat that check. This copy answers it with no, so that each function it
+    calls is recorded.
 
     Example:
         >>> open_multi_head().__name__
@@ -35,16 +35,16 @@ def open_multi_head() -> Callable[..., Any]:
 
 
 class Packed(NamedTuple):
-    """The self-attention of a fused function.
+    """Self-attention of a fused function.
 
     Attributes:
-        states: (B, T, E), perhaps nested: what queries are made of.
-        keys: (B, S, E), likewise, of keys.
+        states: (B, T, E), nested or not: the inputs of the queries.
+        keys: (B, S, E), likewise: the inputs of the keys.
         num_heads: H.
-        weight: (3 E, E), that of queries, keys and values; also tells which module it is.
+        weight: (3 E, E), projections of queries, keys and values; also identifies the module.
         bias: (3 E,).
-        mask: bool, True = hidden: (T, S), (B, S) or (B, H, T, S), as `mask_type` 0, 1 and 2 say.
-        mask_type: see there.
+        mask: bool, True = hidden: (T, S), (B, S) or (B, H, T, S) for `mask_type` 0, 1 and 2.
+        mask_type: see `mask`.
     """
 
     states: Tensor
@@ -56,7 +56,7 @@ class Packed(NamedTuple):
     mask_type: int | None
 
     def weights(self, heads: Sequence[int] | None) -> Tensor:
-        """Compute the weights (B, H, T, S) float32 on the CPU; T and S are those of the longest example where the states are nested."""
+        """Compute the weights (B, H, T, S) float32 on the CPU; for nested states T and S are the longest lengths."""
         with torch.inference_mode(False), torch.no_grad():
             (states, rows), (keys, real) = _padded(self.states), _padded(self.keys)
             allowed = None if real is None else real[:, None, None]  # (B, 1, 1, S)
@@ -72,7 +72,7 @@ class Packed(NamedTuple):
 
 
 def _padded(states: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Return states (B, T, E) and, where they were nested, which places are real (B, T)."""
+    """Return states (B, T, E) and, if they were nested, which positions are real (B, T)."""
     if not states.is_nested:
         return states, None
     lengths = torch.tensor([len(each) for each in states.unbind()], device=states.device)
@@ -83,14 +83,14 @@ def _padded(states: Tensor) -> tuple[Tensor, Tensor | None]:
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_heads: int, weight: Tensor, bias: Tensor | None, *rest: Any, **more: Any
 ) -> Packed:
-    """Read the arguments of `torch._native_multi_head_attention`, which `nn.MultiheadAttention` calls when nothing is to be learned."""
+    """Read the arguments of `torch._native_multi_head_attention`, which `nn.MultiheadAttention` calls in inference."""
     names = ("proj_weight", "proj_bias", "mask", "need_weights", "average_attn_weights", "mask_type")
     given = {**dict(zip(names, rest, strict=False)), **more}
     return Packed(query, key, num_heads, weight, bias, given.get("mask"), given.get("mask_type"))
 
 
 def encoder_layer(src: Tensor, embed_dim: int, num_heads: int, weight: Tensor, bias: Tensor, *rest: Any, **more: Any) -> Packed:
-    """Read the arguments of `torch._transformer_encoder_layer_fwd`, a whole `nn.TransformerEncoderLayer` when nothing is to be learned."""
+    """Read the arguments of `torch._transformer_encoder_layer_fwd`, a whole `nn.TransformerEncoderLayer` in inference."""
     names = ("proj_weight", "proj_bias", "use_gelu", "norm_first", "eps", "norm_weight_1", "norm_bias_1", "norm_weight_2", "norm_bias_2")
     names += ("ffn_weight_1", "ffn_bias_1", "ffn_weight_2", "ffn_bias_2", "mask", "mask_type")
     given = {**dict(zip(names, rest, strict=False)), **more}
@@ -112,10 +112,10 @@ _kept: list[type[TorchFunctionMode]] = []
 
 @contextmanager
 def fast_path_kept(mode: type[TorchFunctionMode]) -> Iterator[None]:
-    """Let torch's modules take the fused way as they would without a mode of this class.
+    """Let torch's modules use their fused path as they would without a mode of this class.
 
-    They leave it wherever a mode is active, for most modes could not see inside. Ours can; and the fused way gives other outputs than the
-    slow one: other last digits, and zeros for padding.
+    Torch avoids that path under any active mode, because most modes cannot look inside. The fused path returns slightly different values:
+    other last digits, and zeros for padding.
     """
 
     def asks(args: Any) -> bool:
@@ -135,22 +135,22 @@ def fast_path_kept(mode: type[TorchFunctionMode]) -> Iterator[None]:
 
 
 def _overrides(kind: type) -> bool:
-    # Whether a class of tensors takes the place of torch's functions, as a parameter does not.
+    # Whether a tensor class overrides torch functions; parameters do not.
     own = getattr(kind, "__torch_function__", None)
     return kind is not Tensor and own is not None and own is not torch._C._disabled_torch_function_impl
 
 
 def names_of_weights(model: nn.Module, names: dict[int, str]) -> dict[int, str]:
-    """Name every `nn.MultiheadAttention` that is wanted by the identity of the weights that the functions it calls are given.
+    """Map the identity of the weights that a wanted `nn.MultiheadAttention` passes to its functions to its name.
 
     Args:
         model: the model.
-        names: the modules that are wanted, by identity.
+        names: names of the wanted modules, by identity.
     """
     found: dict[int, str] = {}
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention) and id(module) in names:
-            # A weight that is computed at each access has no identity.
+            # A weight computed at each access has no identity.
             for own in (module._parameters.get("in_proj_weight"), module.out_proj._parameters.get("weight")):
                 if own is not None:
                     found[id(own)] = names[id(module)]

@@ -1,4 +1,4 @@
-"""The hooks that say which module of a model is at work."""
+"""Hooks that track which module is active."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Enter = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any]], None]
 
 
 class Hooks:
-    """Hooks on the modules that are wanted, as long as it is entered.
+    """Hooks on the wanted modules while the context is open.
 
-    A `nn.TransformerEncoderLayer` leaves its fused way where a hook is on it or on a part of it. Such modules are told by two hooks on all
-    modules there are, which it does not ask about; those are not given keyword arguments.
+    `nn.TransformerEncoderLayer` avoids its fused path if it or a part of it has hooks. Such modules are tracked by two global module hooks,
+    which it does not check; these receive no keyword arguments.
 
     Args:
         model: the model.
-        names: the modules that are wanted, by identity.
-        enter: called before the forward of each, with its name and what it is called with.
-        leave: called behind it, also when it failed.
+        names: names of the wanted modules, by identity.
+        enter: called before each forward with the name and the arguments.
+        leave: called after it, also on errors.
 
     Attributes:
         ran: whether the model was called.
@@ -64,7 +64,7 @@ class Hooks:
         if id(self._model) not in self._apart:
             self._handles.append(self._model.register_forward_pre_hook(self._see_run))
         for module in {id(module): module for _, module in (*self._hooked, ("", self._model))}.values():
-            before = module.__dict__.get("__deepcopy__")  # of another block, on other layers
+            before = module.__dict__.get("__deepcopy__")  # of another context, on other layers
             module.__dict__["__deepcopy__"] = partial(self._copy, module, before)
             self._copies.append((module, before))
         return self
@@ -78,7 +78,7 @@ class Hooks:
         self._handles.clear()
 
     def _copy(self, module: nn.Module, before: Any, memo: dict[int, Any]) -> nn.Module:
-        """Copy a module without the hooks of this block."""
+        """Copy a module without the hooks of this context."""
         own = module.__dict__["__deepcopy__"]
         _set_copy(module, before)
         try:
@@ -92,7 +92,7 @@ class Hooks:
         return twin
 
     def __deepcopy__(self, memo: object) -> Hooks:
-        return self  # a copy of the model is another one, which is not watched
+        return self  # a copy of the model is another model and not watched
 
     def _before(self, name: str, own: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if id(module) == own:  # not of a copy
@@ -114,7 +114,7 @@ class Hooks:
 
 
 def _set_copy(module: nn.Module, function: Any) -> None:
-    """Set how `copy.deepcopy` copies a module; None: as any other."""
+    """Set how `copy.deepcopy` copies a module; None: the default."""
     if function is None:
         module.__dict__.pop("__deepcopy__", None)
     else:
@@ -123,14 +123,14 @@ def _set_copy(module: nn.Module, function: Any) -> None:
 
 Around = Callable[[FunctionType, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
 FOREIGN = ("torch", "transformers", "regard", "builtins")
-"""Packages whose modules attend in `forward` alone."""
+"""Packages whose modules attend in `forward` only."""
 _around: list[tuple[set[int], Around]] = []
 _methods: dict[tuple[type, str], FunctionType] = {}
 
 
 @contextmanager
 def methods_told(modules: Iterable[nn.Module], around: Around) -> Iterator[None]:
-    """Let `around` call the methods of some modules that users call beside `forward`, such as `encode`; no hook tells of them."""
+    """Wrap with `around` the methods that users call besides `forward`, such as `encode`; hooks do not see them."""
     modules = list(modules)
     for kind in {kind for module in modules for kind in type(module).__mro__ if kind.__module__.split(".")[0] not in FOREIGN}:
         for name, own in list(vars(kind).items()):
@@ -158,6 +158,6 @@ def _told(own: FunctionType) -> Callable[..., Any]:
 
 
 def _plain(module: nn.Module) -> bool:
-    """Say whether a module is one of torch's that attends to nothing: a linear map, a norm, a dropout."""
+    """Return whether a module is one of torch's without attention: linear, norm, dropout."""
     own = type(module).__module__.startswith("torch.nn.modules.") and not isinstance(module, nn.MultiheadAttention)
     return own and next(module.children(), None) is None

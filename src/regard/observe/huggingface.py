@@ -1,4 +1,4 @@
-"""What has to be known of `transformers` to read its calls of `F.scaled_dot_product_attention` right."""
+"""Layouts in which `transformers` calls `F.scaled_dot_product_attention`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _told: list[Tell] = []
 
 @contextmanager
 def layouts_told(tell: Tell) -> Iterator[None]:
-    """Tell the (heads, queries) of each call of its attention function "sdpa", where transformers is in use, and None behind it.
+    """Report (heads, queries) before each call of the attention function "sdpa" of transformers, if imported, and None after it.
 
-    With grouped heads and a single query it folds the heads that share a key into the axis of queries: the kernel is called with (B, G,
-    H / G, D) in place of (B, H, 1, D).
+    With grouped heads and a single query it folds the heads that share a key into the query axis: the kernel gets (B, G, H / G, D) instead
+    of (B, H, 1, D).
     """
     modeling = sys.modules.get("transformers.modeling_utils")
     interface: Any = getattr(modeling, "AttentionInterface", None)

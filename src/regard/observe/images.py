@@ -1,4 +1,4 @@
-"""Images of vision models: the grid of their patches, and the picture that the page draws it over."""
+"""Images of vision models: their patch grid, and the picture drawn under it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from regard.errors import DataError
 from regard.viewer import Grid
 
 LARGEST = 512
-"""Pixels of the longer side of a picture in a page, at most."""
+"""Max pixels of the longer side of a picture in a page."""
 MOST_OTHERS = 16
-"""Tokens that are no patches, at most: one for the class, one for distillation, some registers."""
+"""Max number of tokens that are not patches: class token, distillation token, some registers."""
 
 
 class Patches(NamedTuple):
-    """How the patches of an image lie among a vision model's tokens.
+    """Position of an image's patches among a vision model's tokens.
 
     Attributes:
-        grid: (rows, columns), as the model or its configuration tells; None where it does not.
-        behind: how many other tokens stand behind the patches.
+        grid: (rows, columns) from the model or its configuration; None if unknown.
+        behind: number of other tokens after the patches.
     """
 
     grid: tuple[int, int] | None
@@ -34,7 +34,7 @@ class Patches(NamedTuple):
 
 
 def find_patches(model: nn.Module) -> Patches:
-    """Return what a model tells of its patches.
+    """Return the patch layout that a model declares.
 
     Example:
         >>> find_patches(nn.Linear(2, 3))
@@ -58,10 +58,10 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def patch_places(keys: int, patches: Patches) -> slice:
-    """Return where the patches stand among a vision model's tokens.
+    """Return the token indices of the patches.
 
     Raises:
-        DataError: no grid is known, there are fewer keys than patches, or so many more that the image cannot have had this grid.
+        DataError: no grid is known, or the number of keys does not fit it.
 
     Example:
         >>> patch_places(197, Patches((14, 14)))
@@ -77,15 +77,15 @@ def patch_places(keys: int, patches: Patches) -> slice:
 
 
 def read_image(image: Any, grid: tuple[int, int]) -> Grid:
-    """Make a picture with a grid of patches over it.
+    """Read a picture for a grid of patches.
 
     Args:
-        image: a file, a picture of Pillow, or an array or tensor (3, height, width) or (height, width, 3): bytes from 0 to 255, numbers
-            from 0 to 1, or normalised ones, which are stretched from their least to their largest.
+        image: a file, a Pillow image, or an array or tensor (3, height, width) or (height, width, 3): bytes 0 to 255, numbers 0 to 1, or
+            normalized ones, which are rescaled from min to max.
         grid: (rows, columns) of the patches.
 
     Raises:
-        DataError: it cannot be read as an image; names it.
+        DataError: it cannot be read as an image; the message names it.
     """
     if isinstance(image, str | Path):
         try:
@@ -125,7 +125,7 @@ def _pixels(image: Any) -> np.ndarray:
 
 
 def images_of(image: Any) -> Sequence[Any]:
-    """Split what may be a batch into images: a list, or an array or tensor with four axes."""
+    """Split a batch into images: a list, or an array or tensor with four axes."""
     if isinstance(image, list | tuple):
         return image
     if isinstance(image, Tensor | np.ndarray) and image.ndim == 4:

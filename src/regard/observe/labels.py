@@ -1,4 +1,4 @@
-"""Labels that travel with a tensor through functions that move its entries, so that it shows where each came from."""
+"""Labels that follow the entries of a tensor through functions that move them, to show where each came from."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MOVED = {
 
 
 def labels_behind(func: Callable[..., Any], name: str, labels: Tensor, tensor: Tensor, call: tuple[Any, Any, Any]) -> Any:
-    """Return the labels of what a function made of a tensor; None where it is not known.
+    """Return the labels of a function's result; None if unknown.
 
     Args:
-        func: the function, which moves entries if `name` is one of MOVED, and else makes each of its place.
+        func: the function; it moves entries if `name` is in MOVED, otherwise it maps each entry in its position.
         name: its name.
         labels: of the tensor, in its shape.
-        tensor: what was given.
-        call: the result, and the arguments by place and by name.
+        tensor: the argument.
+        call: the result, and the positional and keyword arguments.
 
     Example:
         >>> x, labels = torch.randn(2, 3), torch.arange(3).expand(2, 3)
@@ -54,7 +54,7 @@ def labels_behind(func: Callable[..., Any], name: str, labels: Tensor, tensor: T
 
 
 def narrowed(tensor: Tensor, like: Tensor | None = None) -> Tensor:
-    """Keep one entry of each axis along which a tensor, or another one of its shape, was expanded.
+    """Keep one entry of each axis along which a tensor of this shape was expanded.
 
     Example:
         >>> narrowed(torch.arange(3).expand(5, 3)).shape
@@ -68,7 +68,7 @@ def narrowed(tensor: Tensor, like: Tensor | None = None) -> Tensor:
 
 
 def tells_keys(labels: Tensor | None, axis: int) -> bool:
-    """Say whether the labels of keys change along an axis, and along no other.
+    """Return whether key labels change along this axis only.
 
     Example:
         >>> labels = torch.arange(3).expand(2, 3)
@@ -84,22 +84,22 @@ def tells_keys(labels: Tensor | None, axis: int) -> bool:
 
 
 def _alike_once(values: Tensor, weights: Tensor) -> Tensor:
-    """Keep one entry of each axis along which values were expanded; of one along which they are alike, as where they were repeated."""
+    """Keep one entry of each axis along which values were expanded or repeated."""
     values = narrowed(values)
     if values.dim() != weights.dim() or any(own == 1 < other for own, other in zip(values.shape, weights.shape, strict=True)):
         return values
-    for axis in range(1, values.dim()):  # examples that are alike stay examples
+    for axis in range(1, values.dim()):  # equal examples remain examples
         if weights.shape[axis] > 1 and same_along(values, axis):
             values = values.narrow(axis, 0, 1)
     return values
 
 
 class Entries(NamedTuple):
-    """Where the entries of weights times values, not yet summed, came from.
+    """Origin of the entries of weights times values, before their sum.
 
     Attributes:
-        weights: for each entry the number of its weight.
-        values: for each entry the number of its value.
+        weights: index of each entry's weight.
+        values: index of each entry's value.
     """
 
     weights: Tensor
@@ -107,17 +107,17 @@ class Entries(NamedTuple):
 
     @staticmethod
     def of(weights: Tensor, values: Tensor, shape: Sequence[int]) -> Entries:
-        """Number what is multiplied to a tensor of this shape."""
+        """Number the entries of a factor of this shape."""
         own = (narrowed(weights), _alike_once(values, weights))
         return Entries(*(torch.arange(x.numel(), device=x.device).view(x.shape).expand(shape) for x in own))
 
     def lack(self, which: int) -> bool:
-        """Say whether the weights (0) or the values (1) lack an axis along which the other ones change."""
+        """Return whether the weights (0) or the values (1) lack an axis along which the other factor changes."""
         own, other = self[which], self[1 - which]
         return any(own.shape[axis] > 1 and own.stride(axis) == 0 and other.stride(axis) != 0 for axis in range(own.dim()))
 
     def behind(self, func: Callable[..., Any], name: str, tensor: Tensor, call: tuple[Any, Any, Any]) -> list[Entries] | None:
-        """Return the entries of all that a function made of the tensor."""
+        """Return the entries of a function's result."""
         found = [labels_behind(func, name, labels, tensor, call) for labels in self]
         if found[0] is None:
             return None
@@ -125,9 +125,9 @@ class Entries(NamedTuple):
         return [Entries(*pair) for pair in pairs]
 
     def arranged(self, weights: Tensor, keys: Tensor | None, axes: Sequence[int]) -> Tensor | None:
-        """Return the weights (..., T, S) whose keys are summed over with some axes; None where no axis of these is that of the keys.
+        """Return the weights (..., T, S) whose keys are summed over by some axes; None if none of them is the key axis.
 
-        Axes that weights lack are features; one that values lack is that of the queries.
+        Axes that weights lack are features; an axis that values lack is the query axis.
         """
         if keys is None:
             return None
@@ -145,12 +145,12 @@ class Entries(NamedTuple):
         asked = [axis for axis in rest if queries[axis]] or [axis for axis in rest if own.shape[axis] == 1]
         order = [axis for axis in rest if axis not in asked[-1:]] + asked[-1:] + [key]
         gone = [axis for axis in range(own.dim()) if axis not in order]
-        picked = narrowed(weights).flatten()[own.permute(*gone, *order)[(0,) * len(gone)]]  # those that are gone have one entry
+        picked = narrowed(weights).flatten()[own.permute(*gone, *order)[(0,) * len(gone)]]  # removed axes have one entry
         return picked if asked else picked.unsqueeze(-2)
 
 
 def same_along(labels: Tensor, axis: int) -> bool:
-    """Say whether labels do not change along an axis.
+    """Return whether labels are constant along an axis.
 
     Example:
         >>> same_along(torch.arange(3).expand(2, 3), 0)

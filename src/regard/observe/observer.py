@@ -1,4 +1,4 @@
-"""What listens while a model runs: hooks that say which module is at work, and a mode that sees the functions it calls."""
+"""Records a running model: hooks track the active module, and a mode intercepts the functions it calls."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from regard.observe.weights import attention_weights, check_heads
 from regard.ops import attention as flex_attention
 
 SEEN = {"scaled_dot_product_attention", *SOFTMAX, *EXP, *FUSED}
-"""Functions of torch that attend."""
-# Regard's own modules say themselves what they attend to; the functions that they call are not recorded again.
+"""Torch functions that attend."""
+# Regard's own modules report their attention; functions called inside them are not recorded again.
 OWN = ("regard.attention.", "regard.integrations.calls")
-# Code between a function of torch and the module that wanted it.
+# Code between a torch function and the module that called it.
 BETWEEN = ("torch.", "regard.ops.", "regard.observe.")
 
 _active: list[Observer] = []
 
 
 class _Mode(TorchFunctionMode):
-    """Sees every function of torch that is called, and calls it."""
+    """Intercepts every torch function call."""
 
     def __init__(self, see: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
         self._see = see
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.compiler.is_compiling():  # the compiler comes this way, too, and shall find nothing but the call
+        if torch.compiler.is_compiling():  # the compiler also passes here, and must see the plain call
             return func(*args, **(kwargs or {}))
         return self._see(func, args, kwargs or {})
 
 
 class _Work(threading.local):
-    """The modules at work in a thread, the innermost last, and the softmaxes that they computed."""
+    """Active modules of a thread, innermost last, and the softmaxes that they computed."""
 
     def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None]) -> None:
         self.scopes: list[Scope] = []
@@ -58,17 +58,17 @@ class _Work(threading.local):
 
 
 class Observer:
-    """Records the calls of attention in some modules of a model between `start` and `stop`.
+    """Records the attention calls of some modules of a model between `start` and `stop`.
 
     Args:
         model: the model.
-        names: the modules whose attention is wanted, by identity.
-        heads: which heads; None: all.
-        areas: whether to keep the weights of areas, too.
+        names: names of the wanted modules, by identity.
+        heads: head indices; None: all.
+        areas: whether to keep the weights of areas.
 
     Attributes:
-        calls: what was recorded, in order.
-        reached: whether a module that is wanted was called.
+        calls: the recorded calls, in order.
+        reached: whether a wanted module was called.
     """
 
     def __init__(self, model: nn.Module, names: dict[int, str], *, heads: Sequence[int] | None, areas: bool) -> None:
@@ -85,19 +85,19 @@ class Observer:
 
     @property
     def ran(self) -> bool:
-        """Whether the model was called, or a part of it that is wanted."""
+        """Whether the model, or a wanted part of it, was called."""
         return self._hooks.ran or self.reached
 
     @property
     def missed(self) -> list[Scope]:
-        """The calls of modules that say of themselves that they attend, or lost a softmax that multiplies, where nothing was recorded."""
+        """Calls of modules that attend by their class name, or that lost a softmax factor, without a record."""
         return [scope for scope in self._left if scope.missed or not scope.seen]
 
     def start(self) -> None:
-        """Listen to the model.
+        """Start recording.
 
         Raises:
-            ConfigError: it, or a part of it, is being watched already.
+            ConfigError: the model or a part of it is already being recorded.
         """
         if any(self._names.keys() & other._names.keys() for other in _active):
             raise ConfigError(f"watch: {type(self._model).__name__} is being watched already; use what that block records")
@@ -114,24 +114,24 @@ class Observer:
             self._stack = stack.pop_all()
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stop recording."""
         self._stack.close()
 
     def _abandon(self, modes: int) -> None:
-        # Behind a KeyboardInterrupt no hook says that a module was left: its scope and the mode are still there.
+        # After a KeyboardInterrupt no hook ran: scope and mode are still active.
         interrupted = bool(self._work.scopes)
         self._work = _Work(self._by_hand, self._left.append)
         while interrupted and len(_get_current_function_mode_stack()) > modes:
             _pop_mode()
 
     def __deepcopy__(self, memo: object) -> Observer:
-        return self  # a copy of the model is another one, which is not watched
+        return self  # a copy of the model is another model and not watched
 
     def __reduce__(self) -> Any:
         raise ConfigError(f"watch: {type(self._model).__name__} cannot be saved whole while it is watched; save its state_dict, or later")
 
     def _method(self, own: FunctionType, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method that is not `forward`, as a call of its module, unless that is at work already."""
+        """Call a method other than `forward` as a call of its module, unless the module is already active."""
         scopes = self._work.scopes
         given = any(isinstance(value, Tensor) for value in (*args, *kwargs.values()))
         if not given or torch.compiler.is_compiling() or in_backward() or any(scope.module is module for scope in scopes):
@@ -148,7 +148,7 @@ class Observer:
             return
         self.reached = True
         self._work.scopes.append(Scope(name, module, args, kwargs))
-        if len(self._work.scopes) == 1:  # where nothing is watched, nothing is slowed down
+        if len(self._work.scopes) == 1:  # nothing is slowed down if nothing is watched
             self._mode.__enter__()
 
     def _leave(self, module: nn.Module) -> None:
@@ -172,12 +172,12 @@ class Observer:
             self._mode.__exit__(None, None, None)
 
     def _lose(self, scope: Scope, why: str) -> None:
-        """Take back what was recorded of a call of a module."""
+        """Discard what was recorded of a module call."""
         self.calls[:] = [call for call in self.calls if not any(call is part for part in scope.calls)]
         scope.lost, scope.seen, scope.missed = why, False, True
 
     def _join(self, scope: Scope) -> None:
-        """Make one call of those of a module that loops over the examples of its batch."""
+        """Merge the calls of a module that loops over the examples of its batch."""
         parts = [call.weights for call in scope.calls]
         with torch._C.DisableTorchFunction():
             whole = scope.calls[0]._replace(weights=torch.cat([part.transpose(0, 1) for part in parts] if scope.three else parts))
@@ -185,7 +185,7 @@ class Observer:
         self.calls[:] = [whole if call is first else call for call in self.calls if not any(call is other for other in others)]
 
     def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        name = getattr(func, "__name__", "").partition(".")[0]  # an operator of torch.ops has an overload's name behind its own
+        name = getattr(func, "__name__", "").partition(".")[0]  # an operator of torch.ops ends in its overload's name
         work = self._work
         if not work.scopes:
             return func(*args, **kwargs)
@@ -201,7 +201,7 @@ class Observer:
             return func(*args, **kwargs)
         scopes = work.scopes if wanted else None
         if follow:
-            with torch._C.DisableTorchFunction():  # other modes see what the model does, and nothing of this
+            with torch._C.DisableTorchFunction():  # other modes see the model's calls only
                 work.follower.before(name, args, kwargs, scopes)
         if name in SEEN and wanted:
             with torch._C.DisableTorchFunction():
@@ -251,7 +251,7 @@ class Observer:
         weights = packed.weights(self._heads)
         encoder = next((scope for scope in reversed(self._work.scopes) if isinstance(scope.module, nn.TransformerEncoder)), None)
         if packed.states.is_nested and encoder is not None:
-            # The encoder took padding out of its batch: as many rows and columns as it was given.
+            # The encoder removed padding: rows and columns as in its input.
             given = encoder.args[0] if encoder.args else encoder.kwargs["src"]
             missing = given.shape[1] - weights.shape[-1]
             weights = F.pad(weights, (0, missing, 0, missing))
@@ -260,7 +260,7 @@ class Observer:
     def _multi_head(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = {**dict(zip(("query", "key", "value", "embed_dim_to_check", "num_heads"), args, strict=False)), **kwargs}
         around = self._work.scopes[-1]
-        # An encoder layer has no hooks of its own: what it calls is told by its weights.
+        # An encoder layer has no hooks: its calls are identified by its weights.
         name = next((self._weights[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._weights), around.name)
         if name not in self._wanted:
             return func(*args, **kwargs)
@@ -273,7 +273,7 @@ class Observer:
             self._work.scopes.pop()
 
     def _flex(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = flex_attention(*args, **kwargs)  # the mode is off meanwhile: a tile is no attention of its own
+        out = flex_attention(*args, **kwargs)  # the mode is off meanwhile: a tile is not a call of its own
         scope = self._work.scopes[-1]
         if scope.name in self._wanted:
             with torch.no_grad():
@@ -291,7 +291,7 @@ class Observer:
         if in_windows(self._work.scopes, weights.shape):
             scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
             return
-        scope.seen = True  # also where the product comes after the module
+        scope.seen = True  # also if the product comes after the module
         self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))
 
     def _wants(self, attention: nn.Module) -> bool:
@@ -328,7 +328,7 @@ def _softmax_axis(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
     if isinstance(axis, int) or name in EXP or name == "gumbel_softmax":
         return axis if isinstance(axis, int) else -1
     count = (args[0] if args else kwargs["input"]).dim()
-    return 0 if count in (0, 1, 3) else 1  # as F.softmax does without a word on it
+    return 0 if count in (0, 1, 3) else 1  # as F.softmax does silently
 
 
 def _check_numbers(given: Sequence[Any], layer: str) -> None:
@@ -357,7 +357,7 @@ def _own_kind(name: str, scopes: Sequence[Scope]) -> Kind:
     from regard.models.attention_maps import attention_site
 
     parts = name.split(".")
-    for start in range(len(parts)):  # a model of ours may be part of another one
+    for start in range(len(parts)):  # a Regard model may be part of another model
         try:
             return "self" if attention_site(".".join(parts[start:])).kind == "self" else "cross"
         except ConfigError:

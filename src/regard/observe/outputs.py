@@ -1,4 +1,4 @@
-"""The weights that Hugging Face models return with `output_attentions=True`, from a forward pass or from `generate`."""
+"""Attention weights that Hugging Face models return with `output_attentions=True`, from a forward pass or `generate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from regard.errors import DataError
 from regard.observe.call import AttentionCall
 from regard.observe.recording import Recording
 
-# Of the fields of outputs: the names of their layers, and the kind of attention, in the order in which a block calls them.
+# Output fields: the names of their layers and the kind of attention, in call order within a block.
 FIELDS = {
     "encoder_attentions": ("encoder.layers.{}.self", "self"),
     "attentions": ("layers.{}.self", "self"),
@@ -21,7 +21,7 @@ FIELDS = {
 
 
 def has_attention(outputs: Any) -> bool:
-    """Tell whether something has a field for attention weights, as the outputs of Hugging Face models do.
+    """Return whether an object has a field for attention weights, as Hugging Face outputs do.
 
     Example:
         >>> has_attention([[0.5, 0.5]])
@@ -31,15 +31,15 @@ def has_attention(outputs: Any) -> bool:
 
 
 def recording_of(outputs: Any) -> Recording:
-    """Return the weights that a Hugging Face model returned as a recording, as `regard.watch` would have made it.
+    """Return the weights in a Hugging Face output as a recording like that of `regard.watch`.
 
     Args:
         outputs: of a forward pass, or of `generate(..., output_attentions=True, return_dict_in_generate=True)`: fields `attentions`,
-            `encoder_attentions`, `decoder_attentions`, `cross_attentions`, each a tuple of (B, H, T, S) tensors by layer, of a generation
-            a tuple of such tuples by step.
+            `encoder_attentions`, `decoder_attentions`, `cross_attentions`, each a tuple of (B, H, T, S) tensors by layer, or for a
+            generation a tuple of such tuples by step.
 
     Returns:
-        The calls; of a beam search those of the hypotheses that were returned.
+        The calls; for a beam search those of the returned hypotheses.
 
     Raises:
         DataError: no field holds weights.
@@ -75,7 +75,7 @@ def _encoder(fields: dict[str, Sequence[Any]]) -> Iterator[AttentionCall]:
 
 
 def _calls(fields: dict[str, Sequence[Tensor | None]]) -> Iterator[AttentionCall]:
-    """Yield the calls of one pass, layer by layer."""
+    """Yield the calls of one forward pass, layer by layer."""
     for number in range(max(map(len, fields.values()), default=0)):
         for name, (layer, kind) in FIELDS.items():
             weights = fields[name][number] if number < len(fields.get(name, ())) else None

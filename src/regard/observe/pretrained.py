@@ -1,4 +1,4 @@
-"""Run a Hugging Face model on text or on an image, and record what attends to what."""
+"""Runs a Hugging Face model on text or an image and records its attention."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Texts = str | tuple[str, str] | Sequence[str] | Sequence[tuple[str, str]]
 
 
 class Watched(NamedTuple):
-    """A model's run on texts.
+    """A recorded run on texts.
 
     Attributes:
         seen: the recording.
-        keys: the tokens of each text.
-        queries: of an encoder-decoder those of each decoder input, else None.
-        inputs: what the model was called with.
+        keys: tokens of each text.
+        queries: tokens of each decoder input of an encoder-decoder, else None.
+        inputs: the model's inputs.
     """
 
     seen: Recording
@@ -39,15 +39,15 @@ class Watched(NamedTuple):
 
 
 def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
-    """Run a model on texts and record it; an encoder-decoder on its own greedy output where none is given.
+    """Run a model on texts and record it; an encoder-decoder without given outputs runs on its own greedy ones.
 
     Args:
-        model: of Hugging Face, or called and configured as those are.
-        tokenizer: its own.
+        model: a Hugging Face model, or one with the same interface and configuration.
+        tokenizer: its tokenizer.
         texts: one or several; with an output each is a pair.
 
     Raises:
-        DataError: a text has no tokens or more than the model takes, an output is given to a model that writes none, or one is missing.
+        DataError: a text has no tokens or is longer than the model allows, an output is given to a model without decoder, or is missing.
     """
     rows: list[Any] = [texts] if isinstance(texts, str | tuple) else list(texts)
     sources: list[str] = [row if isinstance(row, str) else row[0] for row in rows]
@@ -65,17 +65,17 @@ def watch_text(model: Any, tokenizer: Any, texts: Texts) -> Watched:
     if not writes:
         return Watched(seen, keys, None, inputs)
     written = inputs["decoder_input_ids"]
-    # The first token starts the output, and may be the one that pads.
+    # The first token starts the output, and may be the padding token.
     real = written != tokenizer.pad_token_id
     real[:, 0] = True
     return Watched(seen, keys, [_tokens(tokenizer, ids, mask) for ids, mask in zip(written, real, strict=True)], inputs)
 
 
 def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict[str, Tensor]]:
-    """Run a vision model on an image: the recording, and what it was called with.
+    """Run a vision model on an image; return the recording and the inputs.
 
     Args:
-        model: of Hugging Face, or called as those are.
+        model: a Hugging Face model, or one with the same interface.
         processor: its image processor.
         image: a file, or what the processor takes.
 
@@ -98,11 +98,11 @@ def watch_image(model: Any, processor: Any, image: Any) -> tuple[Recording, dict
 
 
 def text_records(model: Any, tokenizer: Any, texts: Texts, *, methods: Sequence[str] = (), title: str = "") -> list[AttentionRecord]:
-    """Run a model on texts and return a record of each, with what methods of explanation say.
+    """Run a model on texts and return a record of each, with the scores of explanation methods.
 
     Raises:
-        DataError: as `watch_text`.
-        ConfigError: a method cannot be computed; says why.
+        DataError: see `watch_text`.
+        ConfigError: a method cannot be computed; the message says why.
     """
     found = watch_text(model, tokenizer, texts)
     records = found.seen.records(found.keys, found.queries, title=title)
@@ -118,11 +118,11 @@ def image_records(
     methods: Sequence[str] = (),
     title: str = "",
 ) -> list[AttentionRecord]:
-    """Run a vision model on an image and return its record, with what methods of explanation say.
+    """Run a vision model on an image and return its record, with the scores of explanation methods.
 
     Raises:
-        DataError: as `watch_image`.
-        ConfigError: a method cannot be computed; says why.
+        DataError: see `watch_image`.
+        ConfigError: a method cannot be computed; the message says why.
     """
     seen, inputs = watch_image(model, processor, image)
     records = seen.records(image=image, grid=grid, title=title)
@@ -140,7 +140,7 @@ def _explained(
     with _evaluating(model):
         try:
             batch = make()
-        except ConfigError:  # no head: methods that read attention alone remain
+        except ConfigError:  # no head: only methods that use attention alone
             batch = None
         return add_explanations(records, seen, batch, methods)
 
@@ -148,18 +148,18 @@ def _explained(
 def records_of(
     model: Any, processor: Any, inputs: Sequence[str] | Sequence[Path], *, output: str | None = None, methods: Sequence[str] = ()
 ) -> list[AttentionRecord]:
-    """Run a model on texts or images, each alone, and return a record of each.
+    """Run a model on texts or images, one at a time, and return a record of each.
 
     Args:
-        model: of Hugging Face.
+        model: a Hugging Face model.
         processor: its tokenizer or image processor.
         inputs: texts, or image files.
-        output: what an encoder-decoder wrote to each text; None: its own greedy output.
-        methods: names of methods of explanation whose scores are added; "all": all that can be computed.
+        output: the outputs of an encoder-decoder; None: its own greedy ones.
+        methods: names of explanation methods whose scores are added; "all": all that can be computed.
 
     Raises:
-        DataError: as `watch_text` and `watch_image`.
-        ConfigError: a method cannot be computed; says why.
+        DataError: see `watch_text` and `watch_image`.
+        ConfigError: a method cannot be computed; the message says why.
     """
     found = list[AttentionRecord]()
     for each in inputs:
@@ -171,10 +171,10 @@ def records_of(
 
 
 def load_processor(folder: str | Path, *, images: bool = False) -> Any:
-    """Read the tokenizer or image processor in the folder of a Hugging Face model; nothing is fetched, and no code in it runs.
+    """Load the tokenizer or image processor from a model folder, offline and without running its code.
 
     Raises:
-        DataError: there is none, or it cannot be read; names the folder.
+        DataError: it is missing or cannot be read; the message names the folder.
         MissingExtraError: transformers is not installed.
     """
     try:
@@ -184,7 +184,7 @@ def load_processor(folder: str | Path, *, images: bool = False) -> Any:
     kind, what = (transformers.AutoImageProcessor, "image processor") if images else (transformers.AutoTokenizer, "tokenizer")
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # tokenizers raises nothing more special
+    except Exception as error:  # tokenizers raises plain exceptions
         raise DataError(f"{folder}: its {what} cannot be read: {shortened(' '.join(str(error).split()))}") from error
 
 
@@ -212,7 +212,7 @@ def _mask(inputs: Mapping[str, Tensor]) -> Tensor:
 
 
 def _tokens(tokenizer: Any, ids: Tensor, real: Tensor) -> list[str]:
-    # Padding behind the text is left out; what stands before it has a column, and keeps it.
+    # Padding after the text is dropped; padding before it keeps its column.
     count = int(real.nonzero().max()) + 1
     return tokenizer.convert_ids_to_tokens(ids[:count].tolist())
 
@@ -224,7 +224,7 @@ def _on_device(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Tensor]
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Turn dropout and gradients off; afterwards each module is as it was."""
+    """Disable dropout and gradients; restore each module's mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

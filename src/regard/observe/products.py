@@ -1,4 +1,4 @@
-"""Products of torch: which axis of which factor a call sums over."""
+"""Torch products: the axis over which each factor is summed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Factor(NamedTuple):
     """A factor of a product.
 
     Attributes:
-        tensor: itself.
-        others: the other ones.
-        axis: that it is summed over, from the end; None: that does not show, or there are several.
-        query: its axis that the other factors lack, from the end; None: there is none.
+        tensor: the tensor.
+        others: the other factors.
+        axis: its summed axis, counted from the end; None: unknown or several.
+        query: its axis that the other factors lack, counted from the end; None: none.
     """
 
     tensor: Tensor
@@ -33,7 +33,7 @@ class Factor(NamedTuple):
     query: int | None = None
 
     def arranged(self, weights: Tensor) -> Tensor:
-        """Return weights that are shaped like the factor as (..., T, S)."""
+        """Return weights shaped like the factor as (..., T, S)."""
         assert self.axis is not None
         if self.query is None:
             return weights.movedim(self.axis, -1).unsqueeze(-2)
@@ -41,7 +41,7 @@ class Factor(NamedTuple):
 
 
 def factors(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Factor]:
-    """Yield the factors of a call of the function of this name."""
+    """Yield the factors of a call of the named function."""
     if name == "einsum":
         yield from _of_einsum(args)
         return
@@ -96,7 +96,7 @@ def _of_einsum(args: tuple[Any, ...]) -> Iterator[Factor]:
 
 
 def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None]:
-    """Return the axis that an einsum sums over and that of the queries, which values lack: of "bthk,bkhd->bthd" k and t."""
+    """Return the summed axis of an einsum and the query axis, which values lack: k and t for "bthk,bkhd->bthd"."""
     summed = [axis for axis in own if axis in other and axis not in kept]
     if own[-1] in summed:
         summed = [own[-1]]  # others are those of heads
@@ -112,11 +112,11 @@ def _axes(own: str, other: str, kept: str) -> tuple[int | None, int | None]:
 
 
 def has_numbers(tensor: Tensor) -> bool:
-    """Say whether numbers of a tensor can be read: it is dense, on a device, and outside the transforms of torch.func."""
+    """Return whether a tensor's values can be read: dense, on a device, outside torch.func transforms."""
     plain = tensor.layout is torch.strided and not (tensor.is_meta or tensor.is_nested or type(tensor).__name__ == "FakeTensor")
     return plain and peek_interpreter_stack() is None
 
 
 def is_learned(tensor: Tensor) -> bool:
-    """Say whether a tensor is a parameter, or a view of one: a layer, not values."""
+    """Return whether a tensor is a parameter or a view of one: a layer, not values."""
     return isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)

@@ -1,4 +1,4 @@
-"""What a block recorded: calls, the maps they make, and the records that the viewer shows."""
+"""A recording: the calls, their maps, and the records that the viewer shows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from regard.viewer import AttentionRecord
 
 
 class Recording(Sequence[AttentionCall]):
-    """The calls of attention that `regard.watch` recorded, in their order; it grows while the block lasts.
+    """The attention calls recorded by `regard.watch`, in order; it grows while the block runs.
 
     Args:
-        model: the name of the model's class.
-        calls: in their order.
-        patches: how the patches of an image lie, as far as the model tells.
+        model: class name of the model.
+        calls: in order.
+        patches: layout of image patches, if the model declares it.
 
     Attributes:
-        model: see above.
-        calls: see above.
-        patches: see above.
-        unseen: modules that attend and were not seen to, as far as the block allowed that; complete at its end.
+        model: as passed.
+        calls: as passed.
+        patches: as passed.
+        unseen: modules that attend but were not recorded; complete when the block ends.
 
     Example:
         >>> import torch
@@ -53,7 +53,7 @@ class Recording(Sequence[AttentionCall]):
     @overload
     def __getitem__(self, index: str) -> AttentionCall: ...
     def __getitem__(self, index: int | slice | str) -> AttentionCall | list[AttentionCall]:
-        """Return a call by its number, several by a slice, or the map of a layer by its name, as `map` does."""
+        """Return a call by index, several by a slice, or the map of a layer by name, as `map` does."""
         if isinstance(index, str):
             return self.map(index)
         return self.calls[index]
@@ -68,17 +68,17 @@ class Recording(Sequence[AttentionCall]):
 
     @property
     def layers(self) -> list[str]:
-        """The names of the layers, in the order in which they were first called."""
+        """Names of the layers, in order of their first call."""
         return list(dict.fromkeys(call.layer for call in self.calls))
 
     def maps(self) -> list[AttentionCall]:
-        """Return one map for each layer: the steps of a generation are put together.
+        """Return one map per layer; the steps of a generation are joined.
 
-        A layer that ran several times, as in several forward passes, has one map for each. Of a generation without a cache, whose steps
-        compute again what came before, the last step has it all.
+        A layer called in several forward passes has one map for each. For a generation without a cache, which recomputes earlier steps, the
+        last step is the map.
 
         Returns:
-            Calls with weights (B, H, T, S) of all T queries that followed one another; see `regard.observe.stitched`.
+            Calls with weights (B, H, T, S) over all T queries of a generation; see `regard.observe.stitched`.
         """
         return stitched(self.calls)
 
@@ -86,7 +86,7 @@ class Recording(Sequence[AttentionCall]):
         """Return the map of one layer.
 
         Raises:
-            ConfigError: no such layer, or it ran several times; the message holds those there are, or how often.
+            ConfigError: the layer does not exist, or ran several times; the message lists the layers or the count.
         """
         found = [call for call in self.maps() if call.layer == layer]
         if not found:
@@ -99,11 +99,11 @@ class Recording(Sequence[AttentionCall]):
         """Return the maps of the outputs of a beam search, each row from the hypothesis that became the output.
 
         Args:
-            beams: (B', steps): the row of each step's batch that an output was in, below 0 behind its end; `beam_indices` of what
-                `generate(..., num_beams=4, return_dict_in_generate=True)` of Hugging Face returns.
+            beams: (B', steps): the row of each step's batch that holds the output's hypothesis, negative after its end; the `beam_indices`
+                of `generate(..., num_beams=4, return_dict_in_generate=True)` in Hugging Face.
 
         Raises:
-            ShapeError: fewer steps than a layer ran; the message holds both.
+            ShapeError: fewer steps than a layer ran; the message holds both numbers.
             ConfigError: the search ran without a cache.
         """
         found = Recording(self.model, of_beams(self.calls, beams), patches=self.patches)
@@ -119,14 +119,15 @@ class Recording(Sequence[AttentionCall]):
         grid: tuple[int, int] | None = None,
         title: str = "",
     ) -> list[AttentionRecord]:
-        """Make the records that the viewer shows and writes, one for each example of the batch; `regard.view` calls it.
+        """Build one viewer record per example of the batch; called by `regard.view`.
 
         Args:
-            key_tokens: the S tokens that are attended to, text of each: a list, or for a batch a list of lists. Fewer than S only where
-                nothing attends to the rest, as to padding.
-            query_tokens: the T tokens that attend, likewise; None: the same. With both, self-attention is that of the list that fits.
-            image: what a vision model was given, in place of tokens: a file, a picture of Pillow, an array or a tensor, or a list of them.
-            grid: (rows, columns) of its patches; None: as the model tells.
+            key_tokens: texts of the S attended tokens: a list, or for a batch a list of lists. Fewer than S only if nothing attends to the
+                rest, such as padding.
+            query_tokens: texts of the T attending tokens; None: `key_tokens`. If both are given, self-attention uses the list of its
+                length.
+            image: input of a vision model instead of tokens: a file, a Pillow image, an array or a tensor, or a list of these.
+            grid: (rows, columns) of its patches; None: from the model.
             title: a name for the examples.
 
         Raises:

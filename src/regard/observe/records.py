@@ -1,4 +1,4 @@
-"""From maps of attention and tokens to the records that the viewer shows."""
+"""Builds viewer records from attention maps and tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from regard.observe.images import Patches, images_of, patch_places, read_image
 from regard.viewer import AttentionMap, AttentionRecord, Grid, Tokens
 
 NEGLIGIBLE = 1e-6
-"""Of a weight: what padding may get in a record that leaves it out."""
+"""Largest weight on padding in a record that omits padding."""
 Items = Tokens | Grid
 Side = Literal["key", "query"]
 
 
 class _Place(NamedTuple):
-    """A map of a record: its name, its number among those of its kind, which lists of items its queries and keys are of, and how many keys
-    each run of its layer had."""
+    """A map of a record: its name, its index among maps of its kind, the item lists of its queries and keys, and the number of keys per run
+    of its layer.
+    """
 
     call: AttentionCall
     name: str
@@ -32,14 +33,14 @@ class _Place(NamedTuple):
 def make_records(
     maps: Sequence[AttentionCall], tokens: tuple[Any, Any], *, image: Any, patches: Patches, names: tuple[str, str]
 ) -> list[AttentionRecord]:
-    """Make one record for each example of the batch.
+    """Build one record per example of the batch.
 
     Args:
         maps: as `Recording.maps` returns them.
-        tokens: of keys and of queries, see `Recording.records`.
-        image: or images, or None.
-        patches: how their patches lie.
-        names: of the model and of the examples.
+        tokens: of keys and queries, see `Recording.records`.
+        image: one or several, or None.
+        patches: layout of their patches.
+        names: of the model and the examples.
 
     Raises:
         DataError: nothing was recorded, or tokens or image do not fit.
@@ -87,7 +88,7 @@ def _examples(given: Any, batch: int, name: str) -> list[Items] | None:
 
 
 def _places(maps: Sequence[AttentionCall], lengths: tuple[int, int] | None) -> list[_Place]:
-    """Name and number the maps, and say whose tokens attend in each; `lengths` of (keys, queries) where there are two sequences."""
+    """Name and number the maps and assign item lists to each; `lengths` of (keys, queries) if there are two sequences."""
     if lengths is None and (crossed := next((call for call in maps if call.kind == "cross"), None)) is not None:
         raise DataError(f"{crossed.layer} attends to another sequence: say regard.view(seen, key_tokens=..., query_tokens=...)")
     often = Counter(call.layer for call in maps)
@@ -113,13 +114,13 @@ def _sides(call: AttentionCall, lengths: tuple[int, int] | None, crosses: Sequen
     fits_keys, fits_queries = (count == call.weights.shape[3] for count in lengths)
     if fits_keys != fits_queries:
         return ("key", "key") if fits_keys else ("query", "query")
-    # Both lists would do: beside a cross-attention in one block it is the sequence that asks.
+    # Both lists fit: next to a cross-attention in the same block it is the query sequence.
     own = any(_block(call.layer, other) for other in crosses)
     return ("query", "query") if own else ("key", "key")
 
 
 def _block(one: str, other: str) -> bool:
-    """Say whether two modules are in the same numbered block."""
+    """Return whether two modules are in the same numbered block."""
     shared = []
     for left, right in zip(one.split("."), other.split("."), strict=False):
         if left != right:
@@ -129,13 +130,13 @@ def _block(one: str, other: str) -> bool:
 
 
 def _cut(place: _Place, example: int, sides: dict[Side, Items], longest: dict[Side, int]) -> Any:
-    """Return the weights (H, T, S) of one example, without the padding that has no tokens; the longest of the batch has some for all."""
+    """Return the weights (H, T, S) of one example without padding."""
     weights = place.call.weights[example]
     rows, columns = len(sides[place.query]), len(sides[place.key])
     for name, count, there in (("key_tokens", columns, weights.shape[2]), ("query_tokens", rows, weights.shape[1])):
         if count > there:
             raise DataError(f"{place.name}: {count} {name}, but the model attended with {there}{_hint(place, name, count, there)}")
-    rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides from the first rows
+    rest = weights[:, : rows if longest[place.key] == weights.shape[2] else None, columns:]  # a causal mask hides keys from the first rows
     if rest.numel() and rest.max() > NEGLIGIBLE:
         raise DataError(
             f"{place.name}: {columns} key_tokens for {weights.shape[2]} keys, and the others are attended to, too "

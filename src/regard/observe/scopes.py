@@ -1,4 +1,4 @@
-"""Which module is at work: its name, what it was called with, and whether it attends to its own sequence or to another one."""
+"""The active module: its name, its arguments, and whether it attends to its own sequence or to another one."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from torch import Tensor, nn
 Kind = Literal["self", "cross"]
 
 ATTENDS = re.compile(r"[Aa]tt(?:en(?:tion|d)|n)")
-"""What a class is called that attends."""
+"""Class names of attention modules."""
 HELPS = re.compile(r"Norm|Bias|Mask|Output|Drop|Embed|Position")
-"""What a class is called that only helps one."""
-# Words in the name of an argument that is no sequence to attend to.
+"""Class names of their helpers."""
+# Parts of argument names that are no sequence to attend to.
 ASIDE = {"mask", "bias", "pos", "position", "rope", "rotary", "cos", "sin", "freqs", "past", "cache", "alibi", "residual"}
 
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """A module while its forward runs.
+    """A module during its forward.
 
     Attributes:
         name: of the module in the model.
         module: the module.
-        args: it was called with.
-        kwargs: likewise.
-        kind: of its attention, where that is known without a look at the arguments.
-        num_heads: how many heads lie within the batch of three-dimensional weights; None: none do.
-        layout: (H, T) that weights have, where a kernel was called with heads and queries folded into each other.
-        lost: why a softmax that it computed could not be followed to its values.
-        missed: whether that softmax is a factor of a product all the same.
-        windows: whether each query had keys of its own, as a convolution whose kernel is computed: no map, and maybe no attention.
-        seen: whether a call was recorded inside.
-        method: whether it is another method than `forward` that runs.
-        three: whether weights of three axes were recorded, the first of which counts examples, or the heads of one example.
-        calls: what was recorded of it.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        kind: kind of its attention, if known without its arguments.
+        num_heads: number of heads folded into the batch of three-dimensional weights; None: none.
+        layout: (H, T) of the weights, if a kernel was called with heads and queries folded.
+        lost: why its softmax could not be followed to the values.
+        missed: whether that softmax still is a factor of a product.
+        windows: whether each query has keys of its own, as in a dynamic convolution: no map, and perhaps no attention.
+        seen: whether a call inside it was recorded.
+        method: whether a method other than `forward` is running.
+        three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
+        calls: its recorded calls.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Scope:
 
     @property
     def attends(self) -> bool:
-        """Whether the class says of itself that it attends."""
+        """Whether its class name says that it attends."""
         return _says_attention(type(self.module))
 
 
@@ -70,10 +70,10 @@ def _says_attention(kind: type) -> bool:
 
 
 def kind_of(scopes: Sequence[Scope]) -> Kind:
-    """Tell self-attention from cross-attention by what the modules at work were called with, the innermost last.
+    """Return whether attention is self or cross, from the arguments of the active modules, innermost last.
 
-    A module that was given one sequence attends to it; one that was given two attends from the first to the second. A part of an attention
-    module (called with projected queries, keys and values) says nothing: then the module around it is asked.
+    A module with one input sequence attends to it; with two, the first attends to the second. A part of an attention module, called with
+    projected queries, keys and values, does not tell: then the enclosing module decides.
     """
     for place in range(len(scopes) - 1, -1, -1):
         scope = scopes[place]
@@ -91,10 +91,10 @@ def kind_of(scopes: Sequence[Scope]) -> Kind:
 
 
 def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int, int] | None:
-    """Tell (B, H) of weights (B * H, T, S) by the batch of the states (B, L, D) or (L, B, D) that the innermost module was called with.
+    """Return (B, H) of weights (B * H, T, S) from the states (B, L, D) or (L, B, D) passed to the innermost module.
 
-    A part of an attention module is called with projected, folded states: then the module around it is asked. Weights tell nothing of the
-    order of their first axis; taken is the common one, b * H + h.
+    A part of an attention module gets projected, folded states: then the enclosing module decides. The order of the first axis is assumed
+    to be b * H + h.
     """
     if len(shape) != 3:
         return None
@@ -109,7 +109,7 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
 
 
 def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
-    """Say whether weights (B', H, 1, S) are those of single queries that each have keys of their own: B' counts positions, too."""
+    """Return whether weights (B', H, 1, S) belong to single queries with keys of their own: B' then counts positions, too."""
     if shape[1:3] != (1, 1):
         return False
     with torch._C.DisableTorchFunction():
@@ -118,7 +118,7 @@ def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
 
 
 def in_fragments(scope: Scope) -> bool:
-    """Say whether the calls of one attention each hold some of its queries, as of blocks: they make no map.
+    """Return whether the calls of one attention hold blocks of its queries: they form no map.
 
     One query at a time is a step of a recurrent decoder.
     """
@@ -131,9 +131,9 @@ def in_fragments(scope: Scope) -> bool:
 
 
 def parts_of_batch(scope: Scope) -> Literal["none", "examples", "unclear"]:
-    """Say whether the calls of one attention each hold some examples of a batch that it loops over: they make one map together.
+    """Return whether the calls of one attention hold single examples of a batch: together they form one map.
 
-    "unclear": as many calls as examples, each of as many maps, which may be one head of each example, or all heads of one.
+    "unclear": as many calls as examples, with equally many maps each: one head of each example, or all heads of one.
     """
     if len(scope.calls) < 2:
         return "none"
@@ -148,7 +148,7 @@ def parts_of_batch(scope: Scope) -> Literal["none", "examples", "unclear"]:
     batch = states[0][0] if states[0][1] in lengths else states[0][1]
     if not scope.three:
         total = sum(shape[0] for shape in calls)
-        several = batch > 1 and total == len(calls) and total % batch == 0  # and so for each head
+        several = batch > 1 and total == len(calls) and total % batch == 0  # and likewise for each head
         return "examples" if total == batch else "unclear" if several else "none"
     count = calls[0][0]
     if len(calls) != batch or len(set(calls)) > 1 or count == 1:
@@ -157,18 +157,18 @@ def parts_of_batch(scope: Scope) -> Literal["none", "examples", "unclear"]:
 
 
 def _batches(states: Sequence[int], weights: Sequence[int]) -> list[int]:
-    """List the batch of states that are as long as the queries or the keys of some weights; nothing where it does not divide theirs."""
+    """Return the batch sizes of states as long as the queries or keys of some weights that divide theirs."""
     found = [states[0]] if states[1] in weights[1:] else [states[1]] if states[0] in weights[1:] else []
     return [batch for batch in found if batch and weights[0] % batch == 0]
 
 
 def _sequences(scope: Scope) -> list[Tensor]:
-    """List the tensors a module was called with that have as many axes as the first: sequences of states, in the order of its signature."""
+    """Return the tensor arguments with as many axes as the first: sequences of states, in signature order."""
     found: list[Tensor] = []
     for name, value in _named(scope):
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2 or ASIDE & set(name.lower().split("_")):
             continue
-        # A single state (B, D) may ask a sequence (B, S, D), as in a recurrent decoder.
+        # A single state (B, D) may query a sequence (B, S, D), as in a recurrent decoder.
         if not found or value.dim() == found[0].dim() or (value.dim(), found[0].dim()) == (3, 2):
             found.append(value)
     return found
@@ -183,7 +183,7 @@ def _named(scope: Scope) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
-    """List the positional parameters of a forward, without self."""
+    """Return the positional parameters of a forward, without self."""
     try:
         found = inspect.signature(forward).parameters.values()
     except (TypeError, ValueError):
@@ -193,5 +193,5 @@ def _parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def in_backward() -> bool:
-    """Say whether autograd is at work: what runs then was recorded before, and is computed again to save memory."""
+    """Return whether autograd is running: checkpointed activations are recomputed and were recorded before."""
     return torch._C._current_graph_task_id() != -1

@@ -1,4 +1,4 @@
-"""The page of anything that attends: records, recordings, weights, what a Hugging Face model returned, or the model itself."""
+"""Builds the page for records, recordings, weights, Hugging Face outputs, or a model itself."""
 
 from __future__ import annotations
 
@@ -29,35 +29,34 @@ def view(
     path: str | Path | None = None,
     title: str = "",
 ) -> Page:
-    """Make the page that shows what attends to what.
+    """Build the page that shows attention.
 
     With a Hugging Face model: `view(model, tokenizer, "text")` runs it on the text without gradients, in evaluation mode, inside
     `regard.watch`. An encoder-decoder also needs an output: its own greedy one, or that of `view(model, tokenizer, ("text", "output"))`;
-    its rows are the decoder's input tokens. Several texts are a list. `view(model, image_processor, image=image)` shows a vision model.
+    the rows are the decoder's input tokens. Several texts are a list. `view(model, image_processor, image=image)` shows a vision model.
 
-    With what such a model returned with `output_attentions=True`, from `forward` or `generate`: `view(outputs, tokens)`; steps of a
-    generation become one map, a beam search shows the hypotheses that were returned.
+    With the result of such a model with `output_attentions=True`, from `forward` or `generate`: `view(outputs, tokens)`; the steps of a
+    generation form one map, a beam search shows the returned hypotheses.
 
     Args:
-        what: one record or several; a recording of `regard.watch`; weights (T, S) or (H, T, S), as lists, an array or a tensor, or such
-            numbers by method of explanation, {"weights": ..., "alti": ...}; outputs of a Hugging Face model that hold attention weights; or
-            such a model.
-        key_tokens: S tokens that are attended to, of a batch a list for each example; with a model its tokenizer or image processor.
-        query_tokens: T tokens that attend; None: `key_tokens` (self-attention). With a model the text, a list of texts, or pairs.
-        image: with a vision model or a recording of one: the image it is given, a file, a picture of Pillow, an array or a tensor.
-        grid: (rows, columns) of the image's patches, where the model does not tell.
-        method: with a model: methods of explanation whose scores are shown beside its attention, such as "input-gradient"; "all": all that
-            can be computed for it.
-        path: write the page to this file, too.
+        what: one record or several; a recording of `regard.watch`; weights (T, S) or (H, T, S), as lists, an array or a tensor, or a
+            mapping of explanation methods to such weights, {"weights": ..., "alti": ...}; outputs of a Hugging Face model with attention
+            weights; or such a model.
+        key_tokens: the S attended tokens, for a batch a list per example; with a model its tokenizer or image processor.
+        query_tokens: the T attending tokens; None: `key_tokens` (self-attention). With a model the text, a list of texts, or pairs.
+        image: for a vision model or a recording of one: its input, as a file, a Pillow image, an array or a tensor.
+        grid: (rows, columns) of the image's patches, if the model does not declare them.
+        method: with a model: explanation methods to show beside its attention, such as "input-gradient"; "all": all that can be computed.
+        path: also write the page to this file.
         title: a name for the example.
 
     Returns:
-        The page; a notebook shows it.
+        The page; a notebook displays it.
 
     Raises:
         DataError: tokens are missing or do not fit, the outputs hold no weights, a text is longer than the model takes, or a file cannot be
             written.
-        ConfigError: a method cannot be computed for the model; says why.
+        ConfigError: a method cannot be computed for the model; the message says why.
 
     Example:
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]

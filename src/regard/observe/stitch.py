@@ -1,4 +1,4 @@
-"""The steps of a generation, put together to one map for each layer."""
+"""Joins the steps of a generation into one map per layer."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from regard.errors import ConfigError, ShapeError
 from regard.observe.call import AttentionCall
 
 ALIKE = 1e-5
-"""How far weights may be apart that a layer computes again: the rounding of products of other shapes."""
+"""Tolerance for weights that a layer recomputes: rounding of products of other shapes."""
 
 
 def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
-    """Put the calls of one generation together: the queries of each step under those of the step before.
+    """Join the calls of each generation: the queries of each step below those of the previous one.
 
-    A call of self-attention goes on where it has the keys of the call before and one for each of its queries, as with a cache that grows;
-    or as many keys as that call, and places for all queries so far, as with one of a fixed size; or a single query and no more keys than
-    that, as with one that forgets. Any other begins anew, unless it has as many queries as keys, repeats all weights of the call before and
-    has one more of both, as without a cache: then it stands in that one's place. A call of
-    cross-attention with a single query goes on, unless the self-attention before it began anew. Where a cache forgets, a step's keys are
-    the last ones.
+    A self-attention call continues the previous one if it has one more key per query (growing cache); the same keys, with slots for all
+    queries so far (static cache); or a single query and no more keys (sliding cache). Without a cache, a call with as many queries as keys
+    that repeats all previous weights and has one more of both replaces the previous call. Any other call starts anew. A cross-attention
+    call with a single query continues unless the self-attention before it started anew. In a sliding cache a step's keys are the last ones.
 
     Args:
-        calls: of any layers, in their order.
+        calls: of any layers, in order.
 
     Returns:
-        One call for each layer and generation, in the order of their beginnings, with weights (B, H, T, S) of all T queries and all S keys;
-        a key that was not there yet has weight 0.
+        One call per layer and generation, in order of their starts, with weights (B, H, T, S) over all T queries and S keys; a key that did
+        not exist yet has weight 0.
 
     Example:
         >>> steps = [AttentionCall("0", "self", torch.ones(1, 1, count, 2 + step)) for step, count in enumerate((2, 1, 1))]
@@ -40,10 +38,10 @@ def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
 
 
 def grouped(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
-    """Split calls into generations: of each layer, those that go on from one another."""
+    """Split the calls of each layer into generations."""
     groups: list[list[AttentionCall]] = []
     open_: dict[str, list[AttentionCall]] = {}
-    before: str | None = None  # what the last self-attention did; None: there was none since the last cross-attention
+    before: str | None = None  # result of the last self-attention; None: none since the last cross-attention
     for call in calls:
         group = open_.get(call.layer)
         if call.kind == "self":
@@ -62,7 +60,7 @@ def grouped(calls: Sequence[AttentionCall]) -> list[list[AttentionCall]]:
 
 
 def _continues(group: list[AttentionCall] | None, call: AttentionCall) -> str:
-    """Say whether a self-attention goes on, computes all again with more queries and keys, or begins anew."""
+    """Return whether a self-attention continues, recomputes all with more queries and keys, or starts anew."""
     if group is None or not _fits(group, call):
         return "anew"
     queries, keys = call.weights.shape[2:]
@@ -73,7 +71,7 @@ def _continues(group: list[AttentionCall] | None, call: AttentionCall) -> str:
 
 def _has_cache(group: list[AttentionCall], queries: int, keys: int) -> bool:
     before = group[-1].weights.shape[3]
-    if queries == 1:  # a step of a generation, whose cache may forget
+    if queries == 1:  # a step of a generation, perhaps with a sliding cache
         return keys <= before + 1
     return keys == before + queries or (keys == before and sum(each.weights.shape[2] for each in group) + queries <= keys)
 
@@ -87,7 +85,7 @@ def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, be
 
 
 def _grows(first: AttentionCall, second: AttentionCall) -> bool:
-    # One token more, attending and attended to, as each step of a generation without a cache has.
+    # One more query and key, as in each step of a generation without a cache.
     queries, keys = first.weights.shape[2:]
     return queries == keys and second.weights.shape[2:] == (queries + 1, keys + 1)
 
@@ -115,13 +113,13 @@ def _joined(group: list[AttentionCall]) -> AttentionCall:
 
 
 def _under_each_other(parts: Sequence[Tensor]) -> Tensor:
-    # Steps of self-attention: row r of the whole may attend to the keys up to its own.
+    # Steps of self-attention: row r of the whole may attend to keys up to its own.
     rows = sum(part.shape[2] for part in parts)
     begun = 0
     places = []
     for part in parts:
         begun += part.shape[2]
-        places.append(max(0, begun - part.shape[3]))  # more rows than keys: the first keys were forgotten
+        places.append(max(0, begun - part.shape[3]))  # more rows than keys: the first keys were dropped
     columns = max(place + part.shape[3] for place, part in zip(places, parts, strict=True))
     found = parts[0].new_zeros(*parts[0].shape[:2], rows, columns)
     begun = 0
@@ -132,18 +130,18 @@ def _under_each_other(parts: Sequence[Tensor]) -> Tensor:
 
 
 def of_beams(calls: Sequence[AttentionCall], beams: Tensor) -> list[AttentionCall]:
-    """Put steps together, each output with the rows that it came from.
+    """Join steps, following each output's rows through the beam.
 
     Args:
-        calls: of a beam search, in their order.
-        beams: (B', steps), the row of each step that an output was in; below 0 behind its end.
+        calls: of a beam search, in order.
+        beams: (B', steps), the row of each step that holds the output; negative after its end.
 
     Returns:
-        As `stitched`. Layers that ran once, as an encoder's, keep their batch.
+        As `stitched`. Layers that ran once, such as an encoder's, keep their batch.
 
     Raises:
-        ShapeError: fewer steps than a layer ran; the message holds both.
-        ConfigError: the steps were run without a cache.
+        ShapeError: fewer steps than a layer ran; the message holds both numbers.
+        ConfigError: the steps ran without a cache.
     """
     last: dict[str, AttentionCall] = {}
     for call in calls:

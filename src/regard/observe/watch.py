@@ -1,4 +1,4 @@
-"""Watch any PyTorch model: record what every attention in it attends to, without a change to the model."""
+"""Records the attention of any PyTorch model without changing the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ADVICE = (
 
 
 class _Block(AbstractContextManager[Recording]):
-    """Watches a model each time it is entered."""
+    """Records a model each time the context is entered."""
 
     def __init__(self, begin: Callable[[], AbstractContextManager[Recording]]) -> None:
         self._begin = begin
@@ -49,28 +49,28 @@ def watch(
     areas: bool = False,
     strict: bool = True,
 ) -> AbstractContextManager[Recording]:
-    """Record what every attention of a model attends to while it runs in this block. Any PyTorch model, as it is.
+    """Record every attention of a model while it runs in this block. Works for any PyTorch model, unchanged.
 
-    Seen are `nn.MultiheadAttention` and `nn.Transformer` (their fused paths, too), every call of `F.scaled_dot_product_attention`, every
-    softmax over the last axis that multiplies values (attention written by hand, "eager" in Hugging Face models), and Regard's own modules.
-    Weights are those before dropout. Those of fused kernels are computed once more on the side, some queries at a time. The output of the
-    model, its gradients and the random numbers that it draws stay the same, bit for bit; only decoding with Regard's own models leaves its
-    native step, which changes last digits.
+    Recorded are `nn.MultiheadAttention` and `nn.Transformer` (also their fused paths), every call of `F.scaled_dot_product_attention`,
+    every softmax over the last axis that multiplies values (hand-written attention, "eager" in Hugging Face models), and Regard's own
+    modules. Weights are those before dropout. Weights of fused kernels are computed separately, a block of queries at a time. Outputs,
+    gradients and random numbers of the model stay bit-identical; only decoding with Regard's own models leaves the native step, which
+    changes last digits.
 
     Args:
-        model: any module; it runs in training or in eval mode, as often as wanted, with `generate`, too.
-        layers: names of modules, or patterns with `*`, as `model.named_modules()` has them; a name stands for all modules inside, too. Only
-            these cost time and memory. None: all.
-        heads: number of a head, or several, from 0; None: all.
-        areas: keep the weights of areas too, where Regard's attention attends to areas.
-        strict: at the end raise an error where a module that attends was not seen. False: list it in `Recording.unseen`.
+        model: any module, in training or evaluation mode; it may run any number of times, also through `generate`.
+        layers: module names or patterns with `*`, as in `model.named_modules()`; a name includes all modules inside. Only these cost time
+            and memory. None: all.
+        heads: index of a head, or several; None: all.
+        areas: also keep the weights of areas, for Regard's area attention.
+        strict: raise an error at the end if a module that attends was not recorded. False: list it in `Recording.unseen`.
 
     Returns:
-        A context; `with` gives a `Recording`: the calls, and the maps they make; `regard.view(seen, tokens)` shows them.
+        A context manager that returns a `Recording`: the calls and their maps; `regard.view(seen, tokens)` shows them.
 
     Raises:
-        ConfigError: no module is named so, the model is compiled, or it is being watched already. At the end, unless `strict` is off:
-            modules that attend ran and were not seen; the message names them and says what to do.
+        ConfigError: no module has such a name, the model is compiled, or it is already being recorded. At the end, if `strict`: modules
+            that attend ran and were not recorded; the message names them and says what to do.
 
     Example:
         >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 3, enable_nested_tensor=False)
@@ -116,23 +116,23 @@ def _check_model(model: Any) -> None:
 
 
 def _compiles_nothing() -> bool:
-    """Say whether compiled code runs uncompiled at present."""
+    """Return whether compiled code currently runs uncompiled."""
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return getattr(getattr(frames, "_stance", None), "stance", "default") == "force_eager"
 
 
 def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> dict[int, str]:
-    """Name the modules that are wanted, by identity: those whose name, or that of a module around them, is asked for.
+    """Return the names of the wanted modules by identity: those matched by name, and the modules inside them.
 
     Raises:
-        ConfigError: a pattern that fits none; names modules that attend.
+        ConfigError: a pattern matches nothing; the message lists modules that attend.
 
     Example:
         >>> model = nn.Sequential(nn.MultiheadAttention(4, 2), nn.MultiheadAttention(4, 2))
         >>> list(chosen_modules(model, "1").values())
         ['1', '1.out_proj']
     """
-    # A compiled model that runs uncompiled goes by the names it had.
+    # A compiled model that runs uncompiled has its original names.
     names = {id(module): name.replace("_orig_mod.", "").removesuffix("_orig_mod") for name, module in model.named_modules()}
     if layers is None:
         return {key: name or type(model).__name__ for key, name in names.items()}
@@ -147,7 +147,7 @@ def chosen_modules(model: nn.Module, layers: str | Collection[str] | None) -> di
 
 
 def _attending(model: nn.Module) -> list[str]:
-    """List the modules of a model whose classes say that they attend."""
+    """Return the modules whose class names say that they attend."""
     names = ((name.replace("_orig_mod.", ""), module) for name, module in model.named_modules())
     return [name for name, module in names if name and Scope("", module).attends]
 
@@ -167,7 +167,7 @@ def _read_heads(heads: int | Sequence[int] | None) -> list[int] | None:
 
 
 def _unseen(missed: list[Scope]) -> list[Unseen]:
-    """List the modules in which nothing was seen, the innermost ones, each once."""
+    """Return the innermost modules that should have been recorded and were not, each once."""
     names = list(dict.fromkeys(scope.name for scope in missed))
     inner = [name for name in names if not any(other.startswith(f"{name}.") for other in names)]
     first = {scope.name: scope for scope in reversed(missed)}

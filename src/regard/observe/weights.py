@@ -1,4 +1,4 @@
-"""The weights of a call of `F.scaled_dot_product_attention`, computed on the side, a block of queries at a time."""
+"""Computes the weights of a `F.scaled_dot_product_attention` call separately, a block of queries at a time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 
 BLOCK = 1 << 20
-"""Scores that are held at a time, at most, but always those of one query: 4 MiB in float32."""
+"""Max number of scores in memory, but at least those of one query: 4 MiB in float32."""
 
 
 def attention_weights(
@@ -23,23 +23,23 @@ def attention_weights(
     scale: float | None = None,
     heads: Sequence[int] | None = None,
 ) -> Tensor:
-    """Compute the weights that `F.scaled_dot_product_attention` multiplies with the values.
+    """Compute the weights with which `F.scaled_dot_product_attention` multiplies the values.
 
         softmax(scale query key^T + mask)
 
     Args:
-        query: (B, H, T, D), or without the axis of heads, or without that of the batch, too; more axes in front count as batch.
-        key: (B, G, S, D), where G divides H: heads in a row share one (grouped queries).
-        mask: broadcastable to (B, H, T, S); bool, True = may be attended, or floating: added to the scores.
-        causal: hide keys behind the query of the same number, counted from the first query and the first key.
+        query: (B, H, T, D); the axes H and B may be missing; further leading axes count as batch.
+        key: (B, G, S, D), where G divides H: consecutive heads share one (grouped queries).
+        mask: broadcastable to (B, H, T, S); bool, True = may attend, or floating, added to the scores.
+        causal: mask keys after the query of the same index, both counted from the start.
         scale: None: 1 / sqrt(D).
-        heads: which of the H heads; None: all.
+        heads: head indices; None: all.
 
     Returns:
-        (B, H or as many as `heads`, T, S) float32 on the CPU; zeros in a row that may attend to nothing.
+        (B, number of heads, T, S) float32 on the CPU; zeros in a row with nothing to attend to.
 
     Raises:
-        ConfigError: a head that there is not.
+        ConfigError: a head index out of range.
 
     Example:
         >>> query = torch.zeros(1, 2, 3, 4)
@@ -72,16 +72,16 @@ def attention_weights(
 
 @contextmanager
 def _aside(device: str) -> Iterator[None]:
-    """Compute without gradients, unseen by any mode, in full precision."""
+    """Compute without gradients, outside any mode, in full precision."""
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(device, enabled=False), torch._C.DisableTorchFunction():
         yield
 
 
 def check_heads(heads: Sequence[int] | None, count: int) -> Sequence[int] | None:
-    """Return the heads that are asked for.
+    """Return the requested head indices.
 
     Raises:
-        ConfigError: one that a layer with `count` heads has not; names it.
+        ConfigError: an index is not below `count`; the message names it.
     """
     if heads is not None and (wrong := [head for head in heads if head >= count]):
         raise ConfigError(f"watch: heads: {wrong[0]}: a layer has {count} heads, counted from 0; leave it out, or say which `layers`")
@@ -89,7 +89,7 @@ def check_heads(heads: Sequence[int] | None, count: int) -> Sequence[int] | None
 
 
 def _with_four_axes(query: Tensor, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    # All of them as (B, H, ...), the mask with any axis 1 for all.
+    # All as (B, H, ...), the mask with singleton axes.
     axes = query.dim()
     while query.dim() < 4:
         # (T, D): one sequence; (B, T, D): a batch without heads
@@ -108,7 +108,7 @@ def _with_four_axes(query: Tensor, key: Tensor, mask: Tensor | None) -> tuple[Te
 
 
 def _select(query: Tensor, key: Tensor, mask: Tensor | None, heads: Sequence[int] | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    # The heads that are wanted, each with the key that it shares.
+    # The requested heads, each with the key that it shares.
     num_heads, groups = query.shape[1], key.shape[1]
     if num_heads % groups == 0 and num_heads != groups:
         chosen = range(num_heads) if heads is None else heads
