@@ -1,10 +1,10 @@
-"""Adapters to other libraries. Import the one you need; each says which extra it takes.
+"""Adapters to other libraries. Import the one you need; each names its extra.
 
-- `regard.integrations.transformers`: area attention inside the models of Hugging Face (`hf`).
+- `regard.integrations.transformers`: area attention in Hugging Face models (`hf`).
 - `regard.integrations.hub`: models and runs on the Hugging Face Hub (`hf`).
-- `regard.integrations.onnx`: a trained run of any task as ONNX files, and a runner of them (`onnx`).
-- `regard.integrations.page_model`: a trained translation model as a page that runs it in a browser. No extra.
-- `regard.integrations.ctranslate2`: a trained Transformer as a model folder of CTranslate2 (`ctranslate2`).
-- `regard.integrations.migrate`: weights of Marian, fairseq and JoeyNMT Transformers under our names; `migrate_files` reads them from disk,
-  `migrate_run` makes a run of them. No extra.
+- `regard.integrations.onnx`: a trained run of any task as ONNX files, with a runner (`onnx`).
+- `regard.integrations.page_model`: a translation model as a page that runs it in a browser. No extra.
+- `regard.integrations.ctranslate2`: a Transformer as a CTranslate2 model folder (`ctranslate2`).
+- `regard.integrations.migrate`: weights of Marian, fairseq and JoeyNMT Transformers under Regard's names; `migrate_files` reads them from
+  disk, `migrate_run` writes a run. No extra.
 """

@@ -1,4 +1,4 @@
-"""One call of a Hugging Face model's attention: read, checked, and answered with areas."""
+"""One attention call of a Hugging Face model: its arguments, their checks, and area attention as its result."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from regard import ops
 from regard.attention import Areas
 from regard.errors import ConfigError, ShapeError
 
-# What a call may bring that changes its result and that we do not do: it is refused, never dropped.
+# Options that change the result and are not supported: they are refused, never dropped.
 REFUSED = ("cache", "head_mask", "sinks")
 
 
 class AttentionCall(NamedTuple):
-    """What one attention layer asks for, in the library's own terms.
+    """Arguments of an attention layer's call, in transformers' terms.
 
     Attributes:
         query: (B, H, T, D).
-        key: (B, H, S, D), repeated where heads share keys.
+        key: (B, H, S, D), repeated for heads that share keys.
         value: (B, H, S, Dv), likewise.
-        mask: bool, (B, H, T, S) with any axis 1 for all, True = may be attended; None: everything.
+        mask: bool, (B, H, T, S), any axis may be 1, True = may attend; None: everything.
         bias: broadcastable to (B, H, T, S), added to the scores of items; None: nothing.
-        sinks: (H,), a score of each head that takes part in the softmax and brings no value; None: there is none.
-        scale: what products of query and key are multiplied with.
+        sinks: (H,), a score per head that joins the softmax without a value; None: none.
+        scale: factor of the dot products.
         dropout: probability of dropping a weight, 0 outside training.
-        softcap: scores are squeezed between -softcap and softcap before the bias; None: they are not.
+        softcap: scores are capped to (-softcap, softcap) before the bias; None: not capped.
     """
 
     query: Tensor
@@ -45,12 +45,12 @@ class AttentionCall(NamedTuple):
 
     @property
     def plain(self) -> bool:
-        """Whether this is scaled dot product attention under a mask and nothing more."""
+        """Whether this is masked scaled dot-product attention and nothing else."""
         return self.bias is None and self.sinks is None and self.softcap is None
 
 
 class AttentionResult(NamedTuple):
-    """What a call gets: context (B, H, T, Dv), weights of items (B, H, T, S) and, where there are areas, of those (B, H, T, N)."""
+    """Context (B, H, T, Dv), weights of items (B, H, T, S) and, with areas, of areas (B, H, T, N)."""
 
     context: Tensor
     items: Tensor
@@ -58,22 +58,22 @@ class AttentionResult(NamedTuple):
 
 
 NOTICE = "area_attention_is_lost_without_regard_restore"
-"""What a reader of transformers' report sees who loads a model with areas as a plain one."""
+"""Notice in transformers' loading report for a model with areas that is loaded as a plain one."""
 
 
 class AreaLayer(nn.Module):
-    """The areas of one attention layer: a submodule of it, so that learned keys train and are saved with the model.
+    """The areas of one attention layer, a submodule of it, so that learned keys are trained and saved with the model.
 
-    Parameters: those of `regard.attention.Areas` under the layer's number, which is unique in the model ("3.width"). A saved file can
-    then be read whatever the model's own names were changed to in it.
+    Parameters: those of `regard.attention.Areas` under the layer's number, which is unique in the model ("3.width"). Files stay readable if
+    the model's names change.
 
-    Buffers: the first layer has one number under the name of `NOTICE`, so that every saved model holds a weight that a model without areas
-    has no place for, also where nothing is learned. transformers reports such a weight by its name; a strict `load_state_dict` refuses it.
+    Buffers: the first layer has one number under the name of `NOTICE`. Every saved model then holds a weight unknown to a model without
+    areas, even if nothing is learned: transformers reports it by name, a strict `load_state_dict` refuses it.
 
     Args:
-        number: which attention layer of the model this is, counted from 0.
-        areas: None: the layer attends to single items.
-        own: how many items at the (front, back) of every memory are areas of their own, not part of the sequence or grid.
+        number: index of this attention layer in the model.
+        areas: None: the layer attends to items.
+        own: number of items at the (front, back) of every memory that are areas of their own, outside the sequence or grid.
     """
 
     def __init__(self, number: int, areas: Areas | None, own: tuple[int, int] = (0, 0)) -> None:
@@ -87,15 +87,15 @@ class AreaLayer(nn.Module):
 
     @property
     def areas(self) -> Areas | None:
-        """The settings and weights of the areas; None where the layer attends to items."""
+        """Settings and weights of the areas; None if the layer attends to items."""
         areas = self._modules.get(str(self.number))
         return areas if isinstance(areas, Areas) else None
 
     def lift(self, items: Tensor, make: Callable[[Tensor], Tensor], dim: int) -> Tensor:
-        """Make areas of the items along `dim`, those with an area of their own excepted.
+        """Build the areas of the items along `dim`, except for items that are areas of their own.
 
         Raises:
-            ShapeError: the memory is not as long as the own items and the grid; the message holds all the numbers.
+            ShapeError: the memory length differs from own items plus grid; the message holds all numbers.
         """
         front, back = self.own
         size = items.shape[dim]
@@ -118,18 +118,18 @@ class AreaLayer(nn.Module):
 
 
 def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, options: Mapping[str, Any]) -> AttentionCall:
-    """Put what a Hugging Face model passes to an attention function into our terms.
+    """Convert the arguments of an attention function of transformers.
 
     Args:
-        module: the attention layer that calls; its `is_causal` decides where there is no mask.
+        module: the calling attention layer; its `is_causal` applies if there is no mask.
         tensors: query (B, H, T, D), key (B, G, S, D), value (B, G, S, Dv), where G divides H.
-        mask: bool (True = may be attended), or floating: added to the scores, its lowest numbers forbid. None: everything, or the past
-            only where the layer is causal.
+        mask: bool (True = may attend), or floating, added to the scores, where the lowest values mask out. None: everything, or only
+            earlier positions if the layer is causal.
         options: scaling, dropout, position_bias, softcap, s_aux, sliding_window, is_causal, ...
 
     Raises:
-        ConfigError: an option that changes the result and that we do not do; the message names it.
-        ShapeError: a causal layer without a mask whose keys and queries are not the same positions.
+        ConfigError: an option that changes the result is not supported; the message names it.
+        ShapeError: a causal layer without a mask has different numbers of keys and queries.
     """
     query, key, value = tensors
     for name in REFUSED:
@@ -160,19 +160,19 @@ def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: T
 
 
 def _read_mask(mask: Tensor | None, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    """Split what a model calls its mask into (what may be attended, what is added to the scores)."""
+    """Split a mask of transformers into (what may be attended, what is added to the scores)."""
     if mask is None or mask.dtype == torch.bool:
         return mask, None
     if not mask.is_floating_point():
         raise ConfigError(f"attention_mask: a boolean or floating mask is expected, found {mask.dtype}")
-    # Models forbid with the lowest number of a type or with -inf. Half of it: some add two such masks, some other numbers to them.
+    # Models mask with the lowest value of a dtype or with -inf. Half of it: some add two such masks, or other numbers to them.
     lowest = max(torch.finfo(mask.dtype).min, torch.finfo(dtype).min) / 2
     allowed = mask > lowest
     return allowed, mask.masked_fill(~allowed, 0.0)
 
 
 def _missing_mask(module: nn.Module, target: int, source: int, options: Mapping[str, Any]) -> Tensor | None:
-    """Say what a missing mask means: it must never open the future, or what a sliding window hides."""
+    """Return the meaning of a missing mask: it must never expose the future, or what a sliding window hides."""
     window = options.get("sliding_window")
     if window is not None and source > window:
         raise ConfigError(f"{type(module).__name__}: a sliding window of {window} over {source} keys, but the model passed no mask for it")
@@ -186,7 +186,7 @@ def _missing_mask(module: nn.Module, target: int, source: int, options: Mapping[
 
 
 def attend_to_areas(call: AttentionCall, layer: AreaLayer) -> Tensor:
-    """Answer a call as fast as it can be done; returns the context (B, H, T, Dv).
+    """Compute a call by the fastest path; return the context (B, H, T, Dv).
 
     Raises:
         ShapeError: the memory does not fit the grid.
@@ -216,9 +216,9 @@ def attend_to_areas(call: AttentionCall, layer: AreaLayer) -> Tensor:
 
 
 def attend_with_weights(call: AttentionCall, layer: AreaLayer) -> AttentionResult:
-    """Answer a call with all weights: what every model's own "eager" attention does, over areas.
+    """Compute a call with all weights, like a model's own "eager" attention, over areas.
 
-    The score of an area is the product of the query with the area's key, capped, plus the mean of the biases of its items.
+    The score of an area is the capped product of the query with the area's key, plus the mean bias of its items.
 
     Raises:
         ShapeError: the memory does not fit the grid.
@@ -230,7 +230,7 @@ def attend_with_weights(call: AttentionCall, layer: AreaLayer) -> AttentionResul
         key, value = layer.lift(key, areas.keys, -2), layer.lift(value, areas.values, -2)
         mask = None if mask is None else layer.lift(mask, areas.mask, -1)
         bias = None if bias is None else layer.lift(bias, lambda items: _area_means(items, areas), -1)
-    # Once more: finite items may add up to an infinite area, which must not reach the queries that it is hidden from.
+    # Once more: finite items may sum to an infinite area, which must not reach queries that cannot attend to it.
     key, value, overflown = ops.mask_nonfinite(key, value, mask)
     weights = _weights(call, key, mask, bias, areas)
     dropped = F.dropout(weights, call.dropout) if call.dropout else weights

@@ -1,4 +1,4 @@
-"""The verbs `regard export` and `regard import`. What they need is imported when it is used."""
+"""The commands `regard export` and `regard import`; their dependencies are imported on use."""
 
 from __future__ import annotations
 
@@ -71,5 +71,5 @@ def import_(
 
 
 def _say(line: str) -> None:
-    # UTF-8 whatever the locale says, as every verb writes.
+    # UTF-8 whatever the locale, like every command's output.
     sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")

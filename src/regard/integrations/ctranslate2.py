@@ -1,12 +1,12 @@
-"""A Transformer as a model folder of CTranslate2, a fast engine for translation on CPUs; needs the extra `ctranslate2`.
+"""Exports a Transformer as a model folder of CTranslate2, a fast CPU engine for translation; needs the extra `ctranslate2`.
 
-The same hypotheses come out where both search in the same way. CTranslate2 divides scores by `length ** length_penalty` (ours:
-`((5 + length) / 6) ** alpha`), with `length_penalty=0` it has a rule of its own for when to stop, and never an empty hypothesis. So:
+Both return the same hypotheses if they search alike. CTranslate2 divides scores by `length ** length_penalty` (Regard: `((5 + length) / 6)
+** alpha`), has its own stopping rule for `length_penalty=0`, and never returns an empty hypothesis. So:
 
-    here   decoding.length_penalty 0
-    there  translate_batch(..., length_penalty=1e-9, min_decoding_length=0, max_decoding_length=the same)
+    in Regard        decoding.length_penalty 0
+    in CTranslate2   translate_batch(..., length_penalty=1e-9, min_decoding_length=0, max_decoding_length=the same)
 
-1e-9 changes no score (`length ** 1e-9` is 1 in float32), and lets it stop as we do, after as many ended hypotheses as the beam is wide.
+1e-9 changes no score (`length ** 1e-9` is 1 in float32) and selects Regard's stopping rule: as many finished hypotheses as beams.
 `docs/migration.md` has an example.
 """
 
@@ -36,23 +36,23 @@ except ImportError as error:
 
 __all__ = ["export_run", "vocabulary_entries"]
 
-# Tokens a sentence may have there; here any number. A table of positions is part of the folder.
+# CTranslate2 limits the length of sentences; Regard does not. The folder contains the position table.
 POSITIONS = 2048
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "swish": common_spec.Activation.SWISH, "gelu": common_spec.Activation.GELU}
 
 
 def export_run(run: str | Path, folder: str | Path) -> None:
-    """Write a trained run as a model folder of CTranslate2, in float32, with our vocabulary files beside it.
+    """Write a trained run as a CTranslate2 model folder, in float32, with Regard's vocabulary files.
 
-    Its tokens are the entries of our vocabulary, each at the place of its id. It appends the end of a source itself.
+    Its tokens are the entries of Regard's vocabulary in the order of their ids. CTranslate2 appends the source's EOS itself.
 
     Args:
         run: a run folder.
-        folder: must not exist, or be empty.
+        folder: must not exist, or must be empty.
 
     Raises:
         CheckpointError: the run cannot be opened.
-        ConfigError: the folder holds something, or CTranslate2 cannot do what the model does; names the setting.
+        ConfigError: the folder is not empty, or CTranslate2 does not support the model; the message names the setting.
 
     Example:
         >>> export_run("no-such-run", "out")
@@ -87,7 +87,7 @@ def check_config(config: ModelConfig) -> None:
     """Refuse a model that CTranslate2 cannot run.
 
     Raises:
-        ConfigError: names the setting.
+        ConfigError: the message names the setting.
 
     Example:
         >>> from regard.config import CrossedConfig
@@ -105,7 +105,7 @@ def check_config(config: ModelConfig) -> None:
 
 
 def model_spec(model: Transformer, config: TransformerConfig) -> TransformerSpec:
-    """Put the weights of a model into a specification."""
+    """Write the weights of a model into a specification."""
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,

@@ -1,4 +1,4 @@
-"""What can be known of a Hugging Face model by looking at it: which layers ask the registry, and what they do themselves."""
+"""Properties of a Hugging Face model: which layers use the attention registry, and what their own attention does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.errors import ConfigError
 
-# What the models' own attention functions take, and read from the layer, that calls.py does too.
+# Options of the models' own attention functions, some read from the layer, that calls.py supports.
 KNOWN_OPTIONS = {
     *("module", "query", "key", "value", "attention_mask", "scaling", "dropout", "kwargs"),
     *("position_bias", "softcap", "sliding_window", "s_aux", "is_causal", "head_mask"),
@@ -23,10 +23,10 @@ CLASS_TOKENS = ("cls_token", "class_embedding", "distillation_token", "register_
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Find the layers that ask the registry of attention functions, by name, in the model's order.
+    """Return the layers that use the registry of attention functions, by name, in the model's order.
 
     Raises:
-        ConfigError: there is none: this model would ignore any function, without a word.
+        ConfigError: there is none: the model would silently ignore any function.
     """
     found = {name: module for name, module in model.named_modules() if _asks_the_registry(type(module))}
     if not found:
@@ -53,10 +53,10 @@ def _source(thing: Any) -> str:
 
 
 def check_family(module: nn.Module) -> None:
-    """Refuse a layer whose own attention function does more than we do: it says itself what matters.
+    """Refuse a layer whose own attention function does more than area attention supports.
 
     Raises:
-        ConfigError: the message names the options or attributes that would be dropped.
+        ConfigError: the message names the options or attributes that would be ignored.
     """
     own = getattr(sys.modules.get(type(module).__module__), "eager_attention_forward", None)
     if own is None:
@@ -71,10 +71,10 @@ def check_family(module: nn.Module) -> None:
 
 
 def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | None) -> set[str]:
-    """Choose layers by their number, the first one in their name: all, the first `wanted`, or those `wanted`.
+    """Select layers by the first number in their name: all, the first `wanted`, or those in `wanted`.
 
     Raises:
-        ConfigError: a number that no layer has; the message lists those there are.
+        ConfigError: a number does not exist; the message lists the existing ones.
     """
     if wanted is None:
         return set(layers)
@@ -87,10 +87,10 @@ def select_layers(layers: dict[str, nn.Module], wanted: int | Collection[int] | 
 
 
 def head_size(module: nn.Module) -> int:
-    """Return D, the size of a key of one head.
+    """Return D, the size of one head's key.
 
     Raises:
-        ConfigError: the layer does not tell.
+        ConfigError: the layer does not declare it.
     """
     for name in ("head_dim", "attention_head_size", "key_value_proj_dim"):
         size = getattr(module, name, None)
@@ -100,7 +100,7 @@ def head_size(module: nn.Module) -> int:
 
 
 def image_grid(model: nn.Module) -> tuple[int, int]:
-    """Return (rows, columns) of the patches, as the model's configuration has them.
+    """Return (rows, columns) of the patches from the model's configuration.
 
     Raises:
         ConfigError: the configuration has no image_size or patch_size.
@@ -119,10 +119,10 @@ def _pair(size: Any) -> tuple[int, int] | None:
 
 
 def leading_tokens(model: nn.Module) -> int:
-    """Count the class, distillation and register tokens that a vision model puts before its patches.
+    """Return the number of class, distillation and register tokens before a vision model's patches.
 
     Raises:
-        ConfigError: the model also puts tokens after them.
+        ConfigError: the model also has tokens after the patches.
     """
     if getattr(getattr(model, "config", None), "num_detection_tokens", 0):
         raise ConfigError(f"{type(model).__name__}: it has tokens before and after the patches; say class_tokens=(before, after)")
@@ -131,7 +131,7 @@ def leading_tokens(model: nn.Module) -> int:
 
 
 def implementations(model: Any) -> list[tuple[Any, str | None]]:
-    """List (configuration, name of its attention function) of a model and its parts, the outer ones first."""
+    """List (configuration, name of its attention function) of a model and its parts, outer ones first."""
     found: list[tuple[Any, str | None]] = []
     seen: set[int] = set()
     queue = [module.config for module in model.modules() if hasattr(module, "set_attn_implementation")]
@@ -146,10 +146,10 @@ def implementations(model: Any) -> list[tuple[Any, str | None]]:
 
 
 def switch_attention(model: Any, name: str) -> list[tuple[Any, str | None]]:
-    """Make the model ask for the attention function `name`; returns what it was, for `restore_attention`.
+    """Select the attention function `name`; return the previous one for `restore_attention`.
 
     Raises:
-        ConfigError: the model will not.
+        ConfigError: the model does not allow it.
     """
     before = implementations(model)
     model.set_attn_implementation(name)
@@ -161,5 +161,5 @@ def switch_attention(model: Any, name: str) -> list[tuple[Any, str | None]]:
 
 def restore_attention(before: list[tuple[Any, str | None]]) -> None:
     """Undo `switch_attention`."""
-    for config, name in before:  # the outer ones first: setting one sets its parts too
+    for config, name in before:  # outer ones first: setting one also sets its parts
         config._attn_implementation = name

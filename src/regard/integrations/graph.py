@@ -1,6 +1,6 @@
-"""A computation as a list of ONNX operators, without the package onnx: what both exports, ONNX files and the page, are written from.
+"""A computation as a list of ONNX operators, independent of the onnx package: the basis of both exports, ONNX files and the page.
 
-Only operators of opset 17 that the page's own engine (`engine.js`) knows, too, are ever added.
+Uses only operators of opset 17 that the page's engine (`engine.js`) implements, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 OPSET = 17
-# What a hidden score is: far enough below every other that its weight is exactly 0, finite so that a row of them gives no NaN.
+# Masked scores: low enough that their weight is exactly 0, finite so that a fully masked row gives no NaN.
 HIDDEN = -1e30
 
 Attribute = int | float | str | list[int] | list[str]
@@ -22,7 +22,7 @@ Axes = tuple[int | str, ...]
 
 
 class Node(NamedTuple):
-    """One operator; an input that is left out has the name ""."""
+    """One operator; an omitted input has the name ""."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -31,7 +31,7 @@ class Node(NamedTuple):
 
 
 class Port(NamedTuple):
-    """An input or output of a graph; an axis of any size has a name."""
+    """An input or output of a graph; dynamic axes have names."""
 
     name: str
     kind: Kind
@@ -39,7 +39,7 @@ class Port(NamedTuple):
 
 
 class AttentionOutputs(NamedTuple):
-    """What one attention weighed: the names of the weights of its items and, with areas, of its areas in the order of `AreaBlocks`."""
+    """Names of an attention's weights: of its items and, with areas, of its areas in the order of `AreaBlocks`."""
 
     module: nn.Module
     items: str
@@ -48,11 +48,11 @@ class AttentionOutputs(NamedTuple):
 
 @dataclass
 class Weights:
-    """The tensors of one model by name, which several graphs share.
+    """Tensors of one model by name, shared by its graphs.
 
     Attributes:
-        model: whose parameters keep their names.
-        tensors: what the graphs use.
+        model: its parameters keep their names.
+        tensors: the tensors used by the graphs.
     """
 
     model: nn.Module
@@ -63,22 +63,22 @@ class Weights:
         self._names = {id(tensor): name for name, tensor in own.items()}
 
     def name_of(self, tensor: Tensor) -> str:
-        """Return the name of one of the model's own tensors."""
+        """Return the name of a tensor of the model."""
         return self._names[id(tensor)]
 
     def keep(self, tensor: Tensor, name: str | None) -> str:
-        """Keep a tensor under a name, its own where it is a parameter."""
+        """Store a tensor under a name; parameters keep their own."""
         found = name or self.name_of(tensor)
         self.tensors.setdefault(found, tensor.detach().cpu())
         return found
 
 
 class Value:
-    """What an operator computes; arithmetic adds operators to the graph, numbers are constants of float32.
+    """Result of an operator; arithmetic adds operators to the graph, numbers become float32 constants.
 
     Args:
         graph: the graph.
-        name: of the value in it.
+        name: its name in the graph.
 
     Example:
         >>> graph = Graph(Weights(nn.Linear(3, 2)))
@@ -112,7 +112,7 @@ class Value:
         return self.graph.add(operator, self, other if isinstance(other, Value) else self.graph.number(other))
 
     def apply(self, operator: str) -> Value:
-        """Apply an operator of one input without settings."""
+        """Apply an operator with one input and no attributes."""
         return self.graph.add(operator, self)
 
     def tanh(self) -> Value:
@@ -128,15 +128,15 @@ class Value:
         return self.graph.add("Softmax", self, axis=-1)
 
     def cast(self, kind: Kind) -> Value:
-        """Convert to another type."""
+        """Convert to another dtype."""
         return self.graph.add("Cast", self, to=kind)
 
     def reshape(self, *sizes: int) -> Value:
-        """Give other axes; 0 keeps the size of that place, -1 takes what is left."""
+        """Reshape; 0 keeps the size of that axis, -1 infers it."""
         return self.graph.add("Reshape", self, self.graph.integers(sizes))
 
     def transpose(self, *order: int) -> Value:
-        """Put the axes in this order."""
+        """Permute the axes."""
         return self.graph.add("Transpose", self, perm=list(order))
 
     def unsqueeze(self, *axes: int) -> Value:
@@ -152,18 +152,18 @@ class Value:
         return self.graph.add("Gather", self.apply("Shape"), self.graph.integers([axis]), axis=0)
 
     def cut(self, axis: int, start: int | Value, end: int | Value) -> Value:
-        """Take start to end of an axis; a bound that is a value has the shape (1,)."""
+        """Slice an axis from start to end; a bound that is a value has the shape (1,)."""
         first, last = (bound if isinstance(bound, Value) else self.graph.integers([bound]) for bound in (start, end))
         return self.graph.add("Slice", self, first, last, self.graph.integers([axis]))
 
     def pad(self, axis: int, rank: int, before: int, after: int) -> Value:
-        """Put zeros around an axis, counted from 0, of `rank` axes."""
+        """Zero-pad an axis of `rank` axes."""
         amounts = [0] * (2 * rank)
         amounts[axis], amounts[rank + axis] = before, after
         return self.graph.add("Pad", self, self.graph.integers(amounts)) if before or after else self
 
     def sum(self, axis: int) -> Value:
-        """Sum over an axis, which stays with size 1."""
+        """Sum over an axis, keeping it with size 1."""
         return self.graph.add("ReduceSum", self, self.graph.integers([axis]), keepdims=1)
 
     def mean(self, axis: int, *, keep: bool = True) -> Value:
@@ -171,26 +171,26 @@ class Value:
         return self.graph.add("ReduceMean", self, axes=[axis], keepdims=int(keep))
 
     def where(self, mask: Value, other: float) -> Value:
-        """Keep what the mask allows; the rest becomes `other`."""
+        """Keep the values where the mask is True; the rest becomes `other`."""
         return self.graph.add("Where", mask, self, self.graph.number(other))
 
     def gather(self, index: Value, axis: int = 0) -> Value:
-        """Look rows of an axis up."""
+        """Gather rows of an axis."""
         return self.graph.add("Gather", self, index, axis=axis)
 
 
 class Graph:
-    """Operators in the order in which they are computed, with what goes in and comes out.
+    """Operators in execution order, with inputs and outputs.
 
     Args:
         weights: the model's tensors, shared by its graphs.
-        maps: also give the weights of every attention out, for the page.
+        maps: also output the weights of every attention, for the page.
 
     Attributes:
         nodes: the operators.
-        inputs: what is given.
-        outputs: what may be asked for.
-        attended: for each attention, with `maps` only, what it weighed.
+        inputs: its inputs.
+        outputs: its outputs.
+        attended: the weights of each attention, only with `maps`.
     """
 
     def __init__(self, weights: Weights, *, maps: bool = False) -> None:
@@ -203,14 +203,14 @@ class Graph:
         self._values = 0
 
     def add(self, operator: str, *inputs: Value | None, count: int = 1, **attributes: Attribute) -> Value:
-        """Add an operator and return its first output; further ones are `outputs_of` it."""
+        """Add an operator and return its first output; see `outputs_of` for further ones."""
         names = tuple(f"v{self._values + number}" for number in range(count))
         self._values += count
         self.nodes.append(Node(operator, tuple("" if one is None else one.name for one in inputs), names, attributes))
         return Value(self, names[0])
 
     def outputs_of(self, first: Value) -> list[Value]:
-        """Return all outputs of the operator whose first one this is."""
+        """Return all outputs of the operator with this first output."""
         return next([Value(self, name) for name in node.outputs] for node in reversed(self.nodes) if node.outputs[0] == first.name)
 
     def input(self, name: str, kind: Kind, *axes: int | str) -> Value:
@@ -219,30 +219,30 @@ class Graph:
         return Value(self, name)
 
     def output(self, name: str, value: Value, kind: Kind, *axes: int | str) -> None:
-        """Declare an output: a value under a name of its own."""
+        """Declare an output: a value under its own name."""
         self.nodes.append(Node("Identity", (value.name,), (name,), {}))
         self.outputs.append(Port(name, kind, axes))
 
     def weight(self, tensor: Tensor, name: str | None = None) -> Value:
-        """Use a tensor of the model, or one made of them under a name."""
+        """Use a tensor of the model, or a derived one under a name."""
         found = self.weights.keep(tensor, name)
         self.used[found] = self.weights.tensors[found]
         return Value(self, found)
 
     def number(self, value: float) -> Value:
-        """Use a constant of float32."""
+        """Return a float32 constant."""
         return self.weight(torch.tensor(value, dtype=torch.float32), f"number.{value!r}")
 
     def integers(self, values: Sequence[int]) -> Value:
-        """Use a list of int64, such as sizes and axes."""
+        """Return a constant list of int64, such as sizes and axes."""
         return self.weight(torch.tensor(list(values), dtype=torch.int64), "integers." + ".".join(map(str, values)))
 
     def integer(self, value: int) -> Value:
-        """Use one int64, without axes."""
+        """Return an int64 scalar."""
         return self.weight(torch.tensor(value, dtype=torch.int64), f"integer.{value}")
 
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
-        """Put values one behind the other."""
+        """Concatenate values."""
         return parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=axis)
 
     def zeros(self, *sizes: int | Value) -> Value:
@@ -255,7 +255,7 @@ class Graph:
         return self.add("Range", self.integer(0), size.squeeze(0), self.integer(1))
 
     def attends(self, module: nn.Module, items: Value, areas: Value | None = None) -> None:
-        """Give out what an attention weighs, items and areas, where that is wanted."""
+        """Output the weights of an attention, items and areas, if requested."""
         if not self.maps:
             return
         names = [f"attention.{len(self.attended)}.{kind}" for kind in ("items", "areas")]
@@ -272,8 +272,8 @@ class ModelGraphs:
     Attributes:
         weights: of all graphs.
         graphs: "encoder" and "step", or "model".
-        sources: outputs of the encoder that are inputs of every step, one for each sentence.
-        states: outputs of the encoder that are inputs of the first step, one for each hypothesis; a step returns `next.NAME`.
+        sources: encoder outputs that are inputs of every step, one per sentence.
+        states: encoder outputs that are inputs of the first step, one per hypothesis; a step returns `next.NAME`.
     """
 
     weights: Weights

@@ -1,4 +1,4 @@
-"""The attention of models as operators of a graph: one head or several, over items or areas, in a sequence or step by step."""
+"""Attention as graph operators: one head or several, over items or areas, over a sequence or step by step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from regard.models.transformer_layers import EncoderLayer
 
 
 class Heads(NamedTuple):
-    """What several heads attend to: keys and values (B, ..., H, N, D), and what is allowed, (B, 1, 1, N), or None for all."""
+    """Memory of several heads: keys and values (B, ..., H, N, D), and the mask (B, 1, 1, N), or None."""
 
     key: Value
     value: Value
@@ -38,7 +38,7 @@ class Heads(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What was found, and the weights of the items."""
+    """Context, and the weights of the items."""
 
     context: Value
     weights: Value
@@ -50,7 +50,7 @@ def split_heads(attention: MultiHeadAttention, x: Value) -> Value:
 
 
 def head_memory(attention: MultiHeadAttention, states: Value, mask: Value | None) -> Heads:
-    """Project states (B, S, E) of which mask (B, S) tells which are no padding."""
+    """Project states (B, S, E); the mask (B, S) marks real positions."""
     if attention.score is not None:
         raise ConfigError("attention.score: the export knows the scaled dot product for several heads")
     key, value = split_heads(attention, linear(attention.key, states)), split_heads(attention, linear(attention.value, states))
@@ -60,7 +60,7 @@ def head_memory(attention: MultiHeadAttention, states: Value, mask: Value | None
 
 
 def of_areas(attention: MultiHeadAttention, items: Heads, rank: int) -> Heads:
-    """Make the areas of keys and values of `rank` axes; the mask comes as (B, S)."""
+    """Build the areas of keys and values of `rank` axes; the mask is (B, S)."""
     assert attention.areas is not None
     blocks = AreaBlocks(attention.areas)
     key = blocks.keys(items.key, rank, attention.head_dim)
@@ -70,7 +70,7 @@ def of_areas(attention: MultiHeadAttention, items: Heads, rank: int) -> Heads:
 
 
 def weigh(attention: MultiHeadAttention, query: Value, memory: Heads, rank: int = 4) -> Attended:
-    """Attend with heads (B, ..., H, T, D): context of the same axes, and weights (B, ..., H, T, S) of the items."""
+    """Attend with queries (B, ..., H, T, D); return the context, and the weights (B, ..., H, T, S) of the items."""
     scale = 1 / math.sqrt(attention.head_dim)
     scale = scale if attention.areas is None else scale / attention.areas.temperature
     order = (*range(rank - 2), rank - 1, rank - 2)
@@ -81,14 +81,14 @@ def weigh(attention: MultiHeadAttention, query: Value, memory: Heads, rank: int 
 
 
 def attend_heads(attention: MultiHeadAttention, query: Value, memory: Heads) -> Attended:
-    """Attend with queries (B, T, E): context (B, T, E), and weights (B, H, T, S)."""
+    """Attend with queries (B, T, E); return context (B, T, E) and weights (B, H, T, S)."""
     found = weigh(attention, split_heads(attention, linear(attention.query, query)), memory)
     joined = found.context.transpose(0, 2, 1, 3).reshape(0, 0, attention.num_heads * attention.head_dim)
     return Attended(linear(attention.output, joined), found.weights)
 
 
 def encode(encoder: Encoder, x: Value, mask: Value | None) -> Value:
-    """Read states (B, S, E)."""
+    """Encode states (B, S, E)."""
     for layer in cast(Sequence[EncoderLayer], encoder.layers):
         given = before(layer.attention_norm, x)
         x = after(layer.attention_norm, x, attend_heads(layer.attention, given, head_memory(layer.attention, given, mask)).context)
@@ -97,7 +97,7 @@ def encode(encoder: Encoder, x: Value, mask: Value | None) -> Value:
 
 
 def encode_crossed(encoder: CrossedEncoder, streams: tuple[Value, Value], masks: tuple[Value, Value]) -> tuple[Value, Value]:
-    """Read two streams that attend to each other."""
+    """Encode two streams that attend to each other."""
     for layer in cast(Sequence[CrossedEncoderLayer], encoder.layers):
         streams = _crossed_layer(layer, streams, masks)
     if encoder.norms is None:
@@ -110,7 +110,7 @@ def _crossed_layer(layer: CrossedEncoderLayer, streams: tuple[Value, Value], mas
     kept, other = streams if own else streams[::-1]
     kept_given, other_given = before(layer.left_norm, kept), before(layer.right_norm, other)
     asked = (kept_given, other_given) if own else (other_given, kept_given)
-    # Padding asks with zeros: of streams of two lengths, what it finds is added to words of the longer one.
+    # Padded queries are zeros: with two lengths, their result is added to positions of the longer stream.
     first, second = (stream.where(mask.unsqueeze(2), 0.0) for stream, mask in zip(asked, masks, strict=True))
     left, right = cast(MultiHeadAttention, layer.attention.left), cast(MultiHeadAttention, layer.attention.right)
     found = attend_heads(left, second, head_memory(left, first, masks[0])), attend_heads(right, first, head_memory(right, second, masks[1]))
@@ -121,12 +121,12 @@ def _crossed_layer(layer: CrossedEncoderLayer, streams: tuple[Value, Value], mas
 
 
 class Items(NamedTuple):
-    """What one head attends to.
+    """Memory of one head.
 
     Attributes:
         key: (B, N, A) projected.
         value: (B, N, C).
-        mask: (B, S) of the items, or None for all.
+        mask: (B, S) of the items, or None.
         lengths: (B,) of the source.
         size: (1,) S.
     """
@@ -139,7 +139,7 @@ class Items(NamedTuple):
 
 
 def item_memory(attention: Attention, states: Value, dim: int) -> tuple[Value, Value]:
-    """Project states (B, S, D): keys (B, N, A) and values (B, N, D) of the items, or of the areas of an attention with areas."""
+    """Project states (B, S, D): keys (B, N, A) and values (B, N, D) of the items, or of areas."""
     if attention.choice is not None and attention.choice.mode != "expected":
         raise ConfigError("model.attention: hard, but the export attends softly (model.hard.mode=expected)")
     if attention.areas is None:
@@ -149,7 +149,7 @@ def item_memory(attention: Attention, states: Value, dim: int) -> tuple[Value, V
 
 
 def attend_items(attention: Attention, query: Value, memory: Items, position: Value) -> Attended:
-    """Attend with queries (B, K, Dq): context (B, K, C), and weights (B, K, S) that add up to 1."""
+    """Attend with queries (B, K, Dq); return context (B, K, C) and weights (B, K, S) that sum to 1."""
     blocks = None if attention.areas is None else AreaBlocks(attention.areas)
     allowed, factor = None if memory.mask is None else memory.mask.unsqueeze(1), None
     if attention.window is not None:
@@ -170,5 +170,5 @@ def attend_items(attention: Attention, query: Value, memory: Items, position: Va
 
 
 def _sized(memory: Items) -> Value:
-    # Something with S in its place but last.
+    # S on every axis but the last.
     return memory.size.graph.zeros(memory.size, 1)

@@ -1,4 +1,4 @@
-"""A model that labels a text, or a pair of texts, as one graph."""
+"""A classifier of texts or text pairs as one graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regard.models.pooling import GatedFusion, RecurrentSentenceEncoder, StatePo
 
 
 def label_graphs(model: SentenceClassifier, *, maps: bool) -> ModelGraphs:
-    """Write a model of labelled sentences as one graph; arguments and errors as of `regard.integrations.graph_models.model_graphs`."""
+    """Write a classifier as one graph; arguments and errors as in `regard.integrations.graph_models.model_graphs`."""
     weights = Weights(model)
     graph = Graph(weights, maps=maps)
     names = [""] if model.fusion is None else ["premise", "hypothesis"]

@@ -1,4 +1,4 @@
-"""Trained models as graphs: an encoder and a step for those that generate, one graph for those that label."""
+"""Trained models as graphs: encoder and step for generators, one graph for classifiers."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import CrossAttention, DecoderLayer, SourceAttention
 from regard.models.two_inputs import TwoInputTransformer
 
-PAST = "T"  # the axis of what was generated
+PAST = "T"  # the axis of generated tokens
 
 
 class Generator:
-    """The two graphs of a model that generates, while they are built.
+    """The two graphs of a generating model, under construction.
 
     Args:
-        model: whose weights they have.
+        model: the model.
         maps: see `Graph`.
     """
 
@@ -70,13 +70,13 @@ class Generator:
         self.position = self.step.input("position", "int64")
 
     def source(self, name: str, value: Value, kind: Kind, *axes: int | str) -> Value:
-        """Hand a result of the encoder to every step."""
+        """Pass an encoder output to every step."""
         self.built.sources.append(f"source.{name}")
         self.encoder.output(f"source.{name}", value, kind, *axes)
         return self.step.input(f"source.{name}", kind, *axes)
 
     def state(self, name: str, first: Value, *axes: int | str, kind: Kind = "float32") -> Value:
-        """Hand a result of the encoder, (B, 1, ...), to the first step and of each step, (B, K, ...), to the next."""
+        """Pass an encoder output (B, 1, ...) to the first step, and each step's (B, K, ...) to the next."""
         self.built.states.append(f"state.{name}")
         self.encoder.output(f"state.{name}", first, kind, "B", 1, *(0 if axis == PAST else axis for axis in axes))
         return self.step.input(f"state.{name}", kind, "B", "K", *axes)
@@ -87,7 +87,7 @@ class Generator:
         self.step.output(f"next.{name}", value, kind, "B", "K", *later)
 
     def finish(self, output: nn.Linear, readout: Value, weights: Value | None, size: int | str = "S") -> ModelGraphs:
-        """Add what every step gives out."""
+        """Add the outputs of every step."""
         self.step.output("logits", linear(output, readout), "float32", "B", "K", output.out_features)
         if weights is not None:
             self.step.output("weights", weights, "float32", "B", "K", size)
@@ -102,7 +102,7 @@ def model_graphs(model: nn.Module, *, maps: bool = False) -> ModelGraphs:
         maps: see `Graph`.
 
     Raises:
-        ConfigError: the model has a part that no graph is known of; names it.
+        ConfigError: a part of the model cannot be exported; the message names it.
 
     Example:
         >>> from regard.config import RNNConfig
@@ -308,7 +308,7 @@ def _cross_attention(
 
 
 def _image(encoder: ImageEncoder, graph: Graph) -> Value:
-    # The features (B, L, D) of images.
+    # Image features (B, L, D).
     cells = encoder.grid[0] * encoder.grid[1]
     if isinstance(encoder, GivenFeatures):
         return graph.input("features", "float32", "B", cells, encoder.output_dim)
@@ -331,7 +331,7 @@ def _image(encoder: ImageEncoder, graph: Graph) -> Value:
 
 @torch.no_grad()
 def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    # In evaluation a batch norm is an affine map of each channel: one convolution does both.
+    # In evaluation a batch norm is affine per channel: merge it into the convolution.
     assert norm.running_mean is not None
     assert norm.running_var is not None
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)

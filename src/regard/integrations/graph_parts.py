@@ -1,4 +1,4 @@
-"""The parts of models as operators of a graph: each function here does in evaluation what the module of its first argument does."""
+"""Model parts as graph operators: each function computes in evaluation mode what its first argument, a module, does."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ GATES = {"gru": (1, 0, 2), "lstm": (0, 3, 1, 2), "tanh": (0,)}
 
 
 def linear(layer: nn.Linear, x: Value) -> Value:
-    """Map (..., in) to (..., out). A matrix that is also a table of words is kept once."""
+    """Map (..., in) to (..., out). A matrix shared with an embedding is stored once."""
     found = x @ matrix(x.graph, layer.weight)
     return found if layer.bias is None else found + x.graph.weight(layer.bias)
 
 
 def matrix(graph: Graph, weight: Tensor) -> Value:
-    """Use a weight (out, in) as what is multiplied with, (in, out)."""
+    """Return a weight (out, in) as a factor (in, out)."""
     name = graph.weights.name_of(weight)
     if name in graph.weights.tensors:
         return graph.weight(weight).transpose(1, 0)
@@ -52,13 +52,13 @@ def matrix(graph: Graph, weight: Tensor) -> Value:
 
 
 def embed(table: nn.Embedding, tokens: Value) -> Value:
-    """Look tokens up."""
+    """Look up embeddings."""
     found = tokens.graph.weight(table.weight).gather(tokens)
     return found * table.scale if isinstance(table, ScaledEmbedding) else found
 
 
 def positions(graph: Graph, places: Value, dim: int, kind: PositionKind) -> Value:
-    """Return the vectors of places (T,) int64: (T, E)."""
+    """Return the position vectors (T, E) of positions (T,) int64."""
     first = 2.0 if kind == "fairseq" else 0.0
     span = dim - 2 if kind == "fairseq" else dim
     rates = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10000) / span))
@@ -68,23 +68,23 @@ def positions(graph: Graph, places: Value, dim: int, kind: PositionKind) -> Valu
 
 
 def norm(layer: nn.LayerNorm, x: Value) -> Value:
-    """Normalise the last axis."""
+    """Apply LayerNorm over the last axis."""
     graph = x.graph
     return graph.add("LayerNormalization", x, graph.weight(layer.weight), graph.weight(layer.bias), axis=-1, epsilon=layer.eps)
 
 
 def before(layer: ResidualNorm, x: Value) -> Value:
-    """Return what the part of a layer is given."""
+    """Return the input of a sublayer."""
     return norm(layer, x) if layer.pre else x
 
 
 def after(layer: ResidualNorm, x: Value, change: Value) -> Value:
-    """Add what the part gave."""
+    """Add the output of a sublayer."""
     return x + change if layer.pre else norm(layer, x + change)
 
 
 def feed_forward(layer: FeedForward, x: Value) -> Value:
-    """Transform each place on its own."""
+    """Apply the feed-forward layer to each position."""
     hidden = linear(layer.hidden, x)
     match layer.activation:
         case "relu":
@@ -97,7 +97,7 @@ def feed_forward(layer: FeedForward, x: Value) -> Value:
 
 
 def length_mask(lengths: Value, size: Value) -> Value:
-    """Mark what is no padding: (B,) and (1,) to (B, S)."""
+    """Mark real positions: (B,) and (1,) to (B, S)."""
     return lengths.graph.add("Less", lengths.graph.count(size).unsqueeze(0), lengths.unsqueeze(1))
 
 
@@ -110,16 +110,16 @@ def text_input(graph: Graph, name: str = "") -> tuple[Value, Value, Value]:
 
 
 def masked_softmax(scores: Value, mask: Value | None) -> Value:
-    """Normalise the last axis over what is allowed; zeros where that is nothing."""
+    """Softmax over the allowed part of the last axis; zeros if it is empty."""
     if mask is None:
         return scores.softmax()
     return scores.where(mask, HIDDEN).softmax().where(mask, 0.0)
 
 
 def encode_recurrent(encoder: RecurrentEncoder, x: Value, lengths: Value) -> tuple[Value, Final]:
-    """Read (B, S, E) of lengths (B,): states (B, S, D), and what each layer and direction ended with, (B, 1, H)."""
+    """Encode (B, S, E) with lengths (B,): states (B, S, D), and the final state of each layer and direction, (B, 1, H)."""
     graph, counts, final = x.graph, lengths.cast("int32"), Final()
-    states = x.transpose(1, 0, 2)  # ONNX has the steps first
+    states = x.transpose(1, 0, 2)  # ONNX has the time axis first
     for index in range(0, len(encoder.cells), encoder.directions):
         outputs = []
         for direction in range(encoder.directions):
@@ -162,7 +162,7 @@ def _layer(
 
 
 def cell_step(cell: RecurrentCell, projected: Value, state: Sequence[Value]) -> tuple[Value, ...]:
-    """Take one step from gate inputs (..., G H): the new state."""
+    """Take one step from gate inputs (..., G H); return the new state."""
     size, recurrent = cell.hidden_size, state[0] @ matrix(projected.graph, cell.weight)
 
     def gate(values: Value, number: int) -> Value:
@@ -182,7 +182,7 @@ def cell_step(cell: RecurrentCell, projected: Value, state: Sequence[Value]) -> 
 
 
 def project_keys(score: ScoreModule, key: Value) -> Value:
-    """Map keys (B, S, D) to what queries meet."""
+    """Project keys (B, S, D) for the score function."""
     match score:
         case AdditiveScore() | GeneralScore():
             return linear(score.key, key)
@@ -193,7 +193,7 @@ def project_keys(score: ScoreModule, key: Value) -> Value:
 
 
 def matrix_part(graph: Graph, weight: Tensor, columns: slice, name: str) -> Value:
-    """Use some columns of a weight (out, in) as what is multiplied with."""
+    """Return some columns of a weight (out, in) as a factor."""
     return graph.weight(weight[:, columns].mT.contiguous(), f"{graph.weights.name_of(weight)}.{name}")
 
 
@@ -229,7 +229,7 @@ def _unit(x: Value) -> Value:
 
 
 def window(module: WindowModule, query: Value, lengths: Value, size: Value, position: Value, places: Value) -> tuple[Value, Value | None]:
-    """Return the mask (B or 1, K or 1, S) of a local window and the factor at `places` (N,) or None."""
+    """Return the mask (B or 1, K or 1, S) of a local window, and the factor at `places` (N,) or None."""
     graph, items = query.graph, query.graph.count(size).cast("float32")
     if isinstance(module, MonotonicWindow):
         center, factor = position.cast("float32").unsqueeze(0, 1, 2), None
@@ -244,10 +244,10 @@ def window(module: WindowModule, query: Value, lengths: Value, size: Value, posi
 
 
 class AreaBlocks:
-    """The areas of an attention, one block for each height and width; every item starts one, and those that do not fit are masked out.
+    """Areas of an attention, one block per height and width; every item starts one, and areas that do not fit are masked.
 
     Args:
-        areas: of the attention.
+        areas: the areas of the attention.
 
     Attributes:
         sizes: (height, width) of each block.
@@ -264,7 +264,7 @@ class AreaBlocks:
         self.sizes = [(h, w) for h in range(1, self.height + 1) for w in range(1, self.width + 1)]
 
     def sweep(self, x: Value, rank: int, merge: Callable[..., tuple[Value, ...]], *further: Value) -> list[tuple[Value, ...]]:
-        """Grow areas of (..., S, D), item by item: for each size what `merge` makes, (..., rows, columns, D)."""
+        """Extend areas of (..., S, D) item by item: for each size the result of `merge`, (..., rows, columns, D)."""
         items = tuple(self._padded(part, rank) for part in (x, *further))
         blocks, column = list[tuple[Value, ...]](), items
         for height in range(1, self.height + 1):
@@ -289,7 +289,7 @@ class AreaBlocks:
         return x if most == 1 else x.cut(axis, start, start + 1 - most if start + 1 < most else END)
 
     def joined(self, blocks: Sequence[Value], rank: int, dim: int) -> Value:
-        """Put blocks (..., rows, columns, D) one behind the other: (..., N, D)."""
+        """Concatenate blocks (..., rows, columns, D): (..., N, D)."""
         return blocks[0].graph.concat([block.reshape(*[0] * (rank - 2), -1, dim) for block in blocks], rank - 2)
 
     def sums(self, x: Value, rank: int, dim: int, *, mean: bool = False) -> Value:
@@ -304,7 +304,7 @@ class AreaBlocks:
         return self.joined(blocks, rank, dim)
 
     def maxima(self, x: Value, rank: int, dim: int) -> Value:
-        """Take the largest of every feature: (..., N, D)."""
+        """Maximum of every feature over the items of an area: (..., N, D)."""
 
         def larger(first: tuple[Value], second: tuple[Value], _: tuple[int, int]) -> tuple[Value, ...]:
             return (x.graph.add("Max", first[0], second[0]),)
@@ -312,9 +312,9 @@ class AreaBlocks:
         return self.joined([block for (block,) in self.sweep(x, rank, larger)], rank, dim)
 
     def mask(self, mask: Value | None, like: Value, rank: int) -> Value:
-        """Allow the areas that lie in the memory and whose items are all allowed: (..., S) to (..., N) of `rank` axes.
+        """Mask areas that exceed the memory or contain a masked item: (..., S) to (..., N) of `rank` axes.
 
-        Without a mask the axes before the last are 1; `like` (..., S, D) is the memory.
+        Without a mask all axes but the last are 1; `like` (..., S, D) is the memory.
         """
         if mask is None:
             size = like.size(-2)
@@ -326,7 +326,7 @@ class AreaBlocks:
         return found.graph.add("Greater", found, found.graph.number(0.5))
 
     def keys(self, key: Value, rank: int, dim: int) -> Value:
-        """Make the keys of the areas."""
+        """Build the keys of the areas."""
         mode = self.areas.key_mode
         if mode in ("mean", "sample"):
             return self.sums(key, rank, dim, mean=True)
@@ -354,7 +354,7 @@ class AreaBlocks:
         return self.joined([mean for mean, _ in blocks], rank, dim), self.joined(deviations, rank, dim)
 
     def _learned(self, features: list[Value], rank: int, dim: int, *, added: bool) -> Value:
-        # The shape of an area is the same in every batch and head: what the first layer makes of it is a constant of its block.
+        # The shape of an area does not depend on batch and head: the first layer's result is a constant per block.
         graph, weights = features[0].graph, self.areas.key_weights
         assert weights is not None
         name = graph.weights.name_of(weights.hidden)
@@ -373,7 +373,7 @@ class AreaBlocks:
         return found if weights.output_bias is None else found + graph.weight(weights.output_bias)
 
     def values(self, value: Value, rank: int, dim: int) -> Value:
-        """Make the values of the areas."""
+        """Build the values of the areas."""
         if self.areas.value_mode == "max":
             return self.maxima(value, rank, dim)
         return self.sums(value, rank, dim, mean=self.areas.value_mode == "mean")
@@ -384,7 +384,7 @@ class AreaBlocks:
         return size.graph.concat([first + (w - 1) / 2 for _, w in self.sizes], 0)
 
     def item_weights(self, weights: Value, rank: int) -> Value:
-        """Give the weights of areas, (..., T, N), to the items: (..., T, S)."""
+        """Distribute weights of areas (..., T, N) to the items: (..., T, S)."""
         graph, divided = weights.graph, self.areas.value_mode != "sum"
         split = weights.reshape(*[0] * (rank - 1), len(self.sizes), -1)
         blocks = dict[tuple[int, int], Value]()
@@ -393,7 +393,7 @@ class AreaBlocks:
             block = block / float(h * w) if divided and h * w > 1 else block
             blocks[h, w] = block.unsqueeze(rank - 1) if self.grid is None else block.reshape(*[0] * (rank - 1), *self.grid)
         total = None
-        for h, w in reversed(self.sizes):  # an item of row i and column j in its area is in every larger area, too
+        for h, w in reversed(self.sizes):  # an item of row i and column j in its area is also in every larger area
             for larger in ((h + 1, w), (h, w + 1)):
                 if larger in blocks:
                     blocks[h, w] = blocks[h, w] + blocks[larger]
@@ -411,6 +411,6 @@ class AreaBlocks:
 
 
 def sums_to_one(weights: Value) -> Value:
-    """Divide the rows of weights by their sums, where these are not 0."""
+    """Normalize rows of weights whose sum is not 0."""
     total = weights.sum(-1)
     return weights / weights.graph.add("Max", total, weights.graph.number(torch.finfo(torch.float32).tiny))

@@ -1,7 +1,7 @@
 """Models on the Hugging Face Hub: `save_pretrained`, `from_pretrained`, `push_to_hub`; needs the extra `hf`.
 
-A folder holds config.json, model.safetensors and a README.md; nothing in it can run code. A run, with the vocabularies that its model
-needs to read text, is published and fetched whole.
+A folder holds config.json, model.safetensors and a README.md; nothing in it can run code. A run, with its vocabularies, is published and
+fetched as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ try:
     from huggingface_hub import HfApi, PyTorchModelHubMixin, hf_hub_download, snapshot_download
 except ImportError as error:
     raise missing_extra("regard.integrations.hub needs huggingface_hub", "hf") from error
-if int(huggingface_hub.__version__.partition(".")[0]) < 1:  # tokenizers alone may bring an older one, whose mixin asks for other arguments
+if int(huggingface_hub.__version__.partition(".")[0]) < 1:  # tokenizers alone may install an older one, whose mixin has other arguments
     found = huggingface_hub.__version__
     raise missing_extra(f"regard.integrations.hub needs huggingface_hub 1.0 or newer, found {found}", "hf")
 
@@ -33,21 +33,21 @@ __all__ = ["HubModel", "fetch_run", "publish_run"]
 
 
 class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["regard", "attention"]):
-    """A model and what it takes to build it again, with the methods of the Hub's mixin.
+    """A model with its settings, and the methods of the Hub's mixin.
 
     Args:
         model: the model part of a configuration, `config.model_dump(mode="json")`.
-        source_size: entries of the source vocabulary.
-        target_size: entries of the target vocabulary.
-        second_size: entries of the second input's vocabulary, of a model of two inputs.
+        source_size: size of the source vocabulary.
+        target_size: size of the target vocabulary.
+        second_size: size of the second input's vocabulary, for a model of two inputs.
 
     Attributes:
         model: the model itself.
 
-    Parameters: in a file under the names of the model itself, a tied tensor once.
+    Parameters: saved under the model's own names, a tied tensor once.
 
     Raises:
-        ConfigError: settings that are none; names the key.
+        ConfigError: invalid settings; the message names the key.
 
     Example:
         >>> import tempfile, torch
@@ -67,7 +67,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
 
     @classmethod
     def of(cls, run: TranslationRun) -> HubModel:
-        """Return the model of an opened run, without its vocabularies."""
+        """Return the model of a loaded run, without its vocabularies."""
         hub = cls(run.config.model.model_dump(mode="json"), **run.vocabularies.sizes)
         hub.model = run.model
         return hub
@@ -93,7 +93,7 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
         strict: bool = True,
         **model_kwargs: Any,
     ) -> HubModel:
-        # The mixin's own would fall back to a pickle where there are no safetensors.
+        # The mixin's own method falls back to pickle if there are no safetensors.
         if missing := {"model", "source_size", "target_size"} - model_kwargs.keys():
             raise CheckpointError(f"{model_id}: config.json is missing, or lacks {', '.join(sorted(missing))}")
         path = Path(model_id, MODEL)
@@ -107,17 +107,17 @@ class HubModel(nn.Module, PyTorchModelHubMixin, library_name="regard", tags=["re
 
 
 def publish_run(folder: str | Path, repo: str, *, private: bool = True) -> str:
-    """Put a run on the Hub: its configuration, vocabularies and final weights, no training state.
+    """Publish a run on the Hub: configuration, vocabularies and final weights, without training state.
 
-    The configuration names the training files, as they were given.
+    The configuration contains the paths of the training files.
 
     Args:
         folder: a finished run.
-        repo: "name/of-it"; made if it is not there.
-        private: whether a new one is.
+        repo: "owner/name"; created if missing.
+        private: whether a new repository is private.
 
     Returns:
-        Where it is.
+        Its URL.
 
     Raises:
         CheckpointError: the run cannot be opened or has no final weights.
@@ -138,14 +138,14 @@ def publish_run(folder: str | Path, repo: str, *, private: bool = True) -> str:
 
 
 def fetch_run(repo: str, *, revision: str | None = None) -> Path:
-    """Fetch a run that `publish_run` put on the Hub and check it: the folder, for `regard.tasks.Translator.open` and the command line.
+    """Download a run published by `publish_run` and verify it; return its folder, for `regard.tasks.Translator.open` and the CLI.
 
     Args:
-        repo: "name/of-it".
-        revision: branch, tag or commit; None: the newest.
+        repo: "owner/name".
+        revision: branch, tag or commit; None: the latest.
 
     Raises:
-        CheckpointError: what lies there is no run, or is damaged.
+        CheckpointError: the repository holds no run, or a damaged one.
     """
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=["*.yaml", "*.json", "model/*.json", "model/*.safetensors"]))
     return open_translation_run(folder).folder

@@ -1,10 +1,10 @@
-"""Weights of Transformers that were trained elsewhere, under our names: from tensors to tensors, and the logits stay what they were.
+"""Converts Transformer weights of other toolkits to Regard's names; the logits stay the same.
 
-Three things differ besides names, and only the last needs settings:
+Three things differ besides names; only the last needs settings:
 
-- Marian and fairseq put all sines of a position before all cosines, we put them in turn. Nothing else in a Transformer knows an order of
-  the E numbers of a state, so all weights are put into our order instead.
-- Embeddings that are not scaled by sqrt(E) are divided by it here, and no longer tied to the output layer.
+- Marian and fairseq concatenate sines and cosines of a position, Regard interleaves them. Nothing else in a Transformer depends on the
+  order of the E features, so all weights are permuted.
+- Embeddings without the factor sqrt(E) are divided by it, and no longer tied to the output layer.
 - `activation`, `norm_eps`, `positions` and `output_bias` of `regard.config.TransformerConfig`.
 """
 
@@ -27,20 +27,20 @@ ActivationName = Literal["relu", "swish", "gelu"]
 
 
 class Naming(NamedTuple):
-    """How a toolkit names the parts of a Transformer, and what cannot be told from its weights.
+    """Parameter names of a toolkit, and facts that its weights do not tell.
 
     Attributes:
-        encoder: prefix of the encoder's names.
-        decoder: prefix of the decoder's.
-        source_embedding: names of the table, the first that is there counts; a tied one may be stored under another's name.
+        encoder: prefix of encoder names.
+        decoder: prefix of decoder names.
+        source_embedding: candidate names of the table, in order; a tied one may be stored under another's name.
         target_embedding: likewise.
         output: likewise.
         output_bias: its name, or "".
-        encoder_layer: our name -> its name of each part of a layer that has a weight and a bias.
+        encoder_layer: our name -> its name of each part of a layer with weight and bias.
         decoder_layer: likewise.
-        tables: prefix-free names of position tables, which are checked.
-        unused: names that a model does not compute with.
-        halves: all sines before all cosines.
+        tables: names of position tables without prefix; they are checked.
+        unused: parameters that do not affect the output.
+        halves: sines and cosines are concatenated.
         positions: see `regard.models.sinusoidal_positions`.
         norm_eps: of its LayerNorm.
     """
@@ -152,18 +152,18 @@ NAMINGS: dict[str, Naming] = {
 
 
 class Converted(NamedTuple):
-    """A Transformer as we write it.
+    """A converted Transformer.
 
     Attributes:
         config: of the model.
-        weights: its whole `state_dict`, in float32; what is tied stands under each of its names.
+        weights: its full `state_dict` in float32; tied tensors under each of their names.
     """
 
     config: TransformerConfig
     weights: dict[str, Tensor]
 
     def build(self) -> Transformer:
-        """Return the model, in evaluation mode. Its token ids are those of the toolkit that it came from."""
+        """Return the model in evaluation mode. Its token ids are those of its toolkit."""
         sizes = {f"{side}_size": self.weights[f"{side}_embedding.weight"].shape[0] for side in ("source", "target")}
         model = build(self.config, **sizes)
         model.load_state_dict(self.weights)
@@ -173,22 +173,22 @@ class Converted(NamedTuple):
 def convert(
     state: Mapping[str, Tensor], kind: ToolkitName, *, num_heads: int, activation: ActivationName = "relu", scaled: bool = True
 ) -> Converted:
-    """Rename the weights of a Transformer, and settle what else differs, so that ours gives the same logits.
+    """Convert the weights of a Transformer to Regard's names, layout and settings, with the same logits.
 
     Args:
         state: the `state_dict` of the model alone.
         kind: "marian": `MarianMTModel` of Hugging Face; "fairseq": its Transformer with positions that are not learned; "joeynmt": that of
             JoeyNMT 2.
-        num_heads: of every attention; weights do not tell.
-        activation: inside the feed-forward layers; weights do not tell.
-        scaled: whether embeddings are multiplied by sqrt(E); weights do not tell.
+        num_heads: number of heads of every attention; not in the weights.
+        activation: activation of the feed-forward layers; not in the weights.
+        scaled: whether embeddings are multiplied by sqrt(E); not in the weights.
 
     Returns:
-        The settings and the weights. Whether LayerNorm stands before or after and which tables are shared is found in the weights.
+        Settings and weights. Pre-norm or post-norm and shared tables are read from the weights.
 
     Raises:
-        CheckpointError: a weight is missing, too many, or of another shape; names it.
-        ConfigError: an unknown kind, or `num_heads` that do not divide E.
+        CheckpointError: a weight is missing, unknown or of another shape; the message names it.
+        ConfigError: the kind is unknown, or `num_heads` does not divide E.
 
     Example:
         >>> convert({}, "fairseq", num_heads=4)
@@ -219,7 +219,7 @@ def convert(
 
 
 def _names(state: Mapping[str, Tensor], kind: ToolkitName) -> dict[str, str]:
-    # Our name -> theirs, of everything but the tables.
+    # Our name -> theirs, except for the embedding tables.
     naming = NAMINGS[kind]
     names: dict[str, str] = {}
     last = []
@@ -243,25 +243,25 @@ def _check_positions(state: Mapping[str, Tensor], naming: Naming) -> None:
         if name in state:
             table = state[name].float()
             expected = sinusoidal_positions(torch.arange(table.shape[0]), table.shape[1], kind=naming.positions)
-            # Angles of far positions are rounded differently by whoever wrote the table.
+            # Angles of far positions are rounded differently in each toolkit's table.
             if not torch.allclose(table[:, _order(table.shape[1])] if naming.halves else table, expected, atol=1e-3):
                 raise CheckpointError(f"{name}: holds learned positions, ours are sines")
 
 
 def _order(dim: int) -> Tensor:
-    # Where sine and cosine of each wavelength stand when all sines come first.
+    # Index of sine and cosine of each wavelength when all sines come first.
     if dim % 2:
         raise CheckpointError(f"states of size {dim}: expected an even size")
     return torch.arange(dim).view(2, dim // 2).t().flatten()
 
 
 def _interleaved(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put the E numbers of a state into our order: in the columns of what reads a state, in the rows of what makes one."""
+    """Permute features to Regard's order: columns of matrices that read a state, rows of those that write one."""
     order = _order(weights["source_embedding.weight"].shape[1])
     changed = {}
     for name, tensor in weights.items():
         module = name.rpartition(".")[0]
-        if module == "output" and name.endswith(".bias"):  # one for each entry of the vocabulary
+        if module == "output" and name.endswith(".bias"):  # one per vocabulary entry
             changed[name] = tensor
         elif module.endswith(("norm", ".output")):
             changed[name] = tensor[order]
@@ -310,15 +310,15 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 
 def reorder_vocabulary(converted: Converted, embedding: Sequence[Sequence[int]], output: Sequence[int]) -> Converted:
-    """Number the entries of the vocabularies anew.
+    """Renumber the vocabulary entries.
 
     Args:
-        converted: weights by the numbers of the toolkit that they came from.
-        embedding: for source and target, the old number of each new one.
-        output: the same for the output layer; a number that comes again, and would count twice, gets no probability.
+        converted: weights in the toolkit's numbering.
+        embedding: for source and target, the old id of each new one.
+        output: the same for the output layer; a repeated id, which would count twice, gets probability 0.
 
     Returns:
-        The weights, tied and shared only where they still can be.
+        The weights, tied and shared only where still possible.
 
     Example:
         >>> from regard.models import build
@@ -342,5 +342,5 @@ def reorder_vocabulary(converted: Converted, embedding: Sequence[Sequence[int]],
     return Converted(config.model_copy(update=changes), weights)
 
 
-# A logit of no probability in any precision, float16 included.
+# A logit of probability 0 in any precision, float16 included.
 NO_CHANCE = -1e4

@@ -1,4 +1,4 @@
-"""Reading what other toolkits leave on disk: weights as safetensors, settings, lists of tokens."""
+"""Reads files of other toolkits: safetensors weights, settings, token lists."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ACTIVATIONS: dict[str, ActivationName] = {"relu": "relu", "swish": "swish", "sil
 
 
 class ToolkitVocabulary(NamedTuple):
-    """The vocabulary of one side, by the numbers of the toolkit.
+    """Vocabulary of one side in the toolkit's numbering.
 
     Attributes:
         words: all entries.
-        pad: number of padding.
-        unk: of the unknown token.
-        eos: of the end of a sentence.
-        start: of what the decoder reads first.
-        bos: of the entry that stands for the start in the output layer; it is never generated.
+        pad: id of padding.
+        unk: id of the unknown token.
+        eos: id of EOS.
+        start: id of the decoder's first input.
+        bos: id of the start token's entry in the output layer; it is never generated.
     """
 
     words: list[str]
@@ -39,13 +39,13 @@ class ToolkitVocabulary(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What another toolkit left.
+    """Files of another toolkit.
 
     Attributes:
         converted: the model.
         source: tokens of the source.
         target: tokens of the target.
-        models: the SentencePiece models that split the text of source and target, the bytes of their files; None where there are none.
+        models: SentencePiece models of source and target, as the bytes of their files; None without.
     """
 
     converted: Converted
@@ -57,10 +57,10 @@ class Imported(NamedTuple):
 def read_any(
     path: Path, kind: ToolkitName, source: Path | None, target: Path | None, *, num_heads: int | None, activation: ActivationName | None
 ) -> Imported:
-    """Read what a toolkit left: for Marian and JoeyNMT a folder, for fairseq a file, the vocabularies given or found beside it.
+    """Read an exported model: for Marian and JoeyNMT a folder, for fairseq a file, with vocabularies given or beside it.
 
     Raises:
-        ConfigError: what is needed is not given, or what is given is known already; names the option.
+        ConfigError: a required option is missing, or a redundant one given; the message names it.
         RegardError: see `load_marian`, `load_joeynmt`, `regard.integrations.migrate.convert`.
 
     Example:
@@ -79,30 +79,30 @@ def read_any(
 
 
 def load_marian(folder: str | Path) -> Converted:
-    """Read a MarianMTModel as `save_pretrained` wrote it: config.json and model.safetensors.
+    """Read a MarianMTModel from `save_pretrained`: config.json and model.safetensors.
 
     Args:
-        folder: holds both.
+        folder: contains both.
 
     Returns:
-        Settings and weights; `build()` makes the model. Its token ids are those of Marian's own tokenizer, its first decoder token is
+        Settings and weights; `build()` returns the model. Its token ids are those of Marian's tokenizer, its first decoder token is
         `decoder_start_token_id`.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a weight does not fit; names it.
-        ConfigError: the model does what ours cannot; names the key of config.json.
+        CheckpointError: a file is missing or damaged, or a weight does not fit; the message names it.
+        ConfigError: the model uses something unsupported; the message names the key of config.json.
     """
     folder = Path(folder)
     return _marian(folder, _settings(folder / "config.json"))
 
 
 def read_marian(folder: Path, *, source: Path | None = None, target: Path | None = None) -> Imported:
-    """Read a Marian model, its entries and its SentencePiece models.
+    """Read a Marian model, its vocabulary entries and its SentencePiece models.
 
     Args:
-        folder: holds config.json, model.safetensors and, to split raw text with, source.spm and target.spm.
-        source: the entries of the source; None: `vocab.json`.
-        target: those of the target; None: `target_vocab.json`, where there is none those of the source.
+        folder: contains config.json, model.safetensors and, to tokenize raw text, source.spm and target.spm.
+        source: vocabulary of the source; None: `vocab.json`.
+        target: vocabulary of the target; None: `target_vocab.json`, or that of the source.
     """
     settings = _settings(folder / "config.json")
     source = source or folder / "vocab.json"
@@ -121,14 +121,14 @@ def load_joeynmt(folder: str | Path) -> Converted:
     """Read a JoeyNMT Transformer: config.yaml and model.safetensors.
 
     Args:
-        folder: holds both; docs/migration.md says how to make the second from a checkpoint.
+        folder: contains both; docs/migration.md shows how to convert a checkpoint.
 
     Returns:
-        Settings and weights; `build()` makes the model. Its token ids are those of JoeyNMT's vocabularies.
+        Settings and weights; `build()` returns the model. Its token ids are those of JoeyNMT's vocabularies.
 
     Raises:
-        CheckpointError: a file is missing or damaged, or a weight does not fit; names it.
-        ConfigError: config.yaml is missing or damaged, or the model does what ours cannot; names the key.
+        CheckpointError: a file is missing or damaged, or a weight does not fit; the message names it.
+        ConfigError: config.yaml is missing or damaged, or the model uses something unsupported; the message names the key.
     """
     folder = Path(folder)
     path = folder / "config.yaml"
@@ -141,7 +141,7 @@ def load_joeynmt(folder: str | Path) -> Converted:
         key = f"{path}: model.{name}"
         _expect(f"{key}.type", side.get("type"), "transformer")
         _expect(f"{key}.alpha", side.get("alpha", 1.0), 1.0)
-        # Without it JoeyNMT builds an encoder of pre-norm layers that has no last LayerNorm: no setting of ours.
+        # Otherwise JoeyNMT builds a pre-norm encoder without a last LayerNorm, which Regard does not have.
         if side.get("layer_norm") not in ("pre", "post"):
             raise ConfigError(f"{key}.layer_norm: {shown(side.get('layer_norm'))}, expected pre or post")
         _expect(f"{key}.layer_norm", side["layer_norm"], encoder["layer_norm"])
@@ -173,7 +173,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Raises:
-        CheckpointError: it is missing, damaged, or of another kind; a pickle is never opened.
+        CheckpointError: the file is missing, damaged or of another type; pickles are never opened.
 
     Example:
         >>> read_tensors(Path("best.ckpt"))
@@ -206,7 +206,7 @@ def _sentencepiece_models(folder: Path) -> tuple[bytes, bytes] | None:
 def _marian(folder: Path, settings: Mapping[str, Any]) -> Converted:
     path = folder / "config.json"
     _expect(f"{path}: model_type", settings.get("model_type"), "marian")
-    # Keys of older versions, which describe what no published model of this type does.
+    # Keys of older versions that no published model of this type uses.
     for key, expected in (
         ("normalize_before", False),
         ("normalize_embedding", False),

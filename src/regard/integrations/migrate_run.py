@@ -1,4 +1,4 @@
-"""A run folder made of a model that was trained elsewhere."""
+"""Writes a run folder for a model that was trained elsewhere."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FINE_TUNING = {
     "batch_tokens": 2048,
     "epochs": 5,
 }
-"""How an imported run trains when another goes on from it: gently, for its weights have been trained long."""
+"""Training settings for a run that continues an imported one: gentle, because its weights are trained."""
 
 
 class Numbering(NamedTuple):
-    """The old number of each new entry: in an embedding, in the output layer; and the new entries behind the special ones."""
+    """Old id of each new entry in the embedding and in the output layer; and the new entries after the special ones."""
 
     embedding: list[int]
     output: list[int]
@@ -44,24 +44,24 @@ class Numbering(NamedTuple):
 
 
 def write_run(imported: Imported, folder: str | Path, *, origin: str) -> TranslationConfig:
-    """Write a run folder that translates as the imported model does.
+    """Write a run folder that translates like the imported model.
 
-    With SentencePiece models it reads and writes raw text: the vocabularies are of the kind "sentencepiece", each with its model inside.
-    Without, they are of the kind "word": a line holds the tokens of the other toolkit's own tokenizer, separated by spaces, and so does its
-    translation. The special tokens get our numbers, and the rows of the tables are put in their order.
+    With SentencePiece models it reads and writes raw text: the vocabularies are of kind "sentencepiece" and contain their models. Otherwise
+    they are of kind "word": a line holds the tokens of the toolkit's own tokenizer, separated by spaces, and so does its translation.
+    Special tokens get Regard's ids, and the embedding rows are permuted.
 
     Args:
-        imported: what was read.
-        folder: must not exist, or be empty.
+        imported: the imported files.
+        folder: must not exist, or must be empty.
         origin: where the weights come from, one line for the folder's records.
 
     Returns:
-        The configuration written.
+        The saved configuration.
 
     Raises:
-        ConfigError: the folder holds something.
-        DataError: a vocabulary has a token twice, or not as many as the model, or a SentencePiece model is damaged.
-        MissingExtraError: there are SentencePiece models, and the package sentencepiece is not installed.
+        ConfigError: the folder is not empty.
+        DataError: a vocabulary has a duplicate token or another size than the model, or a SentencePiece model is damaged.
+        MissingExtraError: SentencePiece models are present, and the package sentencepiece is not installed.
     """
     folder = Path(folder)
     sides = [numbering(tokens, name) for tokens, name in ((imported.source, "source"), (imported.target, "target"))]
@@ -94,10 +94,10 @@ def write_run(imported: Imported, folder: str | Path, *, origin: str) -> Transla
 
 
 def numbering(tokens: ToolkitVocabulary, name: str) -> Numbering:
-    """Return how the entries are numbered anew, our special tokens in front; `name` says which side in an error.
+    """Return the new ids of the entries, Regard's special tokens first; `name` names the side in errors.
 
     Raises:
-        DataError: a token stands there twice, or a special one is no entry.
+        DataError: a token is duplicated, or a special token is missing.
 
     Example:
         >>> numbering(ToolkitVocabulary(["<s>", "<pad>", "</s>", "<unk>", "ein"], pad=1, unk=3, eos=2, start=2, bos=0), "source")
@@ -129,7 +129,7 @@ def _vocabularies(imported: Imported, words: Sequence[list[str]]) -> list[Vocabu
 
 
 def word_vocabulary(words: list[str]) -> Vocabulary:
-    """Return the vocabulary of the kind "word" with these entries behind the special ones.
+    """Return a vocabulary of kind "word" with these entries after the special ones.
 
     Example:
         >>> word_vocabulary(["ein", "Hund"]).encode("ein Hund bellt").ids

@@ -1,4 +1,4 @@
-"""A run as ONNX files, which engines in many languages run; needs the extra `onnx`.
+"""Exports a run as ONNX files, which engines in many languages run; needs the extra `onnx`.
 
 A folder holds `encoder.onnx` and `step.onnx`, or `model.onnx` for labels, the run's vocabulary files, and `interface.json`, which names
 every input and output, the special tokens and the limits. `docs/export.md` walks through one batch.
@@ -28,7 +28,7 @@ __all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
 
 WeightKind = Literal["float32", "float16", "int8"]
 INTERFACE = "interface.json"
-# What onnx 1.17 and onnxruntime 1.18 read; opset 17 needs no later one.
+# Readable by onnx 1.17 and onnxruntime 1.18; opset 17 needs no later ones.
 IR_VERSION = 8
 _TYPES = {"float32": 1, "int64": 7, "int32": 6, "bool": 9}  # of TensorProto
 
@@ -38,13 +38,12 @@ def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "fl
 
     Args:
         run: a run folder of any task.
-        folder: must not exist, or be empty.
-        weights: how matrices are stored. float16 halves the files and computes in float32; int8 multiplies in int8 by scales that are
-            measured as it runs.
+        folder: must not exist, or must be empty.
+        weights: storage of matrices. float16 halves the files and computes in float32; int8 computes in int8 with dynamic scales.
 
     Raises:
         CheckpointError: the run cannot be opened.
-        ConfigError: the folder holds something, or the model has a part that cannot be exported; names it.
+        ConfigError: the folder is not empty, or a part of the model cannot be exported; the message names it.
 
     Example:
         >>> export_run("no-such-run", "out")
@@ -87,8 +86,8 @@ def write_graphs(graphs: ModelGraphs, folder: Path, *, weights: WeightKind = "fl
     """Write each graph as an ONNX file into an existing folder.
 
     Args:
-        graphs: of `regard.integrations.graph_models.model_graphs`.
-        folder: where to.
+        graphs: from `regard.integrations.graph_models.model_graphs`.
+        folder: destination.
         weights: see `export_run`.
     """
     onnx = _library()
@@ -102,7 +101,7 @@ def write_graphs(graphs: ModelGraphs, folder: Path, *, weights: WeightKind = "fl
         from onnxruntime.quantization import QuantType, quantize_dynamic  # pyright: ignore[reportMissingImports]
 
         with tempfile.TemporaryDirectory() as scratch:
-            # Without this mark it warns that a graph should be simplified first; ours has nothing to simplify.
+            # Avoids a warning that the graph should be simplified first.
             onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})
             onnx.save(model, f"{scratch}/whole.onnx")
             operators = ["MatMul", "Gather"]
@@ -118,7 +117,7 @@ def _model(onnx: Any, graph: Graph, name: str, weights: WeightKind) -> Any:
         if node.operator == "Cast":
             attributes["to"] = _TYPES[str(attributes["to"])]
         if weights == "int8" and node.operator == "Transpose" and node.inputs[0] in graph.used:
-            # A matrix that is a table, too, has to be stored as what is multiplied with: else it would stay in float32.
+            # A matrix shared with an embedding must be stored as a factor of the product; otherwise it would stay float32.
             transposed[node.outputs[0]] = graph.used[node.inputs[0]].mT.contiguous()
             continue
         nodes.append(helper.make_node(node.operator, list(node.inputs), list(node.outputs), **attributes))
@@ -141,12 +140,12 @@ def _ports(onnx: Any, ports: list[Port]) -> list[Any]:
 
 @dataclass(frozen=True)
 class OnnxState:
-    """Where the hypotheses of a batch stand, for `regard.decoding`.
+    """State of the hypotheses of a batch, for `regard.decoding`.
 
     Attributes:
-        sources: one entry for each sentence.
-        states: (B, K, ...), one for each hypothesis.
-        position: how many tokens have been read.
+        sources: one entry per sentence.
+        states: (B, K, ...), one per hypothesis.
+        position: number of tokens read.
     """
 
     sources: Mapping[str, Any]
@@ -154,16 +153,16 @@ class OnnxState:
     position: int = 0
 
     def select(self, rows: Tensor, beams: Tensor) -> OnnxState:
-        """Keep sentences `rows` (B',) and, of each, continue hypotheses `beams` (B', K')."""
+        """Keep sentences `rows` (B',) and continue their hypotheses `beams` (B', K')."""
         kept, going = rows.numpy(), beams.numpy()
-        # Most steps keep every sentence: their sources are not copied then.
+        # Most steps keep every sentence: sources are not copied then.
         same = len(kept) == next(iter(self.states.values())).shape[0]
         sources = {name: part if same or _shared(name, part) else part[kept] for name, part in self.sources.items()}
         return replace(self, sources=sources, states={name: part[kept[:, None], going] for name, part in self.states.items()})
 
 
 def _shared(name: str, part: Any) -> bool:
-    # The number of cells, and the mask of areas of a memory without padding, are the same for every sentence.
+    # The number of cells, and the area mask of a memory without padding, are the same for every sentence.
     return name == "source.size" or (name.endswith(".mask") and part.shape[0] == 1)
 
 
@@ -171,14 +170,14 @@ class OnnxModel:
     """An exported model, run by onnxruntime on the CPU; a `Step` of `regard.decoding`.
 
     Args:
-        folder: of `export_run`.
-        threads: of one operator.
+        folder: written by `export_run`.
+        threads: threads per operator.
 
     Attributes:
-        interface: what `interface.json` says.
+        interface: content of `interface.json`.
 
     Raises:
-        CheckpointError: the folder holds no exported model; names the file.
+        CheckpointError: the folder holds no exported model; the message names the file.
 
     Example:
         >>> OnnxModel("no-such-folder")
@@ -203,24 +202,24 @@ class OnnxModel:
         }
 
     def run(self, graph: str, given: Mapping[str, Any], outputs: list[str] | None = None) -> dict[str, Any]:
-        """Run a graph: outputs by name, all or those asked for.
+        """Run a graph and return all or the requested outputs by name.
 
         Args:
             graph: "encoder", "step" or "model".
-            given: every input as an array.
+            given: all inputs as arrays.
             outputs: names.
         """
         names = outputs or [port["name"] for port in self.interface["graphs"][graph]["outputs"]]
         return dict(zip(names, self._sessions[graph].run(names, dict(given)), strict=True))
 
     def start(self, **inputs: Tensor) -> OnnxState:
-        """Encode sources: tokens (B, S) and lengths (B,), images, features, or for a language model batch (1,)."""
+        """Encode sources: tokens (B, S) and lengths (B,), images, features, or for a language model the batch size (1,)."""
         found = self.run("encoder", {name: value.numpy() for name, value in inputs.items()})
         sources, states = ({name: found[name] for name in self.interface[kind]} for kind in ("sources", "states"))
         return OnnxState(sources, states)
 
     def step(self, tokens: Tensor, state: OnnxState) -> tuple[Tensor, Tensor | None, OnnxState]:
-        """Read the last token of each hypothesis (B, K): logits (B, K, V), weights (B, K, S) or None, and the new state."""
+        """Read the last token of each hypothesis (B, K); return logits (B, K, V), weights (B, K, S) or None, and the new state."""
         given = {"tokens": tokens.contiguous().numpy(), "position": np.array(state.position), **state.sources, **state.states}
         found = self.run("step", given)
         states = {name: found["next." + name.removeprefix("state.")] for name in state.states}

@@ -1,7 +1,7 @@
-"""A run as one HTML file with the model inside: the page of the viewer, and an engine in its script that runs the run's graphs.
+"""Exports a run as one HTML file that contains the model: the viewer's page, with a script engine that runs the run's graphs.
 
 No server, no Python, no request: `engine.js` computes the operators of `regard.integrations.graph` on typed arrays, `tokenizer.js` and
-`search.js` follow `regard.data` and `regard.decoding`, and `model.js` makes of it the records that the page draws.
+`search.js` follow `regard.data` and `regard.decoding`, and `model.js` builds the records that the page draws.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from regard.viewer.page import EmbeddedModel, render_page
 __all__ = ["export_page", "page_model"]
 
 SCRIPTS = ("engine", "tokenizer", "search", "model")
-# Of the vocabularies that the page can divide text with.
+# Vocabulary kinds that the page can tokenize with.
 KINDS = ("bpe", "unigram", "word", "character")
 LARGEST_INTEGER = 2**31 - 1
 PageWeights = Literal["float32", "float16"]
@@ -43,13 +43,13 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
 
     Args:
         run: a run folder of a translation.
-        path: the file, one of an older export may be there.
-        weights: how matrices are stored; float16 halves the file, and now and then gives another word.
+        path: the file; an existing one is replaced.
+        weights: storage of matrices; float16 halves the file and occasionally changes a word.
 
     Raises:
         CheckpointError: the run cannot be opened.
-        ConfigError: the page cannot run it; names the setting.
-        DataError: the file cannot be written; names it.
+        ConfigError: the page cannot run it; the message names the setting.
+        DataError: the file cannot be written; the message names it.
 
     Example:
         >>> export_page("no-such-run", "model.html")
@@ -66,10 +66,10 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
 
 
 def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedModel:
-    """Put what the page needs of a run together; arguments and errors as of `export_page`.
+    """Collect what the page needs of a run; arguments and errors as in `export_page`.
 
     Args:
-        run: of `regard.integrations.portable_run.open_run`.
+        run: from `regard.integrations.portable_run.open_run`.
         weights: see `export_page`.
     """
     _check(run)
@@ -87,7 +87,7 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
     }
     folder = resources.files("regard.integrations").joinpath("page")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    # In a scope of its own: the page's names are seen, and none is taken twice.
+    # In a separate scope: it sees the page's names and redefines none.
     script = "\n".join(["answerAbout = (() => {", *parts, "return answer;", "})();"])
     return EmbeddedModel(script, described, content)
 
@@ -110,7 +110,7 @@ def _nodes(graph: Graph) -> list[list[Any]]:
 
 
 def _packed(graphs: ModelGraphs, *, halved: bool) -> tuple[list[list[Any]], bytes]:
-    # All tensors one behind the other, and where each stands: name, type, axes, first byte.
+    # All tensors concatenated, and for each its name, dtype, shape and first byte.
     manifest, content = list[list[Any]](), bytearray()
     for name, tensor in graphs.weights.tensors.items():
         kind = "int32" if tensor.dtype == torch.int64 else "float16" if halved and tensor.dim() > 1 else "float32"
@@ -127,7 +127,7 @@ def _array(tensor: Tensor, kind: str) -> np.ndarray:
 
 
 def _maps(run: OpenedRun, graphs: ModelGraphs) -> list[dict[str, Any]]:
-    """Say of every attention between what it is, in the order and with the names of `regard view`."""
+    """Describe each attention map, in the order and with the names of `regard view`."""
     modules, empty = {id(module): name for name, module in run.model.named_modules()}, torch.empty(0)
     found = list[tuple[LayerAttention, dict[str, Any]]]()
     for graph_name, graph in graphs.graphs.items():
@@ -165,5 +165,5 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _pair(merge: str | Sequence[str]) -> str:
-    # Older releases of the library store a merge as one text.
+    # Older releases of the tokenizers library store a merge as one string.
     return merge if isinstance(merge, str) else " ".join(merge)

@@ -1,4 +1,4 @@
-"""What every export of a run begins with: the opened run of any task, its files, and what a foreign engine has to know of it."""
+"""Common part of all exports: the loaded run of any task, its files, and a description for other engines."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ FORMAT = "regard graphs 1"
 
 
 class OpenedRun(NamedTuple):
-    """A run of any task.
+    """A loaded run of any task.
 
     Attributes:
-        folder: where it is.
-        config: how it was made.
-        model: with the trained weights, in evaluation mode.
-        vocabularies: the name of each vocabulary file, by what it is of.
-        labels: of a run that labels.
+        folder: its folder.
+        config: its configuration.
+        model: its trained model, in evaluation mode.
+        vocabularies: file name of each vocabulary, by side.
+        labels: labels of a classifier.
     """
 
     folder: Path
@@ -39,7 +39,7 @@ class OpenedRun(NamedTuple):
 
 
 def open_run(folder: Path) -> OpenedRun:
-    """Open a run of any task.
+    """Load a run of any task.
 
     Raises:
         CheckpointError: see `regard.tasks.table.open_any`.
@@ -59,10 +59,10 @@ def open_run(folder: Path) -> OpenedRun:
 
 
 def check_output(folder: Path) -> None:
-    """Refuse a folder that holds something.
+    """Refuse a folder that is not empty.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: the message names the folder.
 
     Example:
         >>> check_output(Path("no-such-folder"))
@@ -72,10 +72,10 @@ def check_output(folder: Path) -> None:
 
 
 def create_folder(folder: Path) -> None:
-    """Create a folder, with those above it.
+    """Create a folder and its parents.
 
     Raises:
-        ConfigError: it cannot be made; names it and why.
+        ConfigError: it cannot be created; the message names it and the reason.
 
     Example:
         >>> create_folder(Path("."))
@@ -87,10 +87,10 @@ def create_folder(folder: Path) -> None:
 
 
 def vocabulary_entries(path: str | Path) -> list[str]:
-    """Return the tokens of one of our vocabulary files in the order of their ids, as the tokenizers library writes them.
+    """Return the tokens of a Regard vocabulary file (format of the tokenizers library) in the order of their ids.
 
     Raises:
-        DataError: it is no vocabulary file; names it.
+        DataError: it is not a vocabulary file; the message names it.
 
     Example:
         >>> import tempfile
@@ -105,7 +105,7 @@ def vocabulary_entries(path: str | Path) -> list[str]:
         if content["kind"] == IMPORTED:
             return list(content["entries"])
         vocabulary = content["tokenizer"]["model"]["vocab"]
-        # A unigram model stores a list of tokens and their scores, the others a number for each token.
+        # A unigram model stores a list of tokens and scores, the others an id per token.
         return (
             [token for token, _ in vocabulary] if isinstance(vocabulary, list) else sorted(vocabulary, key=lambda token: vocabulary[token])
         )
@@ -114,10 +114,10 @@ def vocabulary_entries(path: str | Path) -> list[str]:
 
 
 def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
-    """Say what an engine has to know of a run besides its graphs, as JSON holds it.
+    """Return a JSON description of a run for other engines, besides its graphs.
 
     Args:
-        run: of `open_run`.
+        run: from `open_run`.
         graphs: of its model.
     """
     config = run.config

@@ -1,4 +1,4 @@
-"""From and to torch's own attention: layers and stacks, state dicts, masks; and Regard's attention inside torch's modules."""
+"""Conversion from and to torch's attention: layers and stacks, state dicts, masks; and Regard's attention inside torch modules."""
 
 from __future__ import annotations
 
@@ -74,17 +74,17 @@ def from_torch(theirs: nn.TransformerDecoder) -> Decoder: ...
 @overload
 def from_torch(theirs: nn.Transformer) -> Stacks: ...
 def from_torch(theirs: nn.Module) -> Ours:
-    """Build the module of Regard that computes the same, with torch's weights, dropout, norms and activation.
+    """Build the equivalent Regard module with torch's weights, dropout, norms and activation.
 
-    Inputs are (B, length, E) whatever `batch_first` says, and masks are Regard's: see `masks_from_torch`. A decoder is causal; torch's is
-    so only with a `tgt_mask`. Where torch's has no biases (`bias=False`), those of feed-forwards and norms are zeros that are not trained.
+    Inputs are (B, length, E) regardless of `batch_first`, and masks are Regard's: see `masks_from_torch`. A decoder is causal; torch's only
+    with a `tgt_mask`. Without biases in torch (`bias=False`), those of feed-forward layers and norms are zeros and not trained.
 
     Args:
         theirs: a `MultiheadAttention`, `TransformerEncoderLayer`, `TransformerDecoderLayer`, a stack of them, or a `Transformer`.
 
     Raises:
-        ConfigError: names what cannot be converted: another class, an activation other than ReLU, GELU and SiLU, `add_bias_kv`,
-            `add_zero_attn`, a norm that is no LayerNorm or has no weight, a linear map or dropout of another class.
+        ConfigError: something cannot be converted; the message names it: another class, an activation other than ReLU, GELU and SiLU,
+            `add_bias_kv`, `add_zero_attn`, a norm other than LayerNorm with weight, a linear layer or dropout of another class.
 
     Example:
         >>> theirs = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True).eval()
@@ -130,7 +130,7 @@ def from_torch(theirs: nn.Module) -> Ours:
 
 
 def _check_parts(layer: nn.Module) -> None:
-    # A part that was put in another's place computes something else, whatever the names of its parameters are.
+    # A replaced submodule computes something else, whatever its parameter names.
     wanted = {"linear": nn.Linear, "norm": nn.LayerNorm, "dropout": nn.Dropout}
     for name, part in layer.named_children():
         kind = wanted.get(name.rstrip("0123456789"))
@@ -173,10 +173,10 @@ def to_torch(ours: Decoder, *, batch_first: bool = True) -> nn.TransformerDecode
 @overload
 def to_torch(ours: Stacks, *, batch_first: bool = True) -> nn.Transformer: ...
 def to_torch(ours: Ours, *, batch_first: bool = True) -> nn.Module:
-    """Build torch's module that computes the same, with these weights; what `from_torch` makes comes back equal.
+    """Build the equivalent torch module with these weights; the inverse of `from_torch`.
 
     Raises:
-        ConfigError: names what torch's has not: areas, scores of their own, another reader than of one source.
+        ConfigError: torch has no counterpart; the message names it: areas, other scores, cross-attention to several sources.
 
     Example:
         >>> layer = EncoderLayer(MultiHeadAttention(6, 2), FeedForward(6, 7), pre=True, dropout=0.0)
@@ -191,7 +191,7 @@ def to_torch(ours: Ours, *, batch_first: bool = True) -> nn.Module:
         assert isinstance(own, MultiHeadAttention)
         sizes = own.output.out_features, own.num_heads
         theirs = nn.Transformer(*sizes, custom_encoder=encoder, custom_decoder=decoder, batch_first=batch_first)
-        # Its constructor draws all weights anew.
+        # Its constructor initializes all weights anew.
         states = (half.state_dict(prefix=f"{name}.") for name, half in ours._asdict().items())
         theirs.load_state_dict(state_to_torch({key: x for state in states for key, x in state.items()}))
         return theirs.train(ours.encoder.training)
@@ -259,7 +259,7 @@ def state_from_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def state_to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert a state dict of the modules that `from_torch` builds to torch's names.
+    """Convert a state dict of modules from `from_torch` to torch's names.
 
     Raises:
         ConfigError: names a parameter that has no counterpart: of areas, scores, cross_attentions of several sources.
@@ -289,13 +289,13 @@ def state_to_torch(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class TorchAttention(nn.Module):
-    """Stand in the place of a `torch.nn.MultiheadAttention`: its arguments, its masks, its results; Regard's attention.
+    """Drop-in replacement for `torch.nn.MultiheadAttention`: its arguments, masks and results, with Regard's attention.
 
-    `replace_attention` puts it into whole modules.
+    `replace_attention` inserts it into whole modules.
 
     Args:
-        attention: what attends.
-        batch_first: whether inputs and outputs are (B, length, E), else (length, B, E), as in torch.
+        attention: the attention.
+        batch_first: inputs and outputs are (B, length, E), else (length, B, E), as in torch.
 
     Parameters: `attention.*`.
 
@@ -307,7 +307,7 @@ class TorchAttention(nn.Module):
         torch.Size([1, 3, 3])
     """
 
-    # torch's layers read it: where it is False they do not go past this module, to a fused path with the weights of their own attention.
+    # torch's layers read it: if it is False they do not bypass this module through a fused path with their own attention's weights.
     batch_first = False
 
     @checked
@@ -327,19 +327,19 @@ class TorchAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend as `torch.nn.MultiheadAttention.forward` does: context and weights (B, T, S), or (B, H, T, S) if not averaged.
+        """Attend like `torch.nn.MultiheadAttention.forward`: return context and weights (B, T, S), or (B, H, T, S) if not averaged.
 
-        A query with nothing to attend to gets zeros for weights, where torch gives NaN.
+        A query with nothing to attend to gets zero weights; torch returns NaN.
 
         Raises:
-            ShapeError: see `masks_from_torch`; `is_causal` without an attn_mask for queries and keys of different number.
+            ShapeError: see `masks_from_torch`; or `is_causal` without attn_mask for different numbers of queries and keys.
         """
         batched = query.dim() == 3
         if not batched:
             query, key, value = (x.unsqueeze(0) for x in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
         elif self.transposed:
-            # One object stays one: what has the same input may be one product.
+            # Keep identity: equal inputs can share a product.
             same_key, same_value = key is query, value is key
             query = query.transpose(0, 1)
             key = query if same_key else key.transpose(0, 1)
@@ -356,17 +356,17 @@ class TorchAttention(nn.Module):
 
 
 def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = None) -> nn.Module:
-    """Put Regard's attention, with torch's weights, in the place of every `torch.nn.MultiheadAttention` in a module; changes the module.
+    """Replace every `torch.nn.MultiheadAttention` in a module by Regard's attention with torch's weights, in place.
 
     Args:
         module: any module; its layers are called as before, with torch's masks.
-        areas: makes the areas of each attention, such as `lambda: Areas(3)`; None: none.
+        areas: returns the areas of each attention, such as `lambda: Areas(3)`; None: none.
 
     Returns:
         The module.
 
     Raises:
-        ConfigError: there is nothing to replace, or what cannot be converted; `areas` is no function.
+        ConfigError: there is nothing to replace, something cannot be converted, or `areas` is not callable.
 
     Example:
         >>> layer = replace_attention(nn.TransformerEncoderLayer(6, 2, 7), areas=lambda: Areas(3))
@@ -383,5 +383,5 @@ def replace_attention(module: nn.Module, *, areas: Callable[[], Areas] | None = 
         module.set_submodule(name, TorchAttention(ours, batch_first=part.batch_first).train(part.training))
     for part in module.modules():
         if isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # a fused path with weights that are no longer there
+            part.use_nested_tensor = False  # a fused path with weights that no longer exist
     return module

@@ -1,10 +1,10 @@
-"""Area attention inside the models of Hugging Face `transformers`; needs the extra `hf`.
+"""Area attention in Hugging Face `transformers` models; needs the extra `hf`.
 
     handle = enable_area(model, max_area=5, layers=2)     # the model's own attention layers now attend to areas
     with regard.watch(model, areas=True) as seen:         # what every layer attends to, as in any other model
         model(**inputs)
 
-`docs/transformers.md` says which families can take part and what to look out for.
+`docs/transformers.md` lists the supported model families and caveats.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ SAVED = re.compile(r"(?:^|\.)regard_area\.(\d+)\.(.+)$")
 
 
 def register() -> None:
-    """Make `regard_area` known to transformers, with its mask; calling it again changes nothing.
+    """Register `regard_area` and its mask function with transformers; repeated calls have no effect.
 
-    `enable_area` and `restore` do it themselves. Call it before `from_pretrained` reads a model that was saved with
-    areas: its configuration names `regard_area`.
+    `enable_area` and `restore` call it. Call it before `from_pretrained` loads a model saved with areas: its configuration names
+    `regard_area`.
 
     Example:
         >>> register()
@@ -60,12 +60,12 @@ def register() -> None:
         True
     """
     AttentionInterface.register(AREA, _area_attention)
-    # Without a mask function of the same name every layer would get no mask: padding and the future would be open, without a word.
+    # Without a mask function of the same name, every layer would silently get no mask for padding and the future.
     AttentionMaskInterface.register(AREA, _visible_mask)
 
 
 def _visible_mask(*args: Any, **options: Any) -> Tensor | None:
-    """Make the boolean mask of transformers, but never leave a causal one out: area attention is not told when to be causal."""
+    """Build transformers' boolean mask without skipping a causal one: area attention gets no causal flag."""
     options["allow_is_causal_skip"] = False
     return sdpa_mask(*args, **options)
 
@@ -79,7 +79,7 @@ def _area_attention(
             f"{type(module).__name__}: asked for {AREA!r}, but it was not given any areas; call "
             "regard.integrations.transformers.enable_area(model, ...), or restore(model, folder) for a model that was saved with them"
         )
-    if not torch.compiler.is_compiling():  # a note that the graph shall not be remade for
+    if not torch.compiler.is_compiling():  # avoids recompiling the graph
         layer.reached = True
     call = read_call(module, (query, key, value), attention_mask, options)
     if is_recording():
@@ -96,10 +96,10 @@ def _area_attention(
 
 
 class AreaHandle:
-    """A model whose attention layers attend to areas; made by `enable_area` and `restore`.
+    """A model whose attention layers attend to areas; returned by `enable_area` and `restore`.
 
     Attributes:
-        layers: the areas of each attention layer, by the layer's name.
+        layers: areas of each attention layer by its name.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -115,18 +115,18 @@ class AreaHandle:
 
     @property
     def reached(self) -> list[str]:
-        """The names of the attention layers that have asked for area attention so far; calls inside `torch.compile` are not seen."""
+        """Names of the attention layers that have called area attention so far; calls inside `torch.compile` are not counted."""
         return [name for name, layer in self.layers.items() if layer.reached]
 
     def parameters(self) -> list[nn.Parameter]:
-        """List the learned weights of the areas; they are among the model's own parameters, too."""
+        """Return the learned weights of the areas; they also belong to the model's parameters."""
         return [parameter for layer in self.layers.values() for parameter in layer.parameters()]
 
     def check(self) -> None:
-        """Do nothing if the model has asked for area attention.
+        """Check that the model has called area attention.
 
         Raises:
-            ConfigError: it has not: its layers go another way, and the areas have no effect.
+            ConfigError: it has not: its layers use another path, and the areas have no effect.
         """
         if not self.reached:
             raise ConfigError(
@@ -135,7 +135,7 @@ class AreaHandle:
             )
 
     def remove(self) -> None:
-        """Give the model back its own attention, and drop the areas and what they learned."""
+        """Restore the model's own attention, and discard the areas and their learned weights."""
         self._hook.remove()
         restore_attention(self._before)
         for name in self.layers:
@@ -158,28 +158,28 @@ def enable_area(
     layers: int | Collection[int] | None = None,
     class_tokens: int | tuple[int, int] | None = None,
 ) -> AreaHandle:
-    """Let the attention layers of a Hugging Face model attend to areas instead of single items.
+    """Make the attention layers of a Hugging Face model attend to areas instead of single items.
 
-    Li et al. 2018, "Area Attention" (arXiv:1810.10126); self and cross attention, caches and generation included. Do it before an
-    optimizer is made: learned key modes add weights to the model. The settings go into `model.config`, so `save_pretrained` keeps them;
-    `restore` brings them and the learned weights back.
+    Li et al. 2018, "Area Attention" (arXiv:1810.10126); self-attention and cross-attention, caches and generation included. Call it before
+    you create an optimizer: learned key modes add parameters to the model. The settings are stored in `model.config`, so `save_pretrained`
+    keeps them; `restore` loads them and the learned weights.
 
     Args:
         model: a `PreTrainedModel`.
-        max_area: the largest length of an area, in items; for images the largest (height, width), in patches. 1 changes nothing.
-        grid: (rows, columns) of an image's patches; None: from the configuration where `max_area` is a pair, otherwise a sequence.
+        max_area: max length of an area in items; for images the max (height, width) in patches. 1 changes nothing.
+        grid: (rows, columns) of an image's patches; None: from the configuration if `max_area` is a pair, otherwise a sequence.
         key_mode: see `regard.ops.area_keys`; "features" is Eq. 9, with learned weights in every layer.
         value_mode: "sum", "mean" or "max".
-        layers: how many layers from the first on (the paper: 2, of encoder and decoder each), or which, by the first number in their
-            names; None: all. The others keep ordinary attention.
-        class_tokens: how many items at the front, or at (front, back), are areas of their own; None: for images the class,
-            distillation and register tokens that the model has, otherwise 0.
+        layers: the number of layers, from the first (the paper: 2 each of encoder and decoder), or their indices, the first number in their
+            names; None: all. The others keep standard attention.
+        class_tokens: number of items at the front, or at (front, back), that are areas of their own; None: for images the model's class,
+            distillation and register tokens, otherwise 0.
 
     Returns:
-        `AreaHandle`. After every forward it checks that the model did ask for area attention.
+        `AreaHandle`. After every forward it checks that the model called area attention.
 
     Raises:
-        ConfigError: the model's attention cannot be replaced or does more than is known, or a setting means nothing; the message says.
+        ConfigError: the model's attention cannot be replaced or has unsupported features, or a setting is invalid; the message says which.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -203,13 +203,13 @@ def enable_area(
         check_family(module)
         areas = _areas(module, max_area, grid, (key_mode, value_mode)) if name in chosen else None
         added[name] = AreaLayer(number, areas, own if areas else (0, 0)).to(model.device)
-    # A model that was saved with areas asks for them already; without them it has nothing better than its own function.
+    # A model saved with areas already requests them; without them its own attention is the only fallback.
     before = [(config, "eager" if name == AREA else name) for config, name in switch_attention(model, AREA)]
     for name, layer in added.items():
         found[name].regard_area = layer
     wanted = layers if layers is None or isinstance(layers, int) else sorted(layers)
     model.config.regard_area = dict(zip(SETTINGS, (max_area, grid, key_mode, value_mode, wanted, class_tokens), strict=True))
-    # Saved with the configuration: a reader without these areas is told so, where it would have used plain attention without a word.
+    # Saved with the configuration: loading without these areas fails with a message instead of silently using standard attention.
     model.config.attn_implementation = AREA
     return AreaHandle(model, added, before)
 
@@ -233,18 +233,18 @@ def _areas(module: nn.Module, max_area: int | tuple[int, int], grid: tuple[int, 
 
 
 def restore(model: Any, folder: str | Path | None = None) -> AreaHandle:
-    """Bring back the areas of a model that was saved with them and read by `from_pretrained`, learned weights included.
+    """Restore the areas of a model saved with them and loaded by `from_pretrained`, learned weights included.
 
     Args:
-        model: what `from_pretrained` returned; its configuration holds the settings.
-        folder: where `save_pretrained` wrote the model; needed for learned key modes only.
+        model: the result of `from_pretrained`; its configuration holds the settings.
+        folder: the folder of `save_pretrained`; needed for learned key modes only.
 
     Returns:
-        `AreaHandle`; the outputs equal those of the saved model, bitwise.
+        `AreaHandle`; the outputs equal those of the saved model bit for bit.
 
     Raises:
-        ConfigError: the configuration holds no areas; or see `enable_area`.
-        CheckpointError: a learned weight is not in the folder's safetensors files, or has another shape; the message names both.
+        ConfigError: the configuration has no areas; or see `enable_area`.
+        CheckpointError: a learned weight is missing from the folder's safetensors files, or has another shape; the message names both.
 
     Example:
         >>> import tempfile
@@ -262,7 +262,7 @@ def restore(model: Any, folder: str | Path | None = None) -> AreaHandle:
         raise ConfigError(f"{type(model).__name__}: its configuration holds no areas (regard_area); it was not saved with them")
     if set(settings) != set(SETTINGS):
         raise ConfigError(f"regard_area in the configuration: {', '.join(SETTINGS)} are expected, found {', '.join(settings) or 'nothing'}")
-    # JSON knows lists only.
+    # JSON has lists only.
     again: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     handle = enable_area(model, **again)
     expected = {
@@ -279,7 +279,7 @@ def restore(model: Any, folder: str | Path | None = None) -> AreaHandle:
 
 
 def _load(expected: dict[str, nn.Parameter], folder: Path) -> None:
-    """Fill in the learned weights; layers are told by number, for files may hold other names of layers than the model."""
+    """Load the learned weights by layer number; names in files may differ from the model's."""
     missing = dict(expected)
     for path in _weight_files(folder):
         try:

@@ -1,4 +1,4 @@
-"""Look at attention: records to the terminal, to a picture, or to one offline page."""
+"""Displays attention records in the terminal, as a picture, or as one offline page."""
 
 from regard.viewer.history import group_by_example, read_history, save_animation
 from regard.viewer.items import Grid, Tokens

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Writes a file completely or not at all."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from regard.errors import DataError
 
 
 def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write `content` under a temporary name beside `path`, then rename it: a reader sees the old file or the new one.
+    """Write `content` to a temporary file beside `path`, then rename it: readers see the old file or the new one.
 
-    A link is followed, and what is no ordinary file (a pipe, `/dev/stdout`) is written to directly.
+    Links are followed, and special files (a pipe, `/dev/stdout`) are written to directly.
 
     Args:
         path: the file; its folder must exist.
-        content: all of it; may be empty.
+        content: the whole content; may be empty.
 
     Raises:
-        DataError: the file cannot be written; names it and says why. Nothing is left behind.
+        DataError: the file cannot be written; the message names it and the reason. Nothing is left behind.
 
     Example:
         >>> write_atomically("/no/such/folder/page.html", b"")

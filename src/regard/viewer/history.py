@@ -1,4 +1,4 @@
-"""Attention over the course of a training: records of the same examples at several updates, and an animation of them."""
+"""Attention during training: records of the same examples at several updates, and an animation of them."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from regard.viewer.text import plain_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Milliseconds: one update, and the last one, before it begins again.
+# Milliseconds: each update, and the last one before the loop.
 FRAME, LAST_FRAME = 400, 2400
-# Inches: a curve of the loss, and what is above it.
+# Inches: the loss curve, and the space above it.
 CURVE, GAP = 0.8, 0.45
 MAX_PIXELS = 1200
-"""Of the longer side of an animation: it has a picture for every update."""
+"""# Pixels of the longer side of an animation, which holds a picture per update."""
 
 
 def read_history(path: str | Path) -> list[AttentionRecord]:
-    """Read what a run attended to while it was trained (`training.watch`), also of a training that goes on.
+    """Read the attention recorded during training (`training.watch`), also of a running training.
 
     Args:
         path: the run folder, or its file `attention.jsonl`.
 
     Returns:
-        The records in the order they were made, each with its `point`; the image of an example is in all of its records.
+        The records in order, each with its `point`; every record of an example has its image.
 
     Raises:
-        DataError: there is no such file, or a line of it is no record; names file and line.
+        DataError: the file is missing, or a line is not a record; the message names file and line.
 
     Example:
         >>> read_history("no-such-run")
@@ -54,12 +54,12 @@ def read_history(path: str | Path) -> list[AttentionRecord]:
         raise DataError(f"{path}: {advice}") from error
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror or error})") from error
-    # A training that goes on may be writing the last line.
+    # A running training may be writing the last line.
     return share_images(parse_records(content[: content.rfind(b"\n") + 1], file))
 
 
 def share_images(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
-    """Return records with the images that only the first ones of their examples hold.
+    """Return records with their images; a file stores an image only in the first record of an example.
 
     Example:
         >>> share_images([AttentionRecord({"image": Grid(2, 3)})])[0].items["image"].image is None
@@ -82,7 +82,7 @@ def share_images(records: Sequence[AttentionRecord]) -> list[AttentionRecord]:
 
 
 def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionRecord]]:
-    """Group records of one model and title at several points of a training, ordered by update; every other record is a group of its own.
+    """Group records of one model and title at several points of a training, ordered by update; any other record is its own group.
 
     Example:
         >>> made = [AttentionRecord({}, title=title, point=TrainingPoint(update)) for update in (0, 7) for title in "ab"]
@@ -96,19 +96,19 @@ def group_by_example(records: Sequence[AttentionRecord]) -> list[list[AttentionR
 
 
 def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
-    """Draw one matrix of weights at each update of a training into a GIF, above the loss; the same bytes for the same records.
+    """Draw one matrix of weights per update into an animated GIF, above the loss curve; deterministic.
 
-    All pictures have the same colours, from 0 to the largest weight of any.
+    All frames share one color scale, from 0 to the largest weight.
 
     Args:
         records: of one example, each with its `point`; see `group_by_example`.
         path: the file; its name ends in .gif.
-        map: the name of a map; None takes the main one.
-        head: which head, from 0; None takes the mean of all.
+        map: name of a map; None: the main one.
+        head: index of a head; None: the mean over heads.
 
     Raises:
-        DataError: another ending; fewer than two records; records of several examples or without a point; items that change from one record
-            to the next; no such map or head; or the file cannot be written.
+        DataError: the file does not end in .gif; fewer than two records; records of several examples or without a point; changing items; no
+            such map or head; or the file cannot be written.
 
     Example:
         >>> save_animation([], "a.gif")
@@ -132,7 +132,7 @@ def save_animation(records: Sequence[AttentionRecord], path: str | Path, *, map:
         frames = _frames(matrices, points, name)
     stream = io.BytesIO()
     durations = [FRAME] * (len(frames) - 1) + [LAST_FRAME]
-    # One palette for all: the colours of a weight must not change from picture to picture.
+    # One palette for all frames: the color of a weight must not change.
     frames[0].save(stream, "GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=False)
     write_atomically(path, stream.getvalue())
 
@@ -171,7 +171,7 @@ def _font_of(axes: Any) -> dict[str, Any]:
 
 
 def _palette() -> Any:
-    """Return an image with 256 colours: those of weights in 200 steps, and 56 greys from black to white for text."""
+    """Return an image with 256 colors: 200 for weights and 56 greys for text."""
     from PIL import Image
 
     weights = np.array(colors_of()(np.linspace(0, 1, 200)))[:, :3]
@@ -182,7 +182,7 @@ def _palette() -> Any:
 
 
 def _add_curve(figure: Figure, points: Sequence[TrainingPoint]) -> Any:
-    """Draw the loss below the matrix; return a function that marks one of the points, or None where no loss is known."""
+    """Draw the loss below the matrix; return a function that marks a point, or None if no loss is known."""
     known = [(point.update, point.loss) for point in points if point.loss is not None]
     if not known:
         return None

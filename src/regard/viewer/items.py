@@ -1,4 +1,4 @@
-"""What attention reads and writes: a sequence of tokens, or the cells of an image."""
+"""Items that attention connects: a sequence of tokens, or the cells of an image."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from regard.viewer.text import visible
 TOKENS = ("tokens", "text")
 GRID = ("rows", "columns", "image", "size")
 MAX_CELLS = 1_000_000
-"""Of a grid: each has a label, and a page draws them all."""
-# Kinds of pictures a page may show: those a browser draws without running anything in them.
-# What stands at the front of a token that begins a word, and tokens that are parts of no word.
+"""Max number of cells of a grid: each has a label, and a page draws them all."""
+# Image types allowed in a page: browsers display them without running code.
+# Prefixes of tokens that begin a word, and tokens that are not part of a word.
 SPACES = (" ", "\u2581", "\u0120", "\u010a")
 SPECIAL = re.compile(r"<[^<>\s]*>|\[[A-Z]+\]")
 IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp|avif);base64,[A-Za-z0-9+/]+={0,2}")
@@ -29,10 +29,10 @@ class Tokens:
 
     Attributes:
         tokens: their text; may be empty.
-        text: the whole as a reader would write it; may be empty.
+        text: the detokenized text; may be empty.
 
     Raises:
-        DataError: tokens that are no list of text.
+        DataError: tokens are not a list of text.
 
     Example:
         >>> len(Tokens(["das", "Haus"], "das Haus"))
@@ -51,15 +51,15 @@ class Tokens:
 
     @property
     def labels(self) -> list[str]:
-        """The tokens as they can be shown, white space visible."""
+        """The tokens as printable labels, white space visible."""
         return [visible(token) for token in self.tokens]
 
     @property
     def words(self) -> list[tuple[int, str]]:
-        """The words that the tokens are parts of, (first token, label); nothing where every token is a word of its own.
+        """The words of the tokens, (first token, label); empty if every token is a word.
 
-        Read from the signs that tokenizers leave: a space, "\u2581" or "\u0120" before a word, "##" before what goes on, "@@" or no "</w>"
-        behind what does not end. Special tokens and punctuation are words of their own.
+        Read from tokenizer marks: a space, "\u2581" or "\u0120" before a word, "##" before a continuation, "@@" or a missing "</w>" after
+        an unfinished token. Special tokens and punctuation are words.
         """
         joined = _joined(self.tokens)
         if joined is None:
@@ -75,7 +75,7 @@ class Tokens:
         return [(start, visible(label or self.tokens[start])) for start, label in zip(starts, labels, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         return {"tokens": list(self.tokens), "text": self.text}
 
 
@@ -86,12 +86,12 @@ class Grid:
     Attributes:
         rows: at least 1.
         columns: at least 1.
-        image: the image itself as a `data:` address in base64 (PNG, JPEG, GIF, WebP or AVIF), or None. It is drawn over the whole
-            grid: cut it to what the cells cover.
-        size: width and height of the image in pixels; None takes square cells.
+        image: the image as a base64 `data:` URL (PNG, JPEG, GIF, WebP or AVIF), or None. It is stretched over the whole grid: crop it to
+            the area of the cells.
+        size: width and height of the image in pixels; None: square cells.
 
     Raises:
-        DataError: sizes that are no whole numbers of at least 1, or another kind of image.
+        DataError: a size is not a positive integer, or the image has another type.
 
     Example:
         >>> Grid(2, 3).labels
@@ -125,16 +125,16 @@ class Grid:
 
     @property
     def labels(self) -> list[str]:
-        """A name for each cell: its row and its column, from 1."""
+        """A label per cell: its row and column, from 1."""
         return [f"{row},{column}" for row in range(1, self.rows + 1) for column in range(1, self.columns + 1)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         return {"rows": self.rows, "columns": self.columns, "image": self.image, "size": self.size and list(self.size)}
 
 
 def _joined(tokens: Sequence[str]) -> Callable[[str, str], bool] | None:
-    """Return how these tokens say that one goes on with the word of the one before it (before, token); None where none ever does."""
+    """Return which tokens continue the word of the previous one; None if none ever does."""
     if any(token.startswith("##") for token in tokens):
         return lambda before, token: token.startswith("##")
     if any(token.endswith("@@") for token in tokens):
@@ -147,7 +147,7 @@ def _joined(tokens: Sequence[str]) -> Callable[[str, str], bool] | None:
 
 
 def _apart(token: str) -> bool:
-    """Say whether a token is a word of its own: a special one, or punctuation but for what stands within words."""
+    """Return whether a token is a word of its own: a special token, or punctuation that does not occur within words."""
     bare = _bare(token)
     signs = bool(bare) and all(unicodedata.category(sign) in ("Po", "Ps", "Pe", "Pi", "Pf") and sign not in "'\u2019" for sign in bare)
     return signs or SPECIAL.fullmatch(token) is not None
@@ -158,10 +158,10 @@ def _bare(token: str) -> str:
 
 
 def read_items(values: Any) -> Tokens | Grid:
-    """Build one or the other from JSON values, a list of tokens, or what is one already.
+    """Build items from JSON values or a list of tokens, or return existing items.
 
     Raises:
-        DataError: neither fits.
+        DataError: the value is neither.
 
     Example:
         >>> read_items({"rows": 2, "columns": 3}) == Grid(2, 3)

@@ -1,4 +1,4 @@
-"""Weights between two item lists: by head, and where there are areas, by area too."""
+"""Attention maps: weights between two item lists per head, and weights of areas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from regard.errors import DataError, shown
 from regard.viewer.items import Grid, Tokens
 from regard.viewer.record_checks import check_count, check_extents, check_fields, check_shape, check_text, check_texts, check_weights, pack
 
-# In this order a record's maps are looked at: alignments before all else.
+# Preference order of a record's maps: alignments first.
 KINDS = ("alignment", "cross", "image", "co-attention", "hops", "self")
 FIELDS = ("name", "kind", "query", "key", "weights", "layer", "heads", "areas", "method")
 AREA_FIELDS = ("extents", "weights")
@@ -20,14 +20,14 @@ AREA_FIELDS = ("extents", "weights")
 
 @dataclass(frozen=True, eq=False)
 class AreaMap:
-    """Groups of neighbouring items, and the weight of each group.
+    """Areas of neighboring items, and the weight of each.
 
     Attributes:
         extents: (N, 2) start and length in a sequence, or (N, 4) top, left, height and width in a grid; from 0.
-        weights: (H, T, N), or (T, N) for one head; finite and not negative.
+        weights: (H, T, N), or (T, N) for one head; finite and non-negative.
 
     Raises:
-        DataError: extents of another form, or weights that are no such numbers.
+        DataError: extents of another shape, or invalid weights.
 
     Example:
         >>> AreaMap([[0, 1], [0, 2]], [[0.25, 0.75]]).weights.shape
@@ -47,10 +47,10 @@ class AreaMap:
         object.__setattr__(self, "weights", weights)
 
     def cells(self, items: Tokens | Grid) -> list[np.ndarray]:
-        """Return for each area the numbers of its items.
+        """Return the item indices of each area.
 
         Raises:
-            DataError: an area that reaches beyond the items, or of the other form.
+            DataError: an area exceeds the items, or has the other form.
         """
         wide = 4 if isinstance(items, Grid) else 2
         if self.extents.shape[1] != wide:
@@ -67,29 +67,29 @@ class AreaMap:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         return {"extents": self.extents.tolist(), "weights": pack(self.weights)}
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """The weights of one attention: which items asked, which were looked at, and how much.
+    """Weights of one attention: its query items, its key items, and the weights.
 
     Attributes:
-        name: its name, unlike any other of the record ("cross 2").
+        name: unique within the record ("cross 2").
         kind: "alignment", "cross", "self", "image", "co-attention" or "hops".
-        query: the name of the T items that look.
-        key: the name of the S items looked at.
-        weights: (H, T, S), or (T, S) for one head; finite and not negative; kept as a read-only float32 array. None where there are
-            areas: each item then gets the sum of the weights of the areas that hold it.
-        layer: which layer it is of, from 0; None where there are none.
-        heads: H names of heads; without, they are numbered.
-        areas: the areas that were attended to, or None.
-        method: the method of explanation that found the weights ("leave-one-out"); empty for the attention weights of the model. Its scores
-            may be below 0: against the output.
+        query: name of the T query items.
+        key: name of the S key items.
+        weights: (H, T, S), or (T, S) for one head; finite and non-negative; stored as a read-only float32 array. None with areas: each item
+            then gets the sum of the weights of its areas.
+        layer: index of its layer; None if there are none.
+        heads: H names of heads; None: numbered.
+        areas: the attended areas, or None.
+        method: the explanation method of the weights ("leave-one-out"); empty for the model's attention. Scores of a method may be
+            negative: evidence against the output.
 
     Raises:
-        DataError: names the field, what was found and what was expected.
+        DataError: an invalid field; the message names it, its value and what was expected.
 
     Example:
         >>> AttentionMap("cross", "cross", "target", "source", [[0.5, 0.5]]).weights.shape
@@ -128,10 +128,10 @@ class AttentionMap:
             raise DataError("weights: missing")
 
     def fitted(self, items: Mapping[str, Tokens | Grid]) -> AttentionMap:
-        """Return the map with weights for these items.
+        """Return the map with validated weights for these items.
 
         Raises:
-            DataError: items that are not there, or sizes that differ from theirs.
+            DataError: an item list is missing or has another size.
         """
         for side in ("query", "key"):
             if getattr(self, side) not in items:
@@ -146,7 +146,7 @@ class AttentionMap:
             wanted = f"expected {' x '.join(map(str, shape))} numbers (heads x {self.query} x areas)"
             areas = replace(areas, weights=check_shape("areas: weights", areas.weights, shape, wanted))
             weights = _projected(areas, cells, columns) if weights is None else weights
-        # One head is not spoken of: whoever gave a matrix gets a message about a matrix.
+        # A single head is not mentioned: the user passed a matrix.
         heads = len(weights) if weights.ndim == 3 else 1
         wanted = f"expected {rows} x {columns} numbers ({self.query} x {self.key})"
         if heads > 1:
@@ -161,16 +161,16 @@ class AttentionMap:
         return replace(self, weights=weights, areas=areas)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         values = {name: getattr(self, name) for name in FIELDS if name != "method" or self.method}
         return {**values, "weights": pack(self.weights), "areas": self.areas and self.areas.to_json()}
 
 
 def read_map(values: Any) -> AttentionMap:
-    """Build a map from JSON values, or return one.
+    """Build a map from JSON values, or return an existing one.
 
     Raises:
-        DataError: an unknown or missing field, or one that does not fit.
+        DataError: a field is unknown, missing or invalid.
 
     Example:
         >>> read_map({"name": "a"})
@@ -183,7 +183,7 @@ def read_map(values: Any) -> AttentionMap:
 
 
 def _by_head(name: str, values: Any, expected: str, *, signed: bool = False) -> np.ndarray:
-    """Return (H, T, S) weights of (H, T, S) or (T, S) ones; what holds no number keeps its shape."""
+    """Return (H, T, S) weights from (H, T, S) or (T, S); empty arrays keep their shape."""
     depth = _depth(values)
     weights = check_weights(name, values, 3 if depth == 3 else 2, expected, signed=signed)
     return weights[None] if weights.ndim == 2 else weights

@@ -1,4 +1,4 @@
-"""Show records from a script or a notebook."""
+"""Shows records from a script or a notebook."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PICTURES = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf"}
 
 
 class Page:
-    """A page that a notebook shows inline.
+    """A page that a notebook displays inline.
 
     Args:
         html: the whole page.
-        height: of the frame in a notebook, in pixels.
+        height: height of the notebook's frame in pixels.
 
     Example:
         >>> Page("<!doctype html>").save("/no/such/folder/page.html")
@@ -34,10 +34,10 @@ class Page:
         self.height = height
 
     def save(self, path: str | Path) -> None:
-        """Write the page to a file, whole or not at all.
+        """Write the page to a file, completely or not at all.
 
         Raises:
-            DataError: the file cannot be written, or its name is that of a picture; names it.
+            DataError: the file cannot be written, or has a picture's extension; the message names it.
         """
         if (ending := Path(path).suffix.lower()) in PICTURES:
             raise DataError(
@@ -46,7 +46,7 @@ class Page:
         write_atomically(path, self.html.encode("utf-8"))
 
     def _repr_html_(self) -> str:
-        # The sandbox keeps the page's script away from the notebook; without an origin of its own it can only draw and save.
+        # The sandbox isolates the page's script from the notebook; it can only draw and save.
         frame = f'width="100%" height="{self.height}" sandbox="allow-scripts allow-downloads allow-modals" style="border:0"'
         return f'<iframe srcdoc="{escape(compact_page(self.html), quote=True)}" {frame} title="Attention"></iframe>'
 
@@ -55,12 +55,12 @@ class Page:
 
 
 class Recorded(Protocol):
-    """What was recorded of a model, and becomes records when its tokens are said; `regard.watch` makes such."""
+    """A recording that becomes records when its tokens are given; `regard.watch` returns one."""
 
     def records(
         self, key_tokens: Any = None, query_tokens: Any = None, *, image: Any = None, grid: tuple[int, int] | None = None, title: str = ""
     ) -> list[AttentionRecord]:
-        """Make one record for each example of the batch."""
+        """Build one record per example of the batch."""
         ...
 
 
@@ -74,23 +74,23 @@ def view(
     path: str | Path | None = None,
     title: str = "",
 ) -> Page:
-    """Make the page of some records, of what `regard.watch` recorded, or of one matrix of weights with its tokens.
+    """Build the page for records, for a recording of `regard.watch`, or for one matrix of weights with its tokens.
 
     Args:
-        records: one record or several; what `regard.watch` recorded; weights (T, S) or (H, T, S), as lists, an array or a tensor; or such
-            numbers by the method that found them, {"weights": ..., "leave-one-out": ...}, where all but "weights" may be below 0.
-        key_tokens: with a recording or weights: S tokens that are attended to; for a batch that was recorded, a list for each example.
-        query_tokens: likewise: T tokens that attend; None takes `key_tokens` (self-attention).
-        image: with a recording of a vision model, in place of tokens: the image it was given, or a list of them.
-        grid: (rows, columns) of the image's patches, where the model does not tell.
-        path: write the page to this file, too.
-        title: with a recording or weights: a name for the example.
+        records: one record or several; a recording of `regard.watch`; weights (T, S) or (H, T, S), as lists, an array or a tensor; or a
+            mapping of methods to such weights, {"weights": ..., "leave-one-out": ...}, where all but "weights" may be negative.
+        key_tokens: for a recording or weights: the S key tokens; for a recorded batch a list per example.
+        query_tokens: likewise the T query tokens; None: `key_tokens` (self-attention).
+        image: for a recording of a vision model, instead of tokens: its input image, or a list of them.
+        grid: (rows, columns) of the image's patches, if the model does not declare them.
+        path: also write the page to this file.
+        title: for a recording or weights: a name for the example.
 
     Returns:
-        The page; a notebook shows it.
+        The page; a notebook displays it.
 
     Raises:
-        DataError: weights without tokens or that do not fit them, something else than records, or a file that cannot be written.
+        DataError: weights without matching tokens, an object of another type, or a file that cannot be written.
 
     Example:
         >>> view([[0.9, 0.1], [0.2, 0.8]], ["das", "Haus"], ["the", "house"]).html[:15]

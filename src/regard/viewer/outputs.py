@@ -1,4 +1,4 @@
-"""What a model said: the hypotheses of a search, or a label with its probabilities; and when in its training it said so."""
+"""A model's output: hypotheses of a search, or a label with its probabilities; and the training step of the record."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ POINT = ("update", "loss")
 
 @dataclass(frozen=True, eq=False)
 class HypothesisRecord:
-    """One output of a search. Hypotheses that begin with the same tokens share a path of the tree that is drawn.
+    """One output of a search. Hypotheses with a common prefix share a path in the drawn tree.
 
     Attributes:
         tokens: T tokens.
-        score: what it was ranked by; higher is better.
-        text: the output as a reader would write it; may be empty.
+        score: ranking score; higher is better.
+        text: the detokenized output; may be empty.
         log_probs: log-probability of each token, or None.
-        key: the name of the S items that `weights` are over.
-        weights: (T, S), what each token looked at, or None.
+        key: name of the S items that `weights` are over.
+        weights: (T, S) attention of each token, or None.
 
     Raises:
-        DataError: names the field, what was found and what was expected.
+        DataError: an invalid field; the message names it, its value and what was expected.
 
     Example:
         >>> HypothesisRecord(["the", "house"], -1.25).log_probs is None
@@ -65,14 +65,14 @@ class HypothesisRecord:
 
     @property
     def labels(self) -> list[str]:
-        """The tokens as they can be shown."""
+        """The tokens as printable labels."""
         return Tokens(self.tokens).labels
 
     def fitted(self, items: Mapping[str, Tokens | Grid]) -> HypothesisRecord:
-        """Return the hypothesis with weights over these items.
+        """Return the hypothesis with validated weights for these items.
 
         Raises:
-            DataError: items that are not there, or sizes that differ from theirs.
+            DataError: an item list is missing or has another size.
         """
         if self.weights is None:
             return self
@@ -83,21 +83,21 @@ class HypothesisRecord:
         return replace(self, weights=check_shape("weights", self.weights, shape, wanted))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         values = {name: getattr(self, name) for name in HYPOTHESIS}
         return {**values, "weights": None if self.weights is None else pack(self.weights)}
 
 
 @dataclass(frozen=True)
 class PredictionRecord:
-    """A label that was chosen.
+    """A predicted label.
 
     Attributes:
         label: its name.
-        probabilities: of all labels, by name; may be empty.
+        probabilities: by label; may be empty.
 
     Raises:
-        DataError: a label that is no text, or probabilities that are no finite numbers of 0 or more.
+        DataError: the label is not text, or a probability is negative or not finite.
 
     Example:
         >>> PredictionRecord("entailment", {"entailment": 0.9, "neutral": 0.1}).label
@@ -119,20 +119,20 @@ class PredictionRecord:
         object.__setattr__(self, "probabilities", found)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         return {"label": self.label, "probabilities": dict(self.probabilities)}
 
 
 @dataclass(frozen=True)
 class TrainingPoint:
-    """Where a training stood when a record was made. Records of one model and title with different points show attention being learned.
+    """Training step of a record. Records of one model and title at different points show how attention is learned.
 
     Attributes:
-        update: updates done, from 0.
-        loss: of the validation data; None where it was not measured, as before training.
+        update: number of updates done.
+        loss: validation loss; None if not measured, as before training.
 
     Raises:
-        DataError: an update that is no whole number of 0 or more, or a loss that is no finite number.
+        DataError: the update is not a non-negative integer, or the loss is not finite.
 
     Example:
         >>> TrainingPoint(300, 2.5).name
@@ -149,19 +149,19 @@ class TrainingPoint:
 
     @property
     def name(self) -> str:
-        """The point in words."""
+        """A description of the point."""
         return f"update {self.update:,}" + ("" if self.loss is None else f", loss {self.loss:.4g}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return JSON values."""
         return {"update": self.update, "loss": self.loss}
 
 
 def read_point(values: Any) -> TrainingPoint:
-    """Build a point of a training from JSON values, or return one.
+    """Build a point from JSON values, or return an existing one.
 
     Raises:
-        DataError: an unknown or missing field, or one that does not fit.
+        DataError: a field is unknown, missing or invalid.
     """
     if isinstance(values, TrainingPoint):
         return values
@@ -169,10 +169,10 @@ def read_point(values: Any) -> TrainingPoint:
 
 
 def read_hypothesis(values: Any) -> HypothesisRecord:
-    """Build a hypothesis from JSON values, or return one.
+    """Build a hypothesis from JSON values, or return an existing one.
 
     Raises:
-        DataError: an unknown or missing field, or one that does not fit.
+        DataError: a field is unknown, missing or invalid.
     """
     if isinstance(values, HypothesisRecord):
         return values
@@ -180,10 +180,10 @@ def read_hypothesis(values: Any) -> HypothesisRecord:
 
 
 def read_prediction(values: Any) -> PredictionRecord:
-    """Build a prediction from JSON values, or return one.
+    """Build a prediction from JSON values, or return an existing one.
 
     Raises:
-        DataError: an unknown or missing field, or one that does not fit.
+        DataError: a field is unknown, missing or invalid.
     """
     if isinstance(values, PredictionRecord):
         return values

@@ -1,4 +1,4 @@
-"""One self-contained page: the records and all that shows them in a single HTML file."""
+"""The self-contained page: records, script and style in a single HTML file."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ POLICY_MARK = "@@REGARD_POLICY@@"
 STYLE_MARK = "@@REGARD_STYLE@@"
 SCRIPT_MARK = "@@REGARD_SCRIPT@@"
 MODEL_MARK = "@@REGARD_MODEL@@\n"
-# In the order they are joined: all share one scope, and the last one starts the page.
+# In the order in which they are concatenated: all share one scope, and the last one starts the page.
 SCRIPTS = (
     *("base", "colors", "data", "words", "state", "history", "grid", "canvas", "focus", "shelf"),
     *("matrix", "flow", "heads", "areas", "image", "text", "both", "beam", "compare", "table"),
     *("export", "link", "leave", "live", "main"),
 )
-# Characters that could end the data block or start markup, and the line ends of older JavaScript.
+# Characters that could end the data block or start markup, and the line terminators of older JavaScript.
 UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 DECIMALS = 6
-# Up to so many numbers a map they are written as decimals; then as float16 (3 digits); where a page has more of these than the second
+# Maps of up to this many numbers are written as decimals, larger ones as float16 (3 digits); if a page has more of those than the second
 # bound, in 255 steps, so that the layers and heads of a base-sized model stay below 10 MB.
 PLAIN, HALF = 4_000, 4_194_304
 LARGEST_HALF = 1024.0
 
 
 class EmbeddedModel(NamedTuple):
-    """A model inside a page, which answers in place of a server.
+    """A model inside the page, which answers instead of a server.
 
     Attributes:
-        script: sets `answerAbout`, called with what a server would be sent; returns the records of its answer.
-        description: what the script reads of the model, as JSON holds it.
-        weights: and its numbers.
+        script: defines `answerAbout`, called with the body of a request; returns the records of its response.
+        description: JSON description of the model for the script.
+        weights: its weights.
     """
 
     script: str
@@ -55,12 +55,12 @@ class EmbeddedModel(NamedTuple):
 
 
 class StartingPoint(NamedTuple):
-    """An example that a live page offers while it is empty.
+    """An example that an empty live page offers.
 
     Attributes:
-        texts: what would be typed: one text, or for entailment a premise and a hypothesis.
-        image: for captioning, in place of texts, a `data:` address; see `Grid.image`.
-        name: of the image.
+        texts: the input: one text, or for entailment a premise and a hypothesis.
+        image: for captioning, instead of texts, a `data:` URL; see `Grid.image`.
+        name: name of the image.
     """
 
     texts: tuple[str, ...] = ()
@@ -79,28 +79,29 @@ def render_page(
     embedded: EmbeddedModel | None = None,
     methods: Sequence[str] = (),
 ) -> str:
-    """Return one HTML page that shows the records, without any other file and without a network.
+    """Return one HTML page that shows the records, without other files and without a network.
 
-    The page holds its own style and script, allowed by their hashes; its policy forbids everything else. Tokens travel as
-    escaped JSON and are only ever set as text.
+    The page holds its own style and script, allowed by their hashes; its policy forbids everything else. Tokens are escaped JSON and only
+    ever set as text.
 
     Args:
-        records: what to show; none gives a page that says so. Maps of up to 4,000 weights keep 6 decimals, larger ones 3 digits; on a page
-            whose larger maps have more than 4,194,304 weights together, 255 steps up to their largest, finer near 0. The page says which.
-        live: show a box for text, which is sent as `{"text": ..., "model": 0}` to the address `attention` beside the page; the answer
-            is `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
+        records: the records; an empty page says so. Maps of up to 4,000 weights keep 6 decimals, larger ones 3 digits; on a page whose
+            larger maps have more than 4,194,304 weights together, 255 steps up to their maximum, finer near 0. The page names the
+            precision.
+        live: show an input box; its text is sent as `{"text": ..., "model": 0}` to `attention` beside the page; the response is
+            `{"records": [...]}`, see `page_records`, or `{"error": "..."}` with a status of 400 or more.
         task: of a live page's models. "entailment" takes two texts, sent as `{"pair": {"premise": ..., "hypothesis": ...}, ...}`,
             "two inputs" of a translation two, sent as `{"text": ..., "second": ..., ...}`, "sentence and image" a text and an image, sent
             as `{"text": ..., "second": "<base64>", ...}`, and "captioning" an image, dropped or chosen, sent as
             `{"image": "<base64>", ...}`.
-        largest: bytes of an image that is sent; 0 is any number.
-        models: names of the models that a live page can ask; `model` is the place in this list.
-        examples: what a live page offers to start from.
-        embedded: a model that a live page asks instead of a server; it then makes no request.
-        methods: of explanation, one of which a live page can ask for, sent as `"method"`.
+        largest: max bytes of an uploaded image; 0: no limit.
+        models: names of the models of a live page; `model` is the index in this list.
+        examples: starting points of a live page.
+        embedded: a model that answers instead of a server; the page then makes no request.
+        methods: explanation methods that a live page offers, sent as `"method"`.
 
     Returns:
-        The page as HTML text, to be stored as UTF-8.
+        The HTML text, to be stored as UTF-8.
 
     Example:
         >>> page = render_page([AttentionRecord.alignment(["</script>"], ["b"], [[1.0]])])
@@ -112,14 +113,14 @@ def render_page(
     style = folder.joinpath("style.css").read_text(encoding="utf-8")
     parts = [folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     if embedded is not None:
-        parts.insert(-1, embedded.script)  # before what starts the page
+        parts.insert(-1, embedded.script)  # before the script that starts the page
     script = "\n".join(['\n"use strict";\n(() => {', *parts, "})();\n"])
     values = {"records": _sharing_images(page_records(records)), "live": live, "models": list(models), "task": task, "largest": largest}
     values["methods"] = list(methods)
     values["examples"] = [each._asdict() for each in examples]
     page = template.replace(POLICY_MARK, _policy(style, script, live and embedded is None))
     page = page.replace(STYLE_MARK, style).replace(SCRIPT_MARK, script)
-    # The data comes last, so that nothing within it is taken for a mark.
+    # The data comes last, so that nothing inside it is taken for a placeholder.
     before, _, after = page.partition(MODEL_MARK)
     return before.replace(DATA_MARK, _safe_json(values)) + _model_blocks(embedded) + after
 
@@ -140,7 +141,7 @@ def _model_blocks(embedded: EmbeddedModel | None) -> str:
 
 
 def _sharing_images(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace an image that an earlier record has, too, by the number of that record and the name of its items."""
+    """Replace an image that an earlier record already has by that record's index and item name."""
     known: dict[str, tuple[int, str]] = {}
     for number, record in enumerate(records):
         for name, items in record["items"].items():
@@ -150,7 +151,7 @@ def _sharing_images(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return records
 
 
-# The rest of a compact page: it has no other file and no network either, and its policy knows both scripts by their hashes.
+# The remaining script of a compact page, whose policy allows both scripts by their hashes.
 LOADER = (
     '(async()=>{if(!self.DecompressionStream){document.getElementById("view").textContent='
     '"This browser is too old for a page in a notebook; page.save(path) writes one that it can show.";return}'
@@ -161,10 +162,10 @@ LOADER = (
 
 
 def compact_page(page: str) -> str:
-    """Compress the script of a page, for a notebook, which stores a page with each cell: below 100 kB without the records.
+    """Compress the script of a page for a notebook, which stores a page per cell: below 100 kB without the records.
 
     Args:
-        page: what `render_page` returned.
+        page: the result of `render_page`.
 
     Example:
         >>> page = render_page([])
@@ -185,7 +186,7 @@ def _hash(text: str) -> str:
 
 
 def page_records(records: Sequence[AttentionRecord]) -> list[dict[str, Any]]:
-    """Return records in the form that the page's script reads: plain JSON values, weights packed where there are many.
+    """Return records in the format of the page's script: JSON values, large weights packed.
 
     Example:
         >>> page_records([AttentionRecord.alignment(["a"], ["b"], [[0.5]])])[0]["maps"][0]["weights"]
@@ -202,14 +203,14 @@ def _numbers(record: AttentionRecord) -> list[np.ndarray]:
 
 
 def save_page(records: Sequence[AttentionRecord], path: str | Path) -> None:
-    """Write `render_page` to a file, whole or not at all.
+    """Write `render_page` to a file, completely or not at all.
 
     Args:
-        records: what to show.
+        records: the records.
         path: the file.
 
     Raises:
-        DataError: the file cannot be written; names it.
+        DataError: the file cannot be written; the message names it.
 
     Example:
         >>> save_page([], "/no/such/folder/page.html")
@@ -235,7 +236,7 @@ def _page_record(record: AttentionRecord, coarse: bool) -> dict[str, Any]:
             for name, given in record.alternatives.items()
         },
         "hypotheses": [_page_hypothesis(found, coarse) for found in record.hypotheses],
-        # Pairs: an object would not keep the order of labels that look like numbers.
+        # Pairs: an object would reorder labels that look like numbers.
         "prediction": prediction and {"label": prediction.label, "probabilities": list(prediction.probabilities.items())},
     }
 
@@ -249,7 +250,7 @@ def _page_items(record: AttentionRecord, name: str) -> dict[str, Any]:
 def _page_map(found: AttentionMap, coarse: bool) -> dict[str, Any]:
     values: dict[str, Any] = {name: getattr(found, name) for name in ("name", "kind", "query", "key", "layer", "heads", "method")}
     signed = bool((found.weights < 0).any())
-    # Steps have no sign; the scores of a method are few beside the heads of all layers.
+    # Steps have no sign; a method's scores are few compared to the heads of all layers.
     values |= {
         "shape": list(found.weights.shape),
         "weights": _packed(found.weights, coarse and not signed),
@@ -276,13 +277,13 @@ def _packed(array: np.ndarray, coarse: bool) -> dict[str, Any]:
         scale = top if top > LARGEST_HALF else 1.0
         data = (flat / scale).astype("<f2")
         return {"float16": base64.b64encode(data.tobytes()).decode("ascii"), "scale": scale}
-    # Squares of even steps: most weights are small, and are told apart.
+    # Squared steps: most weights are small, and stay distinguishable.
     steps = np.rint(255 * np.sqrt(flat / (top or 1.0))).astype(np.uint8)
     return {"uint8": base64.b64encode(steps.tobytes()).decode("ascii"), "scale": top or 1.0}
 
 
 def _policy(style: str, script: str, live: bool) -> str:
-    # data: is for images of records, and the empty icon, without which a browser asks the server for one.
+    # data: is for images of records, and the empty icon, which keeps browsers from requesting one.
     allowed = f"style-src {_hash(style)}; script-src {_hash(script)}; img-src data:"
     connect = "; connect-src 'self'" if live else ""
     return f"default-src 'none'; {allowed}{connect}; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""A matrix of weights as a picture file, drawn by matplotlib."""
+"""Draws a matrix of weights into a picture file with matplotlib."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ENDINGS = (".png", ".svg", ".pdf")
-# matplotlib takes each letter from the first of these that has it; those not installed are left out.
+# matplotlib takes each glyph from the first of these fonts that has it; missing fonts are dropped.
 FONTS = (
     "DejaVu Sans",
     "Noto Sans",
@@ -35,25 +35,25 @@ FONTS = (
     "Arial Unicode MS",
     "Noto Emoji",
 )
-# From the ground's grey to dark violet, ever darker, so that lightness alone tells them apart; the page uses the same.
+# From grey to dark violet, monotonic in lightness; the page uses the same.
 COLORS = ("#eff1ec", "#cbe4c6", "#84c9ab", "#3f9d96", "#31688e", "#3b2560")
 MAX_LABEL = 24
-# A vector cell is a path of its own; above this many, the file is smaller and faster as an image.
+# Vector formats store a path per cell; above this many, the cells become an image.
 VECTOR_CELLS = 10_000
 DPI = 150
 
 
 def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None = None, head: int | None = None) -> None:
-    """Draw one matrix of weights into a PNG, SVG or PDF file, the same bytes for the same record.
+    """Draw one matrix of weights into a PNG, SVG or PDF file; deterministic.
 
     Args:
-        record: what to draw; 1 x 1 up to a few hundred tokens a side.
-        path: the file; its ending chooses the format.
-        map: the name of a map; None takes the record's main one.
-        head: which head, from 0; None takes the mean of all.
+        record: the record; 1 x 1 up to a few hundred tokens per side.
+        path: the file; its extension chooses the format.
+        map: name of a map; None: the main one.
+        head: index of a head; None: the mean over heads.
 
     Raises:
-        DataError: another ending (the known ones are named), no tokens on one side, no such map or head, or the file cannot be
+        DataError: another extension (the message lists the known ones), no tokens on one side, no such map or head, or the file cannot be
             written.
 
     Example:
@@ -71,7 +71,7 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
     title = " · ".join(plain_text(part) for part in (record.title, matrix.name if named else "") if part.strip())
     import matplotlib
 
-    # A date or a random id would make each file differ from the last.
+    # A date or a random id would make each file differ.
     metadata: dict[str, Any] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[ending]
     picture = io.BytesIO()
     with quiet_fonts(), matplotlib.rc_context({"svg.hashsalt": "regard"}):
@@ -82,7 +82,7 @@ def save_picture(record: AttentionRecord, path: str | Path, *, map: str | None =
 
 @contextmanager
 def quiet_fonts() -> Iterator[None]:
-    """Let matplotlib draw letters that no font here has as boxes, without a warning for each of them: it would help no one."""
+    """Draw glyphs that no installed font has as boxes, without a warning for each."""
     log = logging.getLogger("matplotlib.font_manager")
     level = log.level
     with warnings.catch_warnings():
@@ -95,33 +95,33 @@ def quiet_fonts() -> Iterator[None]:
 
 
 def colors_of() -> LinearSegmentedColormap:
-    """Return the colours of weights from 0 to the largest."""
+    """Return the colors of weights from 0 to the largest."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", COLORS)
 
 
 def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tuple[Figure, Any]:
-    """Draw a matrix; return the figure and the mesh that holds its colours.
+    """Draw a matrix; return the figure and its color mesh.
 
     Args:
-        matrix: with a token on each side at least.
-        title: above it; "" for none.
-        limit: the weight of the darkest colour; None takes the largest.
+        matrix: with at least one token per side.
+        title: title; "" for none.
+        limit: weight of the darkest color; None: the largest.
     """
     from matplotlib.figure import Figure
 
     rows, columns = len(matrix.query), len(matrix.key)
     longest = max(rows, columns)
-    cell = 0.36 if longest <= 24 else max(0.085, 0.36 * 24 / longest)  # inches; 0.085 still holds a label of 4 points
+    cell = 0.36 if longest <= 24 else max(0.085, 0.36 * 24 / longest)  # inches; 0.085 still fits a label of 4 points
     width, height = columns * cell, rows * cell
-    # The matrix fills the figure; what stands around it lies outside, and the file is cut to all of it when saved.
+    # The matrix fills the figure; labels lie outside, and the saved file is cropped to everything.
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
     limit = limit or max(float(matrix.weights.max()), 0.0) or 1.0
     large = rows * columns > VECTOR_CELLS
     mesh = axes.pcolormesh(matrix.weights, cmap=colors_of(), vmin=0.0, vmax=limit, rasterized=large)
-    if longest <= 60:  # white lines between cells, until they would be most of what one sees
+    if longest <= 60:  # white lines between cells, unless they would dominate
         mesh.set(edgecolor="white", linewidth=0.8)
     axes.invert_yaxis()
     source = [fit_width(token, MAX_LABEL) for token in matrix.key]
@@ -142,7 +142,7 @@ def draw_matrix(matrix: Matrix, title: str, *, limit: float | None = None) -> tu
 
 def _add_bar(figure: Figure, mesh: Any, limit: float) -> None:
     width, height = figure.get_size_inches()
-    tall = min(max(height, 1.0), 4.0)  # inches: room for its numbers beside one row, and no taller than it helps
+    tall = min(max(height, 1.0), 4.0)  # inches: room for its numbers beside one row, and no taller than useful
     axes = figure.add_axes((1 + 0.25 / width, 1 - tall / height, 0.11 / width, tall / height))
     bar = figure.colorbar(mesh, cax=axes, ticks=[0.0, limit / 2, limit])
     bar.ax.set_yticklabels(["0", f"{limit / 2:.2g}", f"{limit:.2g}"], fontsize=8)

@@ -1,6 +1,6 @@
-"""What the viewer shows: a record of one example, its items and every attention between them.
+"""Attention records: one example, its items and all attention maps between them.
 
-A file of records is JSON Lines: one record a line, each with its format and version. `docs/viewer.md` describes every field.
+A file of records is JSON Lines: one record per line, each with format and version. `docs/viewer.md` describes every field.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Part = TypeVar("Part")
 
 
 class Matrix(NamedTuple):
-    """One matrix of a record, ready to be drawn.
+    """One matrix of a record for drawing.
 
     Attributes:
         query: T labels.
         key: S labels.
         weights: (T, S) float32.
-        name: of the map and the head.
+        name: name of map and head.
     """
 
     query: list[str]
@@ -46,22 +46,22 @@ class Matrix(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AttentionRecord:
-    """One example: its items, and who looked at what.
+    """One example: its items and attention maps.
 
     Attributes:
         items: item lists by name: `Tokens` (or a plain list of text) or a `Grid`.
-        maps: the attentions between them.
-        scores: for some item lists a log-probability of each item.
+        maps: attention maps between them.
+        scores: log-probabilities of the items of some lists.
         hypotheses: outputs of a search, best first.
-        prediction: a chosen label, or None.
-        model: which model it was; records of the same items by different models can be compared.
+        prediction: a predicted label, or None.
+        model: name of the model; records of the same items by different models can be compared.
         title: a name for the example.
-        meta: facts to show beside it, text to text.
-        point: where the training of the model stood, or None. Records of one model and title with different points belong together.
-        alternatives: for some item lists the most probable tokens in place of each item, (text, probability), the most probable first.
+        meta: facts to display, text to text.
+        point: training step of the record, or None. Records of one model and title with different points belong together.
+        alternatives: for some item lists the most probable tokens at each position, (text, probability), most probable first.
 
     Raises:
-        DataError: something that does not fit; names the field, what was found and what was expected.
+        DataError: an invalid field; the message names it, its value and what was expected.
 
     Example:
         >>> items = {"source": ["das", "Haus"], "target": ["the", "house"]}
@@ -135,13 +135,13 @@ class AttentionRecord:
         Args:
             source: S tokens.
             target: T tokens.
-            weights: (T, S), or (H, T, S) with heads: row t is what target token t looked at.
-            texts: source and target as a reader would write them.
+            weights: (T, S), or (H, T, S) with heads: row t is the attention of target token t.
+            texts: source and target, detokenized.
             scores: log-probability of each target token, or None.
             title: a name for the example.
 
         Raises:
-            DataError: what does not fit; see `AttentionRecord`.
+            DataError: an invalid value; see `AttentionRecord`.
 
         Example:
             >>> AttentionRecord.alignment(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.8]]).weights.shape
@@ -154,18 +154,18 @@ class AttentionRecord:
 
     @property
     def main(self) -> AttentionMap | None:
-        """The map that is looked at first: attention before explanations, an alignment before all else; None without any."""
+        """The map shown first: attention before explanations, an alignment before all others; None without maps."""
         return min(self.maps, key=lambda found: (bool(found.method), KINDS.index(found.kind)), default=None)
 
     def matrix(self, name: str | None = None, head: int | None = None) -> Matrix:
         """Return one matrix of weights.
 
         Args:
-            name: of the map; None takes the `main` one.
-            head: which head, from 0; None takes the mean of all.
+            name: name of a map; None: the `main` one.
+            head: index of a head; None: the mean over heads.
 
         Raises:
-            DataError: no such map or head, or a record without any; the message holds those there are.
+            DataError: no such map or head, or no maps; the message lists those available.
 
         Example:
             >>> AttentionRecord.alignment(["a"], ["b"], [[[0.25]], [[0.75]]]).matrix().weights.tolist()
@@ -186,34 +186,34 @@ class AttentionRecord:
         return Matrix(self.labels(found.query), self.labels(found.key), weights, found.name + of_head)
 
     def labels(self, name: str) -> list[str]:
-        """Return the items of a list as they can be shown: white space visible, but for names of hops, which are no tokens."""
+        """Return the items of a list as printable labels, white space visible except in names of hops."""
         items = self.items[name]
         hops = isinstance(items, Tokens) and any(found.kind == "hops" and found.query == name for found in self.maps)
         return [plain_text(token) or visible(token) for token in items.tokens] if hops else items.labels
 
     @property
     def weights(self) -> np.ndarray:
-        """The weights of the `main` map, (T, S): of its head, or the mean of its heads."""
+        """The weights (T, S) of the `main` map: of its head, or the mean over heads."""
         return self.matrix().weights
 
     @property
     def source(self) -> list[str]:
-        """The tokens that the `main` map looks at."""
+        """The key tokens of the `main` map."""
         return self._side("key")
 
     @property
     def target(self) -> list[str]:
-        """The tokens that look, of the `main` map."""
+        """The query tokens of the `main` map."""
         return self._side("query")
 
     @property
     def source_text(self) -> str:
-        """What the `main` map looks at, as a reader would write it."""
+        """The key text of the `main` map, detokenized."""
         return self.items[self.main.key].text if self.main else ""
 
     @property
     def target_text(self) -> str:
-        """What looks, of the `main` map, as a reader would write it."""
+        """The query text of the `main` map, detokenized."""
         return self.items[self.main.query].text if self.main else ""
 
     def _side(self, side: str) -> list[str]:
@@ -223,7 +223,7 @@ class AttentionRecord:
         return list(items.tokens) if isinstance(items, Tokens) else items.labels
 
     def to_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON values, with format and version; `from_json` reads it back unchanged.
+        """Return the record as JSON values, with format and version; `from_json` reads it back unchanged.
 
         Example:
             >>> AttentionRecord.alignment(["a"], ["b"], [[1.0]]).to_json()["version"]
@@ -254,7 +254,7 @@ class AttentionRecord:
             values: an object as `to_json` returns it; only format, version and items are needed.
 
         Raises:
-            DataError: another format or version, a missing or unknown field, or one that does not fit; names it.
+            DataError: another format or version, or a field that is missing, unknown or invalid; the message names it.
 
         Example:
             >>> AttentionRecord.from_json({"format": "regard.record", "version": 1})
@@ -272,21 +272,21 @@ class AttentionRecord:
 
 
 def write_records(path: str | Path, records: Iterable[AttentionRecord]) -> None:
-    """Write records as JSON Lines, whole or not at all.
+    """Write records as JSON Lines, completely or not at all.
 
     Args:
         path: the file.
-        records: none gives an empty file.
+        records: an empty list gives an empty file.
 
     Raises:
-        DataError: the file cannot be written; names it.
+        DataError: the file cannot be written; the message names it.
 
     Example:
         >>> write_records("/no/such/folder/a.jsonl", [])
         Traceback (most recent call last):
         regard.errors.DataError: /no/such/folder/a.jsonl: cannot be written (No such file or directory)
     """
-    # Escaped to ASCII: no line separator can cut a record, and a lone surrogate survives.
+    # Escaped to ASCII: no line separator can split a record, and a lone surrogate survives.
     lines = [json.dumps(record.to_json(), allow_nan=False) + "\n" for record in records]
     write_atomically(path, "".join(lines).encode("ascii"))
 
@@ -295,13 +295,13 @@ def read_records(path: str | Path) -> list[AttentionRecord]:
     """Read a file of records.
 
     Args:
-        path: JSON Lines as `write_records` writes them.
+        path: a JSON Lines file from `write_records`.
 
     Returns:
         The records in file order; an empty list for an empty file.
 
     Raises:
-        DataError: the file cannot be read, or a line is no record; names file and line.
+        DataError: the file cannot be read, or a line is not a record; the message names file and line.
 
     Example:
         >>> read_records("/no/such/file.jsonl")
@@ -319,7 +319,7 @@ def parse_records(content: bytes, path: str | Path) -> list[AttentionRecord]:
     """Return the records of a file's content.
 
     Raises:
-        DataError: a line is no record; names file and line.
+        DataError: a line is not a record; the message names file and line.
     """
     lines = content.split(b"\n")
     if lines[-1] == b"":
@@ -342,7 +342,7 @@ def _parts(name: str, values: Any, read: Callable[[Any], Part]) -> list[Part]:
 
 
 def _within(place: str, read: Callable[..., Part], *values: Any) -> Part:
-    """Read a part; an error says where it stands."""
+    """Read a part; errors name its location."""
     try:
         return read(*values)
     except DataError as error:

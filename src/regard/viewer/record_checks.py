@@ -1,4 +1,4 @@
-"""What a record may hold: every check names the field, what was found and what was expected."""
+"""Validation of record fields: every error names the field, its value and what was expected."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from regard.errors import DataError, shortened, shown
 
 PACKED = ("shape", "float32")
 MAX_COUNT = 2**31 - 1
-"""The largest whole number of a record: no list, no image and no position in one is longer."""
+"""Largest integer of a record: no list, image or position is larger."""
 
 
 def check_text(name: str, value: Any) -> str:
-    """Return a text as it is."""
+    """Return a text unchanged."""
     if not isinstance(value, str):
         raise DataError(f"{name}: expected text, found {type(value).__name__}")
     return value
 
 
 def check_texts(name: str, values: Any, what: str = "tokens") -> list[str]:
-    """Return a list of texts as a list of its own."""
+    """Return texts as a new list."""
     if isinstance(values, str) or not isinstance(values, Sequence) or not all(isinstance(value, str) for value in values):
         raise DataError(f"{name}: expected a list of {what} (text)")
     return list(values)
 
 
 def check_count(name: str, value: Any, least: int = 0) -> int:
-    """Return a whole number of at least `least` as an int."""
+    """Return an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise DataError(f"{name}: expected a whole number of {least} or more, found {shown(value)}")
     if value > MAX_COUNT:
@@ -54,7 +54,7 @@ def check_number(name: str, value: Any) -> float:
 
 
 def check_numbers(name: str, values: Any, count: int, what: str) -> list[float]:
-    """Return `count` finite numbers as a list; `what` says what there is one of for each."""
+    """Return `count` finite numbers as a list; `what` names the items they belong to."""
     try:
         array = np.asarray(_plain(values), dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -67,7 +67,7 @@ def check_numbers(name: str, values: Any, count: int, what: str) -> list[float]:
 
 
 def check_alternatives(name: str, values: Any, count: int) -> list[list[tuple[str, float]]]:
-    """Return for each of `count` items a list of (text, probability)."""
+    """Return a list of (text, probability) for each of `count` items."""
     if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != count:
         raise DataError(f"{name}: expected {count} lists of tokens with their probabilities (one for each item)")
     found = []
@@ -86,14 +86,14 @@ def _is_pair(value: Any) -> bool:
 
 
 def check_mapping(name: str, value: Any) -> dict[str, str]:
-    """Return a mapping of text to text as a dict of its own."""
+    """Return a mapping of text to text as a new dict."""
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for pair in value.items() for part in pair):
         raise DataError(f"{name}: expected an object of text to text")
     return dict(value)
 
 
 def check_fields(what: str, values: Any, known: Sequence[str], needed: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a JSON object, none of them unknown and all that are needed there."""
+    """Return the fields of a JSON object, without unknown ones and with all required ones."""
     if not isinstance(values, Mapping):
         raise DataError(f"expected {what} (an object), found {type(values).__name__}")
     for name in needed:
@@ -106,7 +106,7 @@ def check_fields(what: str, values: Any, known: Sequence[str], needed: Sequence[
 
 
 def check_extents(name: str, values: Any) -> np.ndarray:
-    """Return the extents of N areas as a read-only array of whole numbers, (N, 2) or (N, 4)."""
+    """Return the extents of N areas as a read-only integer array, (N, 2) or (N, 4)."""
     expected = "expected rows of 2 (start, length) or 4 (top, left, height, width) whole numbers"
     try:
         array = np.array(_plain(values))
@@ -126,11 +126,11 @@ def check_weights(name: str, values: Any, dims: int, expected: str, *, signed: b
     """Return weights of `dims` axes as a read-only float32 array: lists, an array, a tensor, or JSON's packed form.
 
     Args:
-        name: of the field.
-        values: numbers, finite and, unless `signed`, not negative.
-        dims: axes.
-        expected: what was expected, for messages ("expected 2 x 3 numbers (target x source)").
-        signed: whether numbers below 0 are weights, too.
+        name: name of the field.
+        values: numbers, finite and, unless `signed`, non-negative.
+        dims: number of axes.
+        expected: description for messages ("expected 2 x 3 numbers (target x source)").
+        signed: whether negative numbers are allowed.
     """
     if isinstance(values, Mapping):
         array = _unpacked(name, values)
@@ -145,7 +145,7 @@ def check_weights(name: str, values: Any, dims: int, expected: str, *, signed: b
         raise DataError(f"{name}: {expected}, found other things than numbers")
     if array.ndim != dims and array.size:
         raise DataError(f"{name}: {expected}, found shape {_shape(array)}")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # too large values become infinite, and are refused as such
         array = np.array(array, dtype=np.float32)
     wrong = ~np.isfinite(array) | (array < 0 if not signed else False)
     if wrong.any():
@@ -157,7 +157,7 @@ def check_weights(name: str, values: Any, dims: int, expected: str, *, signed: b
 
 
 def check_shape(name: str, array: np.ndarray, shape: tuple[int, ...], expected: str) -> np.ndarray:
-    """Return weights of this shape; an empty list stands for any shape without numbers."""
+    """Return weights of this shape; an empty list fits any shape without elements."""
     if array.shape == shape:
         return array
     if array.size == 0 and 0 in shape:
@@ -166,7 +166,7 @@ def check_shape(name: str, array: np.ndarray, shape: tuple[int, ...], expected: 
 
 
 def pack(array: np.ndarray, limit: int = 2000) -> Any:
-    """Return numbers for a file: nested lists up to `limit` of them, above that their float32 bytes in base64; exact both ways."""
+    """Encode numbers for a file: nested lists up to `limit` numbers, above it base64 of their float32 bytes; both are exact."""
     if array.size <= limit:
         return _shortest(array)
     data = base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
@@ -174,7 +174,7 @@ def pack(array: np.ndarray, limit: int = 2000) -> Any:
 
 
 def _shortest(array: np.ndarray) -> list[Any]:
-    # The shortest digits that give this float32 again: 0.1, not 0.10000000149011612.
+    # The shortest digits that restore this float32: 0.1, not 0.10000000149011612.
     return [float(str(value)) if array.ndim == 1 else _shortest(value) for value in array]
 
 
@@ -190,7 +190,7 @@ def _unpacked(name: str, values: Mapping[str, Any]) -> np.ndarray:
     except (binascii.Error, ValueError) as error:
         raise DataError(f"{name}: float32: expected base64") from error
     needed = 4
-    for size in shape:  # Python's own numbers: no product overflows
+    for size in shape:  # Python integers: the product cannot overflow
         needed *= size
     if len(data) != needed:
         raise DataError(f"{name}: float32: expected {needed} bytes for shape {' x '.join(map(str, shape))}, found {len(data)}")
@@ -198,7 +198,7 @@ def _unpacked(name: str, values: Mapping[str, Any]) -> np.ndarray:
 
 
 def _plain(values: Any) -> Any:
-    # Tensors may carry a gradient, lie on another device or hold bfloat16, none of which NumPy reads.
+    # Tensors may have gradients, be on another device or in bfloat16, none of which NumPy reads.
     if not hasattr(values, "detach"):
         return values
     values = values.detach().cpu()

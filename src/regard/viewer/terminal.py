@@ -1,4 +1,4 @@
-"""An alignment matrix in a terminal: target tokens down, source tokens across, a shade for each weight."""
+"""Alignment matrix in a terminal: target tokens as rows, source tokens as columns, shades as weights."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from regard.viewer.record import AttentionRecord, Matrix
 from regard.viewer.text import clusters, display_width, fit_width, plain_text
 
 SHADES = "·░▒▓█"
-# Where each shade begins, as a part of the largest weight.
+# Lower bound of each shade, relative to the largest weight.
 STEPS = (0.0, 0.1, 0.3, 0.5, 0.75)
-# Entries of the 256-colour table, dark blue to yellow-green: told apart by lightness, and seen on dark and on light grounds.
+# Entries of the 256-color palette, dark blue to yellow-green: distinct in lightness, visible on dark and light backgrounds.
 COLORS = (245, 67, 37, 35, 106)
 MAX_HEADER = 12
 MAX_LABEL = 20
@@ -21,23 +21,23 @@ def render_alignment(
 ) -> str:
     """Draw one matrix of weights as text.
 
-    Source tokens stand above their columns, written from top to bottom where they do not fit from left to right. At the end
-    of a row stands its strongest source token with its weight, where there is room.
+    Source tokens are written above their columns, vertically if they do not fit horizontally. Each row ends with its strongest source token
+    and weight if there is room.
 
     Args:
-        record: what to draw.
+        record: the record.
         width: columns of the terminal, at least 20.
-        color: add colour (256-colour escape sequences); shades alone tell the weights apart too.
-        height: target tokens drawn at most, at least 1.
-        map: the name of a map; None takes the record's main one.
-        head: which head, from 0; None takes the mean of all.
+        color: add color (256-color escape sequences); shades alone are readable, too.
+        height: max number of target tokens, at least 1.
+        map: name of a map; None: the main one.
+        head: index of a head; None: the mean over heads.
 
     Returns:
-        Lines joined by newlines, without one at the end, none wider than `width`. A record without tokens on one side gives a
-        sentence that says so. A last line says what was cut.
+        Lines joined by newlines, without a trailing one, none wider than `width`. A record without tokens on one side gives a sentence that
+        says so. A last line says what was cut.
 
     Raises:
-        DataError: `width` is below 20 or `height` below 1, or see `AttentionRecord.matrix`.
+        DataError: `width` is below 20 or `height` below 1; or see `AttentionRecord.matrix`.
 
     Example:
         >>> record = AttentionRecord.alignment(["das", "Haus"], ["the", "house"], [[0.9, 0.1], [0.2, 0.7]])
@@ -87,7 +87,7 @@ def _header(tokens: list[str], cells: list[int], label: int) -> list[str]:
     depth = max(map(len, stacks))
     lines = []
     for level in range(depth):
-        # Words hang down to the matrix: the last letter of each is nearest to its column.
+        # Vertical words are bottom-aligned: the last letter is next to its column.
         letters = [stack[level - depth + len(stack)] if level >= depth - len(stack) else "" for stack in stacks]
         lines.append(indent + "".join(_centre(letter, cell) for letter, cell in zip(letters, cells, strict=True)))
     return lines
@@ -110,7 +110,7 @@ def _row(matrix: Matrix, row: int, name: tuple[str, int], cells: list[int], *, t
 
 
 def _shade(weight: float, top: float, color: bool) -> str:
-    step = max(sum(weight >= part * top for part in STEPS) - 1, 0)  # a score below 0 has the lightest shade
+    step = max(sum(weight >= part * top for part in STEPS) - 1, 0)  # negative scores have the lightest shade
     block = SHADES[step] * 2 if step else f"{SHADES[0]} "
     return f"\x1b[38;5;{COLORS[step]}m{block}\x1b[0m" if color else block
 

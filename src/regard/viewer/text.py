@@ -1,10 +1,10 @@
-"""Tokens as they can be shown: white space visible, control characters harmless, width known."""
+"""Printable tokens: visible white space, harmless control characters, known width."""
 
 from __future__ import annotations
 
 import unicodedata
 
-# Joiners shape letters and emoji (Persian words, families); unlike the other format characters they cannot reorder text.
+# Joiners shape letters and emoji (Persian words, families); unlike other format characters they cannot reorder text.
 JOINERS = "\u200c\u200d"
 EMPTY = "\u2205"
 
@@ -12,9 +12,9 @@ EMPTY = "\u2205"
 def visible(token: str) -> str:
     """Return a token as one line of printable text.
 
-    A space of any kind becomes U+2423, a tab U+21E5, a line end U+21B5, another control character its control picture, an
-    invisible or direction-changing character and a lone surrogate U+FFFD, an empty token the sign of the empty set. A mark
-    without a letter before it gets a dotted circle to stand on.
+    Any space becomes U+2423, a tab U+21E5, a line end U+21B5, another control character its control picture, an invisible or
+    direction-changing character and a lone surrogate U+FFFD, an empty token the empty-set sign. A combining mark without a base gets a
+    dotted circle.
 
     Args:
         token: any text.
@@ -31,13 +31,13 @@ def visible(token: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return a text for readers, a title or a sentence, as one line of printable text in which spaces stay spaces.
+    """Return a title or a sentence as one printable line in which spaces stay spaces.
 
     Args:
         text: any text.
 
     Returns:
-        Text without control characters, as of `visible`; empty for an empty text.
+        Text without control characters, as from `visible`; empty for an empty text.
 
     Example:
         >>> plain_text("two words\\x1b")
@@ -62,13 +62,13 @@ def _visible_character(character: str) -> str:
 
 
 def clusters(text: str) -> list[str]:
-    """Divide text into letters with the marks that stand on them.
+    """Split text into characters with their combining marks.
 
     Args:
-        text: printable text, as `visible` returns it; empty gives an empty list.
+        text: printable text, as from `visible`; may be empty.
 
     Returns:
-        Parts of width 1 or 2 that join to the text again.
+        Parts of width 1 or 2 that join to the text.
 
     Example:
         >>> [len(part) for part in clusters("e\\u0301a")]
@@ -84,10 +84,10 @@ def clusters(text: str) -> list[str]:
 
 
 def display_width(text: str) -> int:
-    """Return how many terminal columns text takes: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
+    """Return the terminal width of a text: 2 for a wide (East Asian) character, 0 for a combining mark, else 1.
 
     Args:
-        text: printable text, as `visible` returns it.
+        text: printable text, as from `visible`.
 
     Returns:
         0 for an empty text.
@@ -100,14 +100,14 @@ def display_width(text: str) -> int:
 
 
 def fit_width(text: str, width: int) -> str:
-    """Cut text to a number of terminal columns, the last of them an ellipsis where something is cut.
+    """Cut text to a number of terminal columns; a cut ends in an ellipsis.
 
     Args:
-        text: printable text, as `visible` returns it.
+        text: printable text, as from `visible`.
         width: columns, at least 1.
 
     Returns:
-        Text of at most `width` columns; a wide character is never halved.
+        Text of at most `width` columns; a wide character is never split.
 
     Example:
         >>> fit_width("international", 5), fit_width("東京都", 4), fit_width("is", 5)
