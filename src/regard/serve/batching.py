@@ -1,4 +1,4 @@
-"""Dynamic batching: what waits while the model works is taken together next.
+"""Dynamic batching: lines that arrive while the model is busy form the next batch.
 
 Everything but the model runs in the event loop's thread, so no locks are needed.
 """
@@ -52,7 +52,7 @@ class Batcher:
     """Batch the lines of all requests in one thread, in order of arrival.
 
     Args:
-        limits: of the batch and of the queue.
+        limits: limits of batch and queue.
         metrics: batch counters.
     """
 
@@ -82,7 +82,7 @@ class Batcher:
         """Return the model's result for each line; cancelling drops waiting lines.
 
         Raises:
-            Refused: the model's own reason; 429, the queue has no room for so many; 503, the server is stopping.
+            HTTPError: the model's own reason; 429, the queue is full; 503, the server is stopping.
             ModelFailed: the model failed.
         """
         if self.stopping:
@@ -122,7 +122,7 @@ class Batcher:
             self._count(len(batch), time.monotonic() - started)
 
     def abandon(self) -> None:
-        """Refuse everything that still waits or runs: the shutdown time is over."""
+        """Refuse all waiting and running lines: the shutdown time is over."""
         self.stopping = True
         for answer in self._answers:
             if not answer.done():

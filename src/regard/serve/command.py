@@ -1,4 +1,4 @@
-"""The verb `regard serve`. What it needs is imported when it is used."""
+"""The command `regard serve`; its dependencies are imported on use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ commands = typer.Typer()
 
 
 def _with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose last parameter is `**limits` an option for each of them."""
+    """Give a command whose last parameter is `**limits` an option per limit."""
     own = inspect.signature(command)
     hints = get_type_hints(command, include_extras=True)
     given = [each.replace(annotation=hints[each.name]) for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
@@ -84,7 +84,7 @@ def _serve(runs: Sequence[Path], address: tuple[str, int], allowed: Sequence[str
 
     host = address[0]
     offered = (COUNT if host in LOCAL else 0) if examples is None else examples
-    with listen(*address) as listening:  # first: a port that is taken is told at once
+    with listen(*address) as listening:  # first: report a taken port at once
         models = open_models(runs)
         service = Service(models, limits, hosts=host_names(host, allowed), log=RequestLog(sys.stderr), examples=offered)
 

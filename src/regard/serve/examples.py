@@ -17,7 +17,7 @@ from regard.tasks.classification_training import read_labelled_file
 from regard.viewer import StartingPoint
 
 COUNT = 4
-"""Examples that are offered on an address that only this machine reaches."""
+"""Number of examples on an address that only this machine can reach."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 # Lines to scan, and the range of words of an example.
 LINES = 1000
@@ -60,7 +60,7 @@ def _sources(run: Any) -> Iterator[StartingPoint]:
     if run.config.second is None:
         yield from _lines(first)
         return
-    if run.config.second.image is not None:  # the page asks for an image of its own
+    if run.config.second.image is not None:  # the page needs its own image
         return
     for texts in islice(zip(stream_lines(first), stream_lines(second), strict=False), LINES) if first and second else ():
         if all(map(_usable, texts)):

@@ -29,10 +29,10 @@ TELLING = {"title", "description", "default", "examples", "contentEncoding"}
 
 
 def parse_json(data: bytes) -> Any:
-    """Read a JSON text, strictly: UTF-8, no NaN, no infinity, no key twice in an object, a bounded depth.
+    """Parse JSON strictly: UTF-8, no NaN or infinity, no duplicate keys, limited depth.
 
     Raises:
-        Refused: 422; says what is wrong, and where if that is known.
+        HTTPError: 422; the message names the problem and, if known, its place.
 
     Example:
         >>> parse_json(b'{"text": "a"}')
@@ -49,7 +49,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def validate_schema(value: Any, schema: Schema, field: str = "") -> Any:
-    """Check a value and return it, whole numbers written as 5.0 as integers.
+    """Validate a value and return it, with integers written as 5.0 as int.
 
     Args:
         value: as `parse_json` returns it.
@@ -57,7 +57,7 @@ def validate_schema(value: Any, schema: Schema, field: str = "") -> Any:
         field: the path of the value, for messages; "" for the body itself.
 
     Raises:
-        Refused: 422; names the field, what was expected and what was found.
+        HTTPError: 422; the message names the field, what was expected and what was found.
 
     Example:
         >>> validate_schema({"beam_size": 5.0}, {"type": "object", "properties": {"beam_size": {"type": "integer"}}})
@@ -129,7 +129,7 @@ def _is(value: Any, kind: str) -> bool:
         case "null":
             return value is None
         case "integer":
-            # JSON has one kind of number: 5.0 is a whole one.
+            # JSON has one kind of number: 5.0 is an integer.
             return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
         case _:
             return _is(value, "integer") or (isinstance(value, float) and math.isfinite(value))

@@ -1,4 +1,4 @@
-"""The OpenAPI description, from the table that also checks and answers requests."""
+"""The OpenAPI description, generated from the table that also validates and answers requests."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def describe_api(jobs: Sequence[Endpoint]) -> dict[str, Any]:
     for path, (summary, kind) in TEXTS.items():
         paths[path] = {"get": _operation(summary, {kind: {"schema": {"type": "string"}}}, EVERYWHERE)}
     paths["/health"] = {"get": _operation("Whether it works, and what it serves.", _json(HEALTH), EVERYWHERE)}
-    # During shutdown it answers in the same form.
+    # During shutdown the response has the same form.
     paths["/health"]["get"]["responses"]["503"]["content"] = _json({"anyOf": [HEALTH, {"$ref": "#/components/schemas/Error"}]})
     paths["/openapi.json"] = {"get": _operation("This description.", _json({"type": "object"}), EVERYWHERE)}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Reading the body of a request: within its limits, as JSON and nothing else."""
+"""Reads the body of a request within limits, as JSON only."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from regard.serve.limits import Limits
 
 
 class BodyMemory:
-    """How much of the bodies of all requests is in memory: a request holds its own until it is answered.
+    """Memory held by the bodies of all requests, until they are answered.
 
     Args:
-        most: bytes; a body is read beyond that only where it is the only one.
+        most: max bytes; a single body may exceed it.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,7 +27,7 @@ class BodyMemory:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Give what is to be told of each piece that has come; it raises Refused (429) when there is no room."""
+        """Return a function that counts received bytes; it raises HTTPError (429) if memory is full."""
         own = 0
 
         def add(size: int) -> None:
@@ -48,17 +48,17 @@ async def read_json(request: Request, limits: Limits, most: int, came: Callable[
 
     Args:
         request: the request.
-        limits: for how long it is waited for.
-        most: bytes that are read.
+        limits: time limits.
+        most: max bytes.
         came: see `BodyMemory.hold`.
 
     Raises:
-        Refused: 415, another type or a compressed body; 413, too large; 408, too slow; 422, not JSON; 429, no room.
-        ClientGone: the client left.
+        HTTPError: 415, another type or a compressed body; 413, too large; 408, too slow; 422, not JSON; 429, no memory.
+        ClientGone: the client has disconnected.
     """
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != "application/json" or parameters.strip().lower() not in ("", "charset=utf-8", 'charset="utf-8"'):
-        # What a form of another site can send is among the types refused.
+        # Every type that a form of another site can send is refused.
         raise HTTPError(415, "Content-Type: expected application/json")
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise HTTPError(415, "Content-Encoding: compressed bodies are not read", {"Accept-Encoding": "identity"})

@@ -1,4 +1,4 @@
-"""The server's log: one JSON object per request (id, status, time), never the text that a client sent."""
+"""The request log: one JSON object per request (id, status, time), never the text of a request."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SHOWN_PATH = 200
 
 @dataclass
 class RequestRecord:
-    """What is known of a request.
+    """Log record of a request.
 
     Attributes:
-        id: the client's own X-Request-Id if it is sane, else one made up.
+        id: the client's X-Request-Id if valid, else a random one.
         method: as sent.
-        path: as sent, decoded.
-        client: address and port of the other end.
-        status: of the answer; 0 as long as there is none, 499 when the client left before.
-        lines: how many lines it asked for.
-        error: what went wrong inside, for the log.
+        path: decoded.
+        client: the client's address and port.
+        status: status of the response; 0 before it, 499 if the client disconnected first.
+        lines: number of lines in the request.
+        error: internal error.
     """
 
     id: str
@@ -43,7 +43,7 @@ class RequestRecord:
 
     @classmethod
     def of(cls, scope: Any) -> RequestRecord:
-        """Begin the exchange of an ASGI scope."""
+        """Start the record of a request from its ASGI scope."""
         given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"]
         identity = given[0] if len(given) == 1 and SANE_ID.fullmatch(given[0]) else secrets.token_hex(8)
         client = ":".join(map(str, scope.get("client") or ()))
@@ -51,15 +51,15 @@ class RequestRecord:
 
     @property
     def seconds(self) -> float:
-        """How long ago it began."""
+        """Seconds since the request began."""
         return time.monotonic() - self.started
 
     def known_method(self) -> str:
-        """Return the method, or "other": labels of metrics must not be of the client's making."""
+        """Return the method, or "other": clients must not create metric labels."""
         return self.method if self.method in METHODS else "other"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a line of the log; nothing of the text is in it."""
+        """Return the log entry, which contains no text of the request."""
         fields = {
             "event": "request",
             "id": self.id,
@@ -75,10 +75,10 @@ class RequestRecord:
 
 
 class RequestLog:
-    """Write events as lines of JSON.
+    """Writes events as JSON lines.
 
     Args:
-        stream: where to; a stream that cannot be written to loses lines and disturbs nobody.
+        stream: destination; write errors are ignored.
 
     Example:
         >>> import io
@@ -92,7 +92,7 @@ class RequestLog:
         self._stream = stream
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Write one line: the time in UTC, then the fields; all in ASCII, so that nothing can end the line or steer a terminal."""
+        """Write one line: UTC time, then the fields, in ASCII, so that no value can break the line or control a terminal."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(json.dumps({"time": now, **fields}) + "\n")
@@ -100,7 +100,7 @@ class RequestLog:
 
 
 class LibraryLogHandler(logging.Handler):
-    """Write the errors that the libraries log in the same form; their warnings tell nothing that a request's own line does not."""
+    """Writes the libraries' errors in the same format; their warnings add nothing to the request's own line."""
 
     def __init__(self, log: RequestLog) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What can be asked for: one table of tasks, from which requests are checked, answered and described."""
+"""The operations of each task: one table validates, answers and documents requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from regard.viewer import AttentionRecord
 
 SIDES = ("premise", "hypothesis")
 FIELDS = '"text" and "second"'
-# Of `regard caption`: where hard attention draws, each image is drawn for as if it came alone.
+# As in `regard caption`: sampled hard attention draws for each image as if it were alone.
 SEED = 1
 
 
@@ -83,7 +83,7 @@ def _translation_lines(body: dict[str, Any]) -> list[_Line]:
 
 
 def _readable(translator: Translator, lines: Sequence[_Line], limits: Limits) -> tuple[list[_Line], list[str]]:
-    """Return lines as a translator reads them, and what each lacks, "" for nothing. No line names an image file of the server."""
+    """Return lines in the translator's format, and the error of each ("" if none). Image names cannot refer to files of the server."""
     images = reads_images(translator)
     read = [line._replace(text=_with_image(line.text)) if images else line for line in lines]
     missing = [translator.run.vocabularies.source.missing(line.text, FIELDS) for line in read] if not images else []
@@ -107,7 +107,7 @@ def _image_error(text: str, limits: Limits) -> str:
 
 
 def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
-    """Translate lines together; one that lacks an input, or whose tags this model cannot place, is refused (422)."""
+    """Translate lines together; a line with a missing input, or tags that the model cannot place, is refused (422)."""
     two = two_inputs(translator)
     untagged = "reads two inputs" if two else "has no attention over the source to place tags by"
     answers: list[Any] = [HTTPError(422, f"keep_tags: this model {untagged}")] * len(lines)
@@ -116,7 +116,7 @@ def _translate(translator: Translator, lines: Sequence[_Line], decoding: Decodin
         numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged and not missing[number]]
         if not numbers or (tagged and (two or not translator.run.model.attends)):
             continue
-        # Lines are already as many as fit together; those of one batch must not be divided by who called.
+        # The lines already form one batch; do not split it again by caller.
         own, search = [lines[number] for number in numbers], decoding.model_copy(update={"batch_size": len(numbers)})
         prefixes, terms = [line.prefix for line in own], [line.terms for line in own]
         found = translate([line.text for line in own], decoding=search, prefixes=prefixes, terms=terms)
@@ -140,7 +140,7 @@ def _translation_records(
 
 
 def _caption(captioner: Captioner, images: Sequence[bytes], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
-    """Caption images together; one that cannot be read is refused (422)."""
+    """Caption images together; an unreadable one is refused (422)."""
     answers: list[Any] = [refuse_large(data, limits) for data in images]
     left = [number for number, answer in enumerate(answers) if answer is None]
     settings: Any = captioner.run.config.model
@@ -205,7 +205,7 @@ KEEP_TAGS = {
     "default": False,
     "description": "carry tags, placeholders and addresses over to the translation, as `regard translate --keep-tags` does",
 }
-# More than a line has room for; a longer text is cut by the room there is.
+# More than any line can use; longer texts are cut to the available length.
 SHORT = {"type": "string", "maxLength": 1000, "pattern": "^[^\\n]*$", "description": LINE}
 PREFIX = {
     "anyOf": [SHORT, {"type": "array", "items": SHORT, "maxItems": 1000}],
@@ -252,7 +252,7 @@ CAPTIONING = ServedTask(
     ),
     fields=lambda models, limits: {"image": image_schema(limits)},
     items=lambda body: [decode_image(body["image"])],
-    width=lambda image: 0,  # every image is cut to the same size
+    width=lambda image: 0,  # every image is resized to the same size
     answer=_caption,
     records=_caption_records,
     searches=True,
@@ -303,7 +303,7 @@ TASKS = {
 
 
 def served_task(models: Sequence[ServedModel[Any]]) -> str:
-    """Return the task of the runs that are served: they are of one."""
+    """Return the task of the served runs, which must be equal."""
     return models[0].worker.run.config.task
 
 
@@ -318,7 +318,7 @@ def reads_images(worker: Any) -> bool:
 
 
 def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
-    """Return every operation on these runs: that of their task, and what they attend to."""
+    """Return the operations of these runs: that of their task, and `/attention`."""
     task = TASKS[served_task(models)]
     if reads_images(models[0].worker):
         task = task._replace(max_body=lambda limits: limits.max_image_body, width=lambda line: len(line.text.partition("\t")[0]))
@@ -326,7 +326,7 @@ def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoi
 
 
 def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:
-    """Open run folders of one task, named after the folders, or by their paths where these names are the same.
+    """Open run folders of one task; models are named by folder, or by path if folder names repeat.
 
     Raises:
         ConfigError: runs of several tasks, or of a captioner that reads no images.

@@ -1,4 +1,4 @@
-"""Images that nobody vouches for: they come as base64 in JSON, which no form of another site can send."""
+"""Images of untrusted origin: base64 in JSON, which a form of another site cannot send."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DOT = "R0lGODdhAQABAIAAAP///wAAACwAAAAAAQABAAACAkQBADs="
 
 
 class SentImage(ArchivedImage):
-    """The bytes of an image that came with a request; messages call it by the name of its field."""
+    """Bytes of an image in a request; error messages name its field."""
 
     data: bytes
 
     def __init__(self, data: bytes) -> None:
         super().__init__(archive=cast(Any, None), name="image", offset=0, length=len(data))
-        object.__setattr__(self, "data", data)  # the class it comes from is frozen
+        object.__setattr__(self, "data", data)  # the parent class is frozen
 
     def __str__(self) -> str:
         return "image"
@@ -39,14 +39,14 @@ class SentImage(ArchivedImage):
 
 def image_schema(limits: Limits) -> Schema:
     """Return the schema of an image."""
-    # A pattern would be tried on megabytes; `decode_image` decodes them, and tells what is no base64.
+    # No pattern, which would be matched against megabytes; `decode_image` detects invalid base64.
     description = "an image file as base64, without line feeds: JPEG, PNG, GIF, BMP, TIFF, WebP, AVIF, JPEG 2000 or PPM"
     words = {"contentEncoding": "base64", "description": description, "examples": [DOT]}
     return {"type": "string", "maxLength": limits.max_image_characters, **words}
 
 
 def decode_image(text: str) -> bytes:
-    """Return the bytes of an image; raises HTTPError (422) for what is no base64."""
+    """Return the bytes of an image; raises HTTPError (422) for invalid base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -54,14 +54,14 @@ def decode_image(text: str) -> bytes:
 
 
 def refuse_large(data: bytes, limits: Limits) -> HTTPError | None:
-    """Return the refusal of an image with too many pixels, as the head of the file says; the decoder will tell more of any other."""
+    """Return an error if the file's header declares too many pixels; other errors are left to the decoder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             Image.init()
             with Image.open(io.BytesIO(data), formats=[form for form in FORMATS if form in Image.OPEN]) as image:
                 width, height = image.size
-        except Exception:  # a decoder meeting foreign bytes can raise anything
+        except Exception:  # a decoder can raise anything for invalid bytes
             return None
     if width * height <= limits.max_pixels:
         return None

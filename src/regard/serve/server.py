@@ -1,4 +1,4 @@
-"""The process around the application: its socket, its signals, its end."""
+"""The server process: socket, signals and shutdown."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from regard.serve.request_log import LibraryLogHandler
 
 BACKLOG = 512
 KEEP_ALIVE_SECONDS = 15
-# After everything has been told to end, before tasks are cancelled.
+# Seconds between the request to stop and the cancellation of tasks.
 SLACK_SECONDS = 5
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
+    """Return a listening socket.
 
     Args:
-        host: a name or an address.
-        port: 0 takes any that is free.
+        host: name or address.
+        port: 0 selects a free one.
 
     Raises:
-        ConfigError: it cannot; says why.
+        ConfigError: it cannot listen there; the message says why.
 
     Example:
         >>> with listen("127.0.0.1", 0) as listening:
@@ -44,7 +44,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = "not a name"
-        if isinstance(error, OSError):  # a name that is not found has a negative number and words of its own
+        if isinstance(error, OSError):  # an unknown host has a negative error number and its own message
             reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
         raise ConfigError(f"--host {host} --port {port}: cannot listen there ({reason})") from error
 
@@ -57,15 +57,15 @@ def address_of(listening: socket.socket) -> str:
 
 
 def run_server(service: Service, listening: socket.socket, ready: Callable[[], None]) -> bool:
-    """Serve until SIGTERM or SIGINT, then finish what is running, within the limit.
+    """Serve until SIGTERM or SIGINT, then finish running requests within the limit.
 
     Args:
-        service: what answers.
+        service: the application.
         listening: see `listen`; closed at the end.
-        ready: called when requests are answered.
+        ready: called when requests are accepted.
 
     Returns:
-        Whether all was finished; False when the model is still at work and must be left.
+        Whether all requests were finished; False if the model is still running.
     """
     forward = LibraryLogHandler(service.log)
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
@@ -119,6 +119,6 @@ class _Server(uvicorn.Server):
         late.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not remembered, else it would be raised again after the end, and the exit code not be 0.
+        # Not stored, or it would be raised again after the end and change the exit code.
         self.force_exit = self.should_exit
         self.should_exit = True

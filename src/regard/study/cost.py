@@ -19,10 +19,10 @@ from regard.models import build_for_run
 from regard.training.memory_check import meta_device
 
 LENGTH = {"character": 150.0}
-"""Tokens of a sentence, by the kind of vocabulary, where it is not a `SUBWORDS` one."""
+"""Tokens per sentence for vocabularies other than `SUBWORDS`."""
 SUBWORDS, CAPTION = 30.0, 12.0
 BACKWARD = 3.0
-"""Forward and backward over forward alone: each product has two more of its size on the way back."""
+"""Cost of forward and backward relative to forward: the backward pass has two products of the same size for each."""
 
 
 class Rate(NamedTuple):

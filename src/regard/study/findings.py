@@ -15,9 +15,9 @@ from regard.metrics.significance import holm
 SEEDS = 3
 """With fewer seeds nothing holds, whatever the p-value: their spread is hardly known, or not at all."""
 POWER = 0.8
-"""Of the studies with as many seeds as are said to be needed, so many find the difference."""
+"""Power of the recommended number of seeds."""
 LOWER = ("perplexity",)
-"""Of these scores the lower is the better."""
+"""Scores for which lower is better."""
 Over = Literal["seeds and items", "items", "seeds"]
 
 

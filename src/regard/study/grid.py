@@ -37,13 +37,13 @@ from regard.tasks.table import TASKS
 from regard.training import StopSignal, run_lock
 
 RUNS, RESULTS, CONFIGS, TRIALS, FAILED = "runs", "results", "configs", "trials", "failed"
-TRIAL_UPDATES = (10, 30)  # before the clock starts, and on it
+TRIAL_UPDATES = (10, 30)  # before the clock starts, and with it
 POLL = 0.2
 # Entries of a weight file that are not parameters.
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 Trainer = Callable[[Sequence[str], Path], float | None]
-"""Does a training: the words of its command and the file of its log in, its memory in MiB out."""
+"""Runs a training from its command and log file; returns its memory in MiB."""
 
 
 class StudyStopped(Exception):

@@ -18,7 +18,7 @@ from regard.study.report import Report
 ATTENTION_SCORES = ("AER", "pointing accuracy", "attention correctness")
 # Decimals of the main score: caption scores are about 1, others up to 100.
 DECIMALS = {"captioning": 3}
-LINES = ("-", "--", ":", "-.")  # of curves: there are ten colours
+LINES = ("-", "--", ":", "-.")  # number of curves: there are ten colors
 
 
 def aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -284,7 +284,7 @@ def curves(report: Report) -> str:
                 if run["cell"]["variant"] == variant:
                     points = [(point["step"], point["loss"]) for point in run["curve"] if "loss" in point]
                     axes.plot(*zip(*points, strict=True), style, color=f"C{number % 10}", linewidth=1.2, marker=".", label=label)
-                    label = None  # once a variant
+                    label = None  # once per variant
         axes.set(title=chosen.title or data, xlabel="updates", ylabel="validation loss")
         axes.legend(frameon=False, fontsize=8)
         axes.spines[["top", "right"]].set_visible(False)
