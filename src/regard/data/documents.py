@@ -1,7 +1,7 @@
-"""Documents as parts: what is kept as it stands, and blocks of text to translate. Plain text, Markdown, HTML.
+"""Splits documents into parts to keep and blocks to translate. Plain text, Markdown, HTML.
 
-A block is a paragraph, heading, list item, table cell or the like. Its inline markup becomes tags and placeholders that
-`regard.data.markup` carries over; `finish` turns them back.
+A block is a paragraph, heading, list item, table cell or similar. Its inline markup becomes tags and placeholders for `regard.data.markup`;
+`finish` restores them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from regard.data.markup import MARKUP, TAG
 from regard.errors import DataError
 
-# Elements of HTML that stand within a sentence; all others begin and end a block.
+# Inline elements of HTML; all others begin and end a block.
 SPANS = (
     "a abbr acronym b bdi bdo big br cite code data del dfn em font i img ins kbd label mark q ruby rp rt s samp small span strike strong "
     "sub sup time tt u var wbr"
@@ -26,7 +26,7 @@ VERBATIM = frozenset(("code", "kbd", "samp", "var", "pre", "script", "style", "s
 HTML_TOKEN = re.compile(
     r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<[!?][^>]*>|</?(?P<name>[A-Za-z][^\s/>]*)(?:[^<>"']|"[^"]*"|'[^']*')*>""", re.DOTALL
 )
-# What Markdown has within a line, and what may not be read as any of it: what stands in code and addresses.
+# Inline markup of Markdown, and code and addresses, in which none is recognized.
 MARKDOWN_INLINE = re.compile(
     r"""(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)|!\[[^\]]*\]\([^()\s]*(?:\s+"[^"]*")?\)|<(?:https?:|mailto:)[^<>\s]+>|\\[!-/:-@\[-`{-~])
     |\[(?P<words>(?:[^\[\]]|\[[^\[\]]*\])+)\](?P<link>\((?:[^()\s]|\([^()\s]*\))*(?:\s+"[^"]*")?\)|\[[^\[\]]*\])
@@ -45,8 +45,8 @@ class Block(NamedTuple):
 
     Attributes:
         text: one line; inline markup as tags and placeholders.
-        stands_for: what each tag and placeholder of ours is in the document.
-        width: wrap the translation to so many characters; 0: it is one line.
+        stands_for: the markup in the document behind each tag and placeholder.
+        width: width to wrap the translation to; 0: one line.
     """
 
     text: str
@@ -54,10 +54,10 @@ class Block(NamedTuple):
     width: int = 0
 
     def finish(self, translation: str) -> str:
-        """Return the translation as it stands in the document."""
+        """Return the translation with the document's markup."""
         if self.stands_for:
             known = re.compile("|".join(map(re.escape, self.stands_for)))
-            for _ in range(NESTED):  # a link may hold code
+            for _ in range(NESTED):  # a link may contain code
                 translation = known.sub(lambda found: self.stands_for[found[0]], translation)
         return textwrap.fill(translation, self.width, break_long_words=False, break_on_hyphens=False) if self.width else translation
 
@@ -66,14 +66,14 @@ Part = str | Block
 
 
 def read_document(text: str, name: str | Path) -> list[Part]:
-    """Cut a document into what is kept and what is translated; the texts of both in order are the document, white space in blocks aside.
+    """Split a document into parts to keep and blocks to translate; joined, they are the document except for white space in blocks.
 
     Args:
         text: the document.
-        name: of its file: `.txt`, `.md`, `.markdown`, `.html`, `.htm`.
+        name: its file name: `.txt`, `.md`, `.markdown`, `.html`, `.htm`.
 
     Raises:
-        DataError: the name ends otherwise.
+        DataError: the name has another extension.
 
     Example:
         >>> read_document("# A title", "a.md")
@@ -93,7 +93,7 @@ def read_document(text: str, name: str | Path) -> list[Part]:
 
 
 def _block(text: str, stands_for: dict[str, str] | None = None, *, width: int = 0) -> Iterator[Part]:
-    # A block without the white space around it, which is kept; what has no letter is kept whole.
+    # A block without surrounding white space, which is kept; text without letters is kept whole.
     stands_for = stands_for or {}
     if not re.search(r"[^\W\d_]", MARKUP.sub("", text)):
         yield Block(text, stands_for).finish(text) if stands_for else text
@@ -169,7 +169,7 @@ def _markdown(text: str) -> Iterator[Part]:
 
 
 def _continues(line: str) -> bool:
-    # Whether a line belongs to the paragraph before it, as a line that is wrapped does.
+    # Whether a line continues the previous paragraph, as a wrapped line does.
     found = MARKER.match(line)
     begins = (found and found["mark"]) or FENCE.match(line) or KEPT_LINE.match(line) or line.lstrip().startswith("|")
     return bool(line.strip()) and not begins
@@ -225,5 +225,5 @@ def _html(text: str) -> Iterator[Part]:
 
 
 def _unescaped(text: str) -> str:
-    # Letters for their entities; those that would become markup stay.
+    # Decode entities, except those that would become markup.
     return re.sub(r"&(?!(?:amp|lt|gt|#0*38|#0*60|#0*62);)#?\w+;", lambda found: html.unescape(found[0]), text)

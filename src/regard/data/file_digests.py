@@ -14,7 +14,7 @@ from regard.progress import stage
 from regard.strict_json import parse_json
 
 _SETTLED = 2_000_000_000
-"""Nanoseconds after which another change of a file must have given it another time."""
+"""Nanoseconds after which another change of a file must have changed its time."""
 
 
 class FileDigest(NamedTuple):

@@ -1,4 +1,4 @@
-"""Images as tokens: the number of an image, once for each cell of its grid, so that it stands behind a sentence in a row of tokens."""
+"""Images as tokens: an image's id, repeated once per grid cell, so that it can follow a sentence in a row of tokens."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from regard.data.vocabulary import SPECIALS, TokenizedText, Vocabulary
 from regard.errors import DataError
 
 INLINE = "data:image/"
-"""How a line begins that holds an image itself in base64, not its name."""
+"""Prefix of a line that contains an image in base64 instead of its name."""
 PIECE = "\u25a6"
 RECENT = 256
-"""Images that are kept for the next time that somebody names them."""
+"""Number of recently used images kept in memory."""
 _FIRST_UNKNOWN = 2**24
-"""Numbers of images that are in no training set, above those of any."""
+"""Ids of images outside the training set, above those of any in it."""
 
 
 class Picture:
@@ -39,22 +39,22 @@ class Picture:
 
 
 class ImageNumber(int):
-    """The number of an image, which keeps its picture in memory as long as somebody has the number."""
+    """The id of an image; keeps the picture in memory as long as the id is referenced."""
 
     picture: Picture
 
 
 class ImageTokens(Vocabulary):
-    """What names of images mean: a text is a name, its tokens are the number of the image, once per cell.
+    """Vocabulary of images: a text is an image name, its tokens are the image's id, once per cell.
 
-    An image of the training set has the number of its row in a cache of decoded images. Any other is read when its name is encoded, and
-    forgotten some time after its tokens.
+    A training image has the index of its row in a cache of decoded images. Any other image is read when its name is encoded, and released
+    some time after its tokens.
 
     Args:
-        preprocessing: how images become numbers.
-        cells: L, cells of the grid that a model makes of an image.
-        folder: that names are relative to; a line may also be a `data:image/...;base64,` address.
-        optional: a name that no file has is that of a missing image, which has no tokens.
+        preprocessing: preprocessing of the images.
+        cells: L, number of grid cells per image.
+        folder: base of relative names; a line may also be a `data:image/...;base64,` URL.
+        optional: a missing file is a missing image without tokens.
 
     Example:
         >>> import tempfile
@@ -81,16 +81,16 @@ class ImageTokens(Vocabulary):
         return len(SPECIALS) + len(self._known)
 
     def keep(self, files: Mapping[str, Path], folder: Path) -> None:
-        """Number images by their names, and decode them once into a cache file in `folder`.
+        """Assign ids to images by name, and decode them once into a cache file in `folder`.
 
         Raises:
-            DataError: an image cannot be read; names it.
+            DataError: an image cannot be read; the message names it.
         """
         self._known = {name: number for number, name in enumerate(files, start=len(SPECIALS))}
         self._cache = ImageCache(list(files.values()), self.preprocessing, folder)
 
     def missing(self, text: str, how: str = "") -> str:
-        """Say that there is no image of this name, or why it cannot be read; "" where it can."""
+        """Return why there is no image of this name, or ""."""
         try:
             _ = self._absent(text) or self._numbered(text)
         except DataError as error:
@@ -98,7 +98,7 @@ class ImageTokens(Vocabulary):
         return ""
 
     def encode_batch(self, texts: Iterable[str]) -> list[TokenizedText]:
-        """Return the tokens of each image; of a blank name there are none.
+        """Return the tokens of each image; none for a blank name.
 
         Raises:
             DataError: an image cannot be read; names it.
@@ -106,13 +106,13 @@ class ImageTokens(Vocabulary):
         return [self._tokens(text) for text in texts]
 
     def encode_ids(self, texts: Iterable[str]) -> list[list[int]]:
-        """Return only the ids of each image, in order, for a corpus: these images stay in memory."""
+        """Return one id per image, in order, for a corpus; these images stay in memory."""
         found = [item.ids for item in self.encode_batch(texts)]
         self._kept += [ids[0].picture for ids in found if ids and isinstance(ids[0], ImageNumber)]
         return found
 
     def read(self, numbers: Sequence[int]) -> Tensor:
-        """Return images by number, as a model takes them: float32 (n, 3, H, W)."""
+        """Return images by id, preprocessed: float32 (n, 3, H, W)."""
         return self.preprocessing.normalize(np.stack([self.pixels(number) for number in numbers]))
 
     def pixels(self, number: int) -> np.ndarray:
@@ -162,15 +162,15 @@ class ImageTokens(Vocabulary):
 
 
 def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -> dict[str, Path]:
-    """Return the image files that lists name, a name per line, by name, in the order they come.
+    """Return the image files listed in text files, one name per line, by name, in order.
 
     Args:
         lists: text files; a blank line names no image.
-        folder: that names are relative to; None: the folder of the first list.
-        optional: leave out names that nothing has.
+        folder: base of relative names; None: the folder of the first list.
+        optional: skip missing files.
 
     Raises:
-        DataError: a name that nothing has; names list, line and image.
+        DataError: a file is missing; the message names list, line and image.
 
     Example:
         >>> import tempfile
@@ -193,7 +193,7 @@ def find_images(lists: Iterable[Path], folder: Path | None, *, optional: bool) -
 
 
 def images_digest(files: Mapping[str, Path]) -> str:
-    """Return what tells a set of images from another: a sha256 of names and sizes, for thousands of files are not read twice.
+    """Return the sha256 of names and sizes of image files, to identify the set without reading it.
 
     Example:
         >>> images_digest({})[:8]

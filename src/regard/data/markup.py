@@ -103,9 +103,9 @@ class _Unit(NamedTuple):
 def split_markup(line: str) -> MarkedLine:
     """Remove the markup from a line.
 
-    A `<` that begins no tag is text, and entities are not decoded. A closing tag closes the last open tag of its name; a tag that stays
-    without a partner is carried as an empty one. Where an empty tag, or a closing and an opening one, stand between two letters, they
-    separate words. White space inside a placeholder becomes `_` in the plain text.
+    A `<` that begins no tag is text, and entities are not decoded. A closing tag closes the last open tag of its name; an unmatched tag
+    becomes an empty one. An empty tag, or a closing and an opening one, between two letters separates words. White space inside a
+    placeholder becomes `_` in the plain text.
 
     Example:
         >>> line = split_markup("A <b>red</b> ball for {name}.")
@@ -147,10 +147,10 @@ def split_markup(line: str) -> MarkedLine:
 def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, int]]) -> str:
     """Place the markup of a line into its translation.
 
-    A pair of tags goes around the target words linked to its words, a pair around the whole line around the whole translation. An
-    empty tag follows the last target word linked to the word before it. An opaque word replaces the longest run of target words linked
-    to it. What has no link goes where its nearest linked neighbor is. Every tag and every opaque word comes exactly once, and pairs are
-    well nested, whatever the links: of two pairs that would cross, the later one is cut short.
+    A pair of tags encloses the target words linked to its words; a pair around the whole line encloses the whole translation. An empty tag
+    follows the last target word linked to the word before it. An opaque word replaces the longest run of target words linked to it.
+    Unlinked markup uses the nearest linked neighbor. Every tag and every opaque word appears exactly once, and pairs are well nested,
+    whatever the links: of two crossing pairs, the later one is shortened.
 
     Args:
         line: see `split_markup`.
@@ -202,7 +202,7 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
 
 
 def _partners(tags: Sequence[re.Match[str]]) -> dict[int, int]:
-    # Of each tag of a pair the number of the other one.
+    # For each tag of a pair the index of the other one.
     found: dict[int, int] = {}
     opened: list[int] = []
     by_name: dict[str, list[int]] = {}
@@ -224,7 +224,7 @@ def _partners(tags: Sequence[re.Match[str]]) -> dict[int, int]:
 
 
 def _plain_text(line: str, found: Sequence[re.Match[str]], partner: dict[int, int]) -> tuple[str, str, list[int], list[tuple[int, int]]]:
-    # The plain text, the same with white space inside placeholders, the place of each tag in it, and those of what is opaque.
+    # The plain text, the same with white space inside placeholders, the position of each tag in it, and those of opaque words.
     plain: list[str] = []
     verbatim: list[str] = []
     places: list[int] = []
@@ -281,7 +281,7 @@ def _opaque_words(
 
 
 def _core(word: str) -> tuple[int, int]:
-    # Where a word begins and ends without the punctuation around it; one of nothing else is a word.
+    # First and last character of a word without surrounding punctuation; punctuation alone is a word.
     start, end = len(word) - len(word.lstrip(OPENING)), len(word.rstrip(CLOSING))
     return (start, end) if start < end else (0, len(word))
 
@@ -323,7 +323,7 @@ def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
 
 
 def _copied(word: int, seen: str, units: Sequence[_Unit]) -> tuple[int, int] | None:
-    # A word of the translation that the model copied itself, rather one that is linked.
+    # The index of a translation word that the model copied itself, preferably a linked one.
     def copies(text: str) -> bool:
         before, found, behind = text.partition(seen)
         return bool(found) and not (before + behind).strip(OPENING + CLOSING)
@@ -342,7 +342,7 @@ def _linked_run(word: int, units: Sequence[_Unit]) -> tuple[int, int] | None:
 
 
 def _nearest(first: int, last: int, units: Sequence[_Unit]) -> tuple[int, bool]:
-    # The word of the translation that is linked to the source word nearest to some, and whether that stands to the left of them.
+    # The translation word linked to the nearest source word, and whether that is to the left.
     found = [
         (first - source, False, -number) if source < first else (source - last, True, number)
         for number, unit in enumerate(units)
@@ -371,7 +371,7 @@ def _uncrossed(first: int, last: int, others: set[tuple[int, int]]) -> tuple[int
 
 
 def _target_place(line: MarkedLine, tag: EmptyTag, units: Sequence[_Unit], ranges: Sequence[tuple[int, int]]) -> int:
-    # The number of the word of the translation that the tag follows; -1: it comes first in its pair, or in the line.
+    # Index of the translation word before the tag; -1: the tag comes first in its pair or line.
     if tag.word < (line.pairs[tag.parent].first if tag.parent >= 0 else 0):
         return -1
     if tag.pair >= 0:
@@ -387,8 +387,8 @@ def _target_place(line: MarkedLine, tag: EmptyTag, units: Sequence[_Unit], range
 
 
 def _written(unit: _Unit, before: Sequence[tuple[str, bool]], after: Sequence[tuple[str, bool]]) -> str:
-    # Tags before and after punctuation; what is nested in a tag behind the punctuation stands behind it, too. White space beside an empty
-    # tag does not come between a word and its punctuation.
+    # Tags before and after punctuation; a tag nested in a later one also comes after it. White space beside an empty tag does not separate
+    # a word from its punctuation.
     start, end = unit.core
     first = next((number for number, (_, inside) in enumerate(before) if inside), len(before))
     first = max([first, *(number for number, (text, _) in enumerate(before, start=1) if text.endswith(" "))])

@@ -159,7 +159,7 @@ class TextEncoder:
 
 
 def _regular(word: str) -> bool:
-    """Whether a word (with a space behind it if it is the first of its line) is tokenized alone as in its line."""
+    """Return whether a word (with a space after it if it is first in its line) is tokenized alone as in its line."""
     own = word[:-1] if word[-1:] == " " else word
     # U+2581 replaces a space in `unigram`.
     return bool(own) and own.split() == [own] and "\u2581" not in own

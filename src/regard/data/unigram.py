@@ -77,10 +77,10 @@ def train_unigram(texts: Iterable[str], *, size: int, specials: Sequence[str]) -
 
 
 class _Lattice:
-    """All segmentations of the words of one length n into pieces, worked on together.
+    """All segmentations of the words of length n, vectorized.
 
-    `numbers[w, j - 1, k - 1]` is the piece that ends behind character j of word w and is k characters long; where there
-    is none it is one past the last piece, and that has probability 0.
+    `numbers[w, j - 1, k - 1]` is the piece of k characters that ends after character j of word w; if there is none, it is one past the last
+    piece, with probability 0.
     """
 
     def __init__(self, words: list[str], numbers: dict[str, int], weights: Sequence[int]) -> None:

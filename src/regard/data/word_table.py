@@ -8,10 +8,10 @@ import numpy as np
 
 _COLUMNS = 6
 LONGEST = 8 * _COLUMNS
-"""Bytes of a word that can be in a table."""
+"""Max bytes of a word in a table."""
 _SPACE, _NEWLINE = 32, 10
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
-"""What of eight bytes belongs to a word, of which so many are left."""
+"""Masks that keep the given number of bytes of eight."""
 _MIX, _SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)  # of splitmix64
 _FOLD = np.uint64(32)
 
@@ -36,7 +36,7 @@ class Words(NamedTuple):
     ends: np.ndarray
 
     def names(self, rows: np.ndarray) -> list[bytes]:
-        """Return chosen words, with a space behind those that are the first of their line: no two words have one name."""
+        """Return distinct names of chosen words: the first word of a line is followed by a space."""
         starts, sizes, first = self.starts[rows], self.sizes[rows], self.marks[rows] & 1
         names = [self.text[start:stop] for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
         for number in np.flatnonzero(first).tolist():
@@ -50,7 +50,7 @@ class Words(NamedTuple):
         return [self.text[start:stop] for start, stop in zip(self.starts[begins].tolist(), stops.tolist(), strict=True)]
 
     def column(self, number: int, rows: np.ndarray | slice) -> np.ndarray:
-        """Return bytes `8 * number` to `8 * number + 7` of chosen words as one number each, zeros behind a word's end."""
+        """Return bytes `8 * number` to `8 * number + 7` of chosen words as integers, zero-padded."""
         left = np.clip(self.sizes[rows] - 8 * number, 0, 8)
         return self.packed[np.minimum(self.starts[rows] + 8 * number, len(self.packed) - 1)] & _MASKS[left]
 

@@ -117,7 +117,7 @@ class Captioner(Predictor[CaptionRun]):
             need_attention: return attention with the hypotheses.
 
         Returns:
-            One `Caption` per image, in order; one that cannot be read has an `error` instead of a text.
+            One `Caption` per image, in order; an unreadable one has an `error` instead of a text.
 
         Raises:
             ConfigError: the run reads features, not images.
@@ -170,7 +170,7 @@ class Captioner(Predictor[CaptionRun]):
         sampling: SamplingOptions | None = None,
         need_attention: bool = False,
     ) -> list[Caption]:
-        """Caption images that are tensors already: (n, 3, H, W) as preprocessed, or features (n, L, D); `source` is the number of each."""
+        """Caption preprocessed images (n, 3, H, W) or features (n, L, D); `source` is the index."""
         decoding = decoding or self.run.config.decoding
         model, generation = self.run.model, Generation.of(sampling, len(pictures), decoding.precision)
 
@@ -202,9 +202,8 @@ class Captioner(Predictor[CaptionRun]):
             methods: explanation methods to add; see `regard.tasks.explained_records.add_methods`.
 
         Returns:
-            A record of the items "image" and "caption", whose first map holds the weights of each word (with boxes, where there are areas);
-            after it every other attention of the model, the scores of the methods, the alternatives of each word, and the hypotheses of the
-            search.
+            A record of the items "image" and "caption". Its first map holds the weights of each word (with boxes for areas); then follow
+            all other attention maps, the scores of the methods, the alternatives of each word, and the hypotheses.
 
         Raises:
             DataError: the image cannot be read, or the caption has no words.
@@ -238,7 +237,7 @@ class Captioner(Predictor[CaptionRun]):
         return add_methods(record, batch, methods, query="caption", keys=["image"], kind="image")
 
     def align(self, picture: Tensor, ids: Sequence[int], *, pixels: np.ndarray | None = None) -> AttentionRecord:
-        """Return where the model looks when it is made to produce a caption.
+        """Return the attention over the image for a given caption.
 
         Args:
             picture: (1, 3, H, W) as preprocessed, or features (1, L, D).

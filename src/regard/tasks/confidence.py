@@ -1,4 +1,4 @@
-"""How good a translation probably is: an expected chrF, from its log-probabilities, calibrated on the validation set of the run."""
+"""Confidence: the expected chrF of a translation from its log-probabilities, calibrated on the run's validation set."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from regard.strict_json import parse_json
 
 FILE = "confidence.json"
 FEATURES = ("mean log-probability", "lowest", "mean of the lowest quarter", "share below 1/2", "log tokens", "log tokens per source token")
-# Fewer pairs say too little of a run; more take time after training and change little.
+# Fewer pairs are too few to fit; more take time after training and change little.
 MIN_PAIRS, MAX_PAIRS = 100, 1000
 RIDGE = 1.0
 
 
 class Calibration(NamedTuple):
-    """What makes an expected chrF of the figures of a translation: a line through them, then a rising curve.
+    """Maps features of a translation to an expected chrF: a linear model, then a monotonic curve.
 
     Attributes:
-        mean: of each figure on the validation set.
+        mean: mean of each feature on the validation set.
         scale: its standard deviation there.
-        weights: of each standardized figure.
-        bias: chrF where all are at their means.
-        curve: (value of the line, expected chrF), both rising; between them it is interpolated.
-        pairs: validation pairs it was fitted on.
+        weights: weight of each standardized feature.
+        bias: chrF at the mean features.
+        curve: (linear prediction, expected chrF), both rising; interpolated in between.
+        pairs: number of validation pairs.
     """
 
     mean: list[float]
@@ -44,8 +44,8 @@ class Calibration(NamedTuple):
         """Return the expected chrF, 0 to 100, of a translation.
 
         Args:
-            log_probs: of its tokens, the end included; at least one.
-            source_tokens: how many tokens it translates.
+            log_probs: log-probabilities of its tokens, EOS included; at least one.
+            source_tokens: number of source tokens.
 
         Example:
             >>> Calibration([0.0] * 6, [1.0] * 6, [1.0, 0, 0, 0, 0, 0], 0.0, [(-1.0, 20.0), (0.0, 80.0)], 100).expect([-0.5], 1)
@@ -54,14 +54,14 @@ class Calibration(NamedTuple):
         return float(self.expect_all(figures(log_probs, source_tokens)[None])[0])
 
     def expect_all(self, rows: np.ndarray) -> np.ndarray:
-        """Return the expected chrF of translations by their figures (N, figures)."""
+        """Return the expected chrF of translations from their features (N, features)."""
         lines = self.bias + (rows - np.array(self.mean)) / np.array(self.scale) @ np.array(self.weights)
         places, values = zip(*self.curve, strict=True)
         return np.interp(lines, places, values)
 
 
 def figures(log_probs: Sequence[float], source_tokens: int) -> np.ndarray:
-    """Return the figures of a translation that `FEATURES` names."""
+    """Return the features in `FEATURES` of a translation."""
     lowest = sorted(log_probs)
     quarter = lowest[: math.ceil(len(lowest) / 4)]
     return np.array(
@@ -77,15 +77,15 @@ def figures(log_probs: Sequence[float], source_tokens: int) -> np.ndarray:
 
 
 def calibrate(rows: np.ndarray, scores: np.ndarray, *, seed: int = 1) -> Calibration:
-    """Fit an expected score to figures of translations.
+    """Fit an expected score to features of translations.
 
-    Ridge regression on standardized figures; then isotonic regression (pool adjacent violators) of the scores on what lines fitted to the
-    other four fifths say, so that the curve knows how wrong a line is on sentences it has not seen.
+    Ridge regression on standardized features; then isotonic regression (pool adjacent violators) of the scores on out-of-fold predictions
+    (five folds), so that the curve accounts for errors on unseen sentences.
 
     Args:
-        rows: (N, figures).
+        rows: (N, features).
         scores: (N,), chrF from 0 to 100.
-        seed: of the parts.
+        seed: seed of the folds.
     """
     mean, scale = rows.mean(0), rows.std(0)
     scale[scale == 0] = 1.0
@@ -107,14 +107,14 @@ def calibrate(rows: np.ndarray, scores: np.ndarray, *, seed: int = 1) -> Calibra
 
 
 def rising_curve(places: np.ndarray, values: np.ndarray) -> list[tuple[float, float]]:
-    """Return the rising step function next to some values (pool adjacent violators), as the middle of each step and its height.
+    """Fit a rising step function (pool adjacent violators); return the center and height of each step.
 
     Example:
         >>> rising_curve(np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0, 3.0]))
         [(1.0, 1.0), (2.5, 4.0)]
     """
     order = np.argsort(places, kind="stable")
-    blocks: list[tuple[float, float, int]] = []  # sums of places and of values, and how many
+    blocks: list[tuple[float, float, int]] = []  # sums of positions and values, and counts
     for place, value in zip(places[order].tolist(), values[order].tolist(), strict=True):
         blocks.append((place, value, 1))
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][2] >= blocks[-1][1] * blocks[-2][2]:
@@ -129,10 +129,10 @@ def write_calibration(folder: Path, found: Calibration) -> None:
 
 
 def read_calibration(folder: Path) -> Calibration | None:
-    """Return the stored calibration of a run; None: it has none.
+    """Return the stored calibration of a run; None if there is none.
 
     Raises:
-        CheckpointError: it is damaged; names the file.
+        CheckpointError: it is damaged; the message names the file.
     """
     path = folder / FILE
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Calibrating the confidence of a run: its own translations of the validation set, and how good they are."""
+"""Calibrates the confidence of a run on its translations of the validation set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from regard.tasks.translation_prediction import Translator
 
 
 def observed(translator: Translator, pairs: Sequence[SentencePair]) -> tuple[np.ndarray, np.ndarray]:
-    """Translate sources by the run's own settings; return the figures of each translation and its chrF, of those that are not empty."""
+    """Translate sources with the run's settings; return the features and chrF of each non-empty translation."""
     answers = translator.translate([pair[0] for pair in pairs])
     metric = CHRF()
     rows, scores = [], []
@@ -25,6 +25,6 @@ def observed(translator: Translator, pairs: Sequence[SentencePair]) -> tuple[np.
 
 
 def calibrate_on(translator: Translator, pairs: Sequence[SentencePair]) -> Calibration | None:
-    """Fit the confidence of a run to pairs it was not trained on; None: too few of them have translations."""
+    """Fit the confidence of a run to pairs outside its training set; None if too few have translations."""
     rows, scores = observed(translator, pairs)
     return calibrate(rows, scores) if len(rows) >= MIN_PAIRS else None

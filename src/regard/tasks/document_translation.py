@@ -15,7 +15,7 @@ from regard.errors import ConfigError, missing_extra
 from regard.tasks.translation_prediction import Terms, Translator
 
 TAGS = re.compile(TAG)
-# Where a sentence that is too long is rather divided: behind punctuation, else at a space.
+# Preferred split points of a long sentence: after punctuation, else at a space.
 PAUSES = (re.compile(r"[;:.!?\u2026][\"')\u201d]?\s"), re.compile(r"[,)\u2014\u2013]\s"), re.compile(r"\s"))
 
 
@@ -25,7 +25,7 @@ class DocumentTranslation(NamedTuple):
     Attributes:
         text: the translated document.
         sentences: number of translated sentences.
-        divided: each sentence that is longer than the model reads, and in how many parts it was translated.
+        divided: sentences longer than the model's limit, with their number of parts.
     """
 
     text: str
@@ -34,11 +34,11 @@ class DocumentTranslation(NamedTuple):
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Split a text into sentences, each with the white space after it; joined they are the text. A tag stays at the words it is at.
+    """Split a text into sentences with their trailing white space; tags stay at their words.
 
     Args:
         text: one line, perhaps with tags; see `regard.data.markup`.
-        language: a code such as "de"; others have other abbreviations.
+        language: a code such as "de", for its abbreviations.
 
     Raises:
         MissingExtraError: sentencex is not installed.
@@ -62,7 +62,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
 
 def _cut(text: str, ends: Sequence[int]) -> list[str]:
-    # Cut a text where so many characters that are in no tag have passed; closing tags stay with what they close.
+    # Split a text at character counts that ignore tags; closing tags stay with their content.
     pieces, start, passed, remaining = [], 0, 0, list(ends)
     at = 0
     while remaining:
@@ -86,22 +86,22 @@ def translate_document(
     decoding: DecodingConfig | None = None,
     terms: Terms = None,
 ) -> DocumentTranslation:
-    """Translate a document; paragraphs, markup and what is code stay.
+    """Translate a document; its structure, markup and code are kept.
 
-    Sentences are translated one by one, tags in them by word links (see `Translator.translate_tagged`). One that is longer than the model
-    reads (`data.max_length`) is divided, rather at punctuation, and its parts are joined.
+    Sentences are translated one by one, with tags placed by word links (see `Translator.translate_tagged`). A sentence longer than
+    `data.max_length` is split, preferably after punctuation, and the translations are joined.
 
     Args:
-        translator: a trained run, or several.
+        translator: one or several trained runs.
         text: the document.
-        name: of its file; says how it is read, see `regard.data.documents.read_document`.
-        language: of the document; decides where sentences end.
+        name: its file name, which determines the format; see `regard.data.documents.read_document`.
+        language: its language, for sentence splitting.
         decoding: decoding settings; None: the run's.
-        terms: words with the translation that they must get.
+        terms: required translations of words.
 
     Raises:
-        ConfigError: the model reads two inputs; or there is markup in a sentence and no attention to place it by.
-        DataError: a document of another kind.
+        ConfigError: the model reads two inputs, or a sentence has markup and the model no attention to place it.
+        DataError: the format is not supported.
         MissingExtraError: sentencex is not installed.
 
     Example:
@@ -114,7 +114,7 @@ def translate_document(
         raise ConfigError("documents: not with a model of two inputs")
     parts = read_document(text, name)
     pieces: list[str] = []
-    places: list[list[list[int]]] = []  # of each block, of each sentence, the numbers of its pieces
+    places: list[list[list[int]]] = []  # per block and sentence, the indices of its parts
     divided: list[tuple[str, int]] = []
     for part in parts:
         sentences = split_sentences(part.text, language) if isinstance(part, Block) else []
@@ -136,7 +136,7 @@ def translate_document(
 
 
 def _fitting(translator: Translator, sentence: str) -> Iterator[str]:
-    # A sentence in parts that the model reads whole.
+    # A sentence in parts within the model's limit.
     limit, vocabulary = translator.run.config.data.max_length, translator.run.vocabularies.source
     plain = TAGS.sub("", sentence)
     if len(plain) < 2 or len(vocabulary.encode(plain).ids) <= limit:
@@ -144,7 +144,7 @@ def _fitting(translator: Translator, sentence: str) -> Iterator[str]:
         return
     middle = len(plain) / 2
     for pause in PAUSES:
-        # Not at the very ends, where a part would hardly be shorter.
+        # Not near the ends, where a part would hardly be shorter.
         ends = [found.end() for found in pause.finditer(plain, len(plain) // 5, len(plain) - len(plain) // 5)]
         if ends:
             break

@@ -20,8 +20,8 @@ class Explanation(NamedTuple):
     Attributes:
         words: the most attended words per label and hop.
         overlap: of the hops; None with fewer than two.
-        faithfulness: what taking words away does.
-        records: for each label, to look at.
+        faithfulness: effect of removing words.
+        records: one per label, for the viewer.
     """
 
     words: list[HopWords]

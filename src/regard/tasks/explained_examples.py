@@ -36,7 +36,7 @@ from regard.viewer import Grid
 
 BATCH_SIZE = 16
 RESOLUTION = 8
-"""Pixels to the side of a cell that boxes are drawn with."""
+"""Pixels per cell side for rasterized boxes."""
 
 
 class ExplainedBatch(NamedTuple):
@@ -175,11 +175,11 @@ def batches_of_run(
 
     Args:
         folder: a run of any task.
-        examples: of translation a file of pairs (.tsv, .jsonl), or of sources, whose targets are in `target` or else what the run makes
-            of them; of labels a file as for training; of a language model lines of text; of a captioner a file of captions as for
-            training, whose first caption of each image is explained by the image's cells.
+        examples: for translation a file of pairs (.tsv, .jsonl), or of sources with targets in `target` or the run's own translations;
+            for classifiers a file as in training; for language models lines of text; for captioners a caption file as in training: the
+            first caption of each image is explained by its cells.
         target: targets, line by line with the sources.
-        regions: of a captioner, the boxes that words name; see `regard.data.captions.read_captions`.
+        regions: for captioners, boxes of words; see `regard.data.captions.read_captions`.
 
     Raises:
         ConfigError: a `target` for a run that is no translation, `regions` for one that is no captioner, or a captioner of precomputed

@@ -16,21 +16,21 @@ from regard.explanations.methods import Method
 from regard.viewer import AttentionMap, AttentionRecord
 
 ALL = "all"
-"""In place of methods: all that are defined for the model."""
+"""Stands for all methods that are defined for the model."""
 WEIGHTS = "weights"
 ASKED = tuple(name for name in METHODS if name not in (WEIGHTS, "flow"))
-"""Methods that a request to a server may name: the weights are there anyway, and flow takes minutes."""
+"""Methods that a server request may name: without the weights, which are always included, and flow, which takes minutes."""
 ALTERNATIVES = 5
-"""Tokens told for each that was written."""
+"""Number of alternatives per generated token."""
 ROWS = 256
-"""Rows of logits alive at a time."""
+"""Rows of logits in memory at a time."""
 
 
 def check_methods(methods: Sequence[str]) -> None:
-    """Refuse names of no method.
+    """Refuse unknown method names.
 
     Raises:
-        ConfigError: names it, and those there are.
+        ConfigError: the message names it and lists the available ones.
 
     Example:
         >>> check_methods(["guessing"])
@@ -50,14 +50,14 @@ def add_methods(
 
     Args:
         record: of the example.
-        batch: the same as the only example of a batch.
+        batch: a batch of this example only.
         methods: names, or "all".
-        query: the name of its outputs among the items.
-        keys: the names of its inputs, one behind the other.
-        kind: of the maps.
+        query: name of its output items.
+        keys: names of its input items, in order.
+        kind: kind of the maps.
 
     Raises:
-        ConfigError: a method that was named is not defined for the model; says why.
+        ConfigError: a requested method is not defined for the model; the message says why.
     """
     maps = []
     rows = len(record.items[query])
@@ -80,12 +80,12 @@ def add_methods(
 
 
 def token_alternatives(model: Any, readout: Tensor, vocabulary: Vocabulary) -> list[list[tuple[str, float]]]:
-    """Return the most probable tokens at each place, with their probabilities.
+    """Return the most probable tokens at each position, with their probabilities.
 
     Args:
-        model: with an output layer, `logits`.
+        model: a model with an output layer, `logits`.
         readout: (T, R).
-        vocabulary: of its outputs.
+        vocabulary: the output vocabulary.
     """
     found = []
     with torch.inference_mode():

@@ -22,7 +22,7 @@ from regard.tasks.explained_examples import ExplainedBatch, links_of_scores
 from regard.tasks.translation_evaluation import KnownLinks
 
 RANDOM, GREEDY = "random order", "greedy leave-one-out"
-"""What methods are compared with: an order drawn at random, and the best that can be found one input at a time."""
+"""Reference rows: a random order, and the greedy order."""
 
 
 class Figure(NamedTuple):
@@ -89,7 +89,7 @@ class FaithfulnessTable(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    # Outputs of a batch that are looked at: the example and the column of each.
+    # Measured outputs of a batch: example and column of each.
     rows: Tensor
     outputs: Tensor
 
@@ -152,7 +152,7 @@ def measure_methods(
 def _agreement(
     batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], said: Mapping[Method, Sequence[Tensor]]
 ) -> dict[Method, dict[Method, float]]:
-    """Return the mean rank correlation of each pair of methods over the outputs; pairs that no output tells apart are left out."""
+    """Return the mean rank correlation of each pair of methods over the outputs, without pairs that no output distinguishes."""
     ranked = [item.batch.select(part.rows).inputs_of(part.outputs) for item, part in zip(batches, chosen, strict=True)]
     found: dict[Method, dict[Method, float]] = {name: {} for name in said}
     for one, other in itertools.combinations(said, 2):
@@ -168,7 +168,7 @@ class _Measurement:
 
     def __init__(self, name: str, batches: Sequence[ExplainedBatch], chosen: Sequence[_Chosen], samples: int) -> None:
         self.name, self.batches, self.chosen, self.samples = name, batches, chosen, samples
-        self.scores: list[Tensor] = []  # of the outputs that are looked at, once they are known
+        self.scores: list[Tensor] = []  # measured outputs, once known
 
     def run(self, links: KnownLinks | None, shuffled: Any, generator: torch.Generator) -> MethodFigures:
         started = time.perf_counter()
@@ -190,7 +190,7 @@ class _Measurement:
         )
 
     def _scores(self, batch: ModelBatch, part: _Chosen, generator: torch.Generator) -> tuple[Tensor | None, Tensor]:
-        # (B, T, S) of a method, and (N, S) of the outputs that are looked at.
+        # (B, T, S) of a method, and (N, S) of the measured outputs.
         if self.name == RANDOM:
             return None, torch.rand(len(part.rows), batch.inputs.shape[1], generator=generator).to(batch.inputs.device)
         if self.name == GREEDY:
@@ -220,7 +220,7 @@ class _Measurement:
         return np.array(counts)
 
     def _pointing(self, tables: Sequence[tuple[Tensor | None, Tensor]]) -> np.ndarray | None:
-        # Of a random order what is expected of it: the share of the cells that hit.
+        # Expected value for a random order: the share of hit cells.
         counts = []
         for item, (table, _) in zip(self.batches, tables, strict=True):
             for number, words in enumerate(item.regions):
@@ -255,7 +255,7 @@ def _choose(batch: ModelBatch, most: int, generator: torch.Generator) -> _Chosen
 
 
 def _by_example(values: Tensor, rows: Tensor, size: int) -> np.ndarray:
-    # (size, 2): the sum over the outputs of each example, and how many there are; what is not a number does not count.
+    # (size, 2): per example the sum over its outputs and their number, without NaN.
     found = np.zeros((size, 2))
     for value, row in zip(values.double().cpu().tolist(), rows.tolist(), strict=True):
         if not math.isnan(value):

@@ -79,19 +79,19 @@ def measure_faithfulness(
     seed: int = 1,
     poll: Callable[[], None] | None = None,
 ) -> Faithfulness:
-    """Measure comprehensiveness and sufficiency of what a run looked at (DeYoung et al. 2020, arXiv:1911.03429, section 4).
+    """Measure comprehensiveness and sufficiency of a classifier's attention (DeYoung et al. 2020, arXiv:1911.03429, section 4).
 
         comprehensiveness(k) = p(label | all words) - p(label | all but the k most attended)
         sufficiency(k)       = p(label | all words) - p(label | only the k most attended)
 
-    beside the same for k words drawn at random. A word's attention is the sum over hops of its weights; of a pair, the words of both texts
-    are ranked together. Words are taken out, the rest moves together. High comprehensiveness and low sufficiency are faithful.
+    and the same for k random words. A word's attention is the sum of its weights over hops; the words of a pair are ranked together.
+    Removed words leave no gap. High comprehensiveness and low sufficiency are faithful.
 
     Args:
-        run: whose pooling has weights.
+        run: a run whose pooling has weights.
         examples: texts or pairs.
-        max_words: the largest k; examples with no text of more tokens than that are left out, so that all points tell of the same ones.
-        random_draws: random choices for each example and k, of which the mean is taken.
+        max_words: max k; examples without a text of more tokens are skipped, so that all points cover the same examples.
+        random_draws: random choices per example and k; their mean is reported.
         seed: seed of these.
         poll: called before each batch; may raise to stop.
 
@@ -129,7 +129,7 @@ def measure_faithfulness(
 
 def _look(run: SentenceRun, examples: Sequence[Sequence[str]], max_words: int, poll: Callable[[], None] | None) -> list[_Seen]:
     encoded = [encode_example(run, texts)[0] for texts in examples]
-    # Every text keeps a token, whatever is taken away.
+    # Every text keeps at least one token.
     usable = [ids for ids in encoded if min(map(len, ids)) > max_words]
     if not usable:
         raise DataError(f"faithfulness: no example has more than {max_words} tokens in each of its texts")
@@ -152,7 +152,7 @@ def _drawn(order: list[WordPosition], count: int, generator: np.random.Generator
 def _lost(
     run: SentenceRun, seen: Sequence[_Seen], chosen: Sequence[set[WordPosition]], poll: Callable[[], None] | None, *, keep: bool
 ) -> np.ndarray:
-    """Return for each example (N, 2) how much probability its label lost, and whether it got another one."""
+    """Return for each example (N, 2) the lost probability of its label, and whether the label changed."""
     changed = [
         tuple([token for at, token in enumerate(ids) if ((side, at) in places) == keep] for side, ids in enumerate(item.ids))
         for item, places in zip(seen, chosen, strict=True)

@@ -23,7 +23,7 @@ MIN_BEAM = 5
 
 
 class Term(NamedTuple):
-    """A term and its wanted translation, of one or more words each.
+    """A term and its required translation, of one or more words each.
 
     Attributes:
         source: matched in any case if lower-case, otherwise exactly.
@@ -67,10 +67,10 @@ class Glossary:
 
 
 def read_terms(path: Path) -> list[Term]:
-    """Read a file of terms: a source, a tab and the wanted translation per line; blank lines are left out.
+    """Read a term file: a source, a tab and the required translation per line; blank lines are skipped.
 
     Raises:
-        DataError: a line is something else or not UTF-8, or a source comes again with another translation.
+        DataError: a line is invalid or not UTF-8, or a source has two translations.
     """
     terms: dict[tuple[str, ...], tuple[int, Term]] = {}
     for number, line in enumerate(_exact_lines(path), start=1):
@@ -89,7 +89,7 @@ def read_terms(path: Path) -> list[Term]:
 
 
 def _exact_lines(path: Path) -> Iterator[str]:
-    # What a translation must hold is not guessed at: no character stands for what is not UTF-8.
+    # Required text must be exact: no replacement characters for invalid UTF-8.
     for number, line in enumerate(stream_bytes(path), start=1):
         try:
             yield line.decode("utf-8")
@@ -135,7 +135,7 @@ class ForcedText(NamedTuple):
 
     Attributes:
         begin: the prefix.
-        prefix: its tokens; none where the vocabulary lacks a word of it.
+        prefix: its tokens; empty if the vocabulary lacks one of its words.
         phrases: other forced text, and its tokens.
         unplaced: prefix and terms with words that the vocabulary lacks, and terms that do not fit.
     """
@@ -174,7 +174,7 @@ def _longest(phrase: Phrase) -> int:
 
 
 def encode_term(vocabulary: Vocabulary, text: str) -> Phrase:
-    """Return the tokens of whole words inside a line and, where they differ, at its very beginning.
+    """Return the tokens of whole words inside a line and, if different, at its very beginning.
 
     Example:
         >>> vocabulary = Vocabulary.train(["ein Hund"], kind="character", size=20)

@@ -19,14 +19,13 @@ SETTINGS = {
 
 
 def bound_free_memory() -> bool:
-    """Keep memory constant over many requests or batches of different sizes: call it before the first thread starts.
+    """Keep memory constant over many requests or batches of different sizes; call it before the first thread starts.
 
-    By default each thread has an arena of its own, and each arena keeps what is freed in it, up to a threshold that grows with what is
-    asked for: bytes in use are flat while those of the process grow. What the environment says (`MALLOC_ARENA_MAX`,
-    `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`) goes before.
+    By default each thread has its own arena, which keeps freed memory up to a growing threshold: used bytes are constant while the process
+    grows. The environment (`MALLOC_ARENA_MAX`, `MALLOC_MMAP_THRESHOLD_`, `MALLOC_TRIM_THRESHOLD_`) takes precedence.
 
     Returns:
-        Whether the memory is glibc's; elsewhere (musl, macOS, Windows) nothing is changed.
+        Whether the allocator is glibc's; otherwise (musl, macOS, Windows) nothing changes.
 
     Example:
         >>> isinstance(bound_free_memory(), bool)

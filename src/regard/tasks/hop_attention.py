@@ -235,14 +235,14 @@ def _layer_maps(run: SentenceRun, texts: Sequence[str], names: Sequence[str]) ->
         if not seen:
             continue
         parts = name.split(".")
-        if "layers" not in parts:  # what pools the states: its hops are maps of their own
+        if "layers" not in parts:  # the pooling attention: its hops are separate maps
             continue
         layer = int(parts[parts.index("layers") + 1])
         if parts[-1] in ("left", "right"):
-            # The left one is asked by the second text, see `CrossedAttention`; a shared one is both, the left one first.
+            # The left one is queried by the second text, see `CrossedAttention`; a shared one is both, the left one first.
             asked = [names[::-1], names] if len(seen) == 2 else [names[::-1] if parts[-1] == "left" else names]
             for (query, key), weights in zip(asked, seen, strict=True):
-                own = weights[:, : sizes[query], : sizes[key]]  # without what two texts of one length were padded with
+                own = weights[:, : sizes[query], : sizes[key]]  # without the padding of two texts to one length
                 maps.append(AttentionMap(f"{query} on {key} {layer + 1}", "co-attention", query, key, own, layer=layer))
         else:
             sides = zip(names, seen, strict=True)

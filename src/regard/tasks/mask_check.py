@@ -1,4 +1,4 @@
-"""The check of a run's masks, whatever its task."""
+"""Mask check of a run of any task."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def predict(
         precision: precision of matrix products on a CPU.
 
     Raises:
-        ConfigError: int8 is asked for on another device than a CPU, or without the native library.
+        ConfigError: int8 on another device than a CPU, or without the native library.
     """
     device = device_of(model)
     if precision == "int8" and device.type != "cpu":
@@ -70,7 +70,7 @@ def predict(
 def collector_paused() -> Generator[None, None, None]:
     """Pause Python's search for reference cycles in a block, or as a decorator in a function.
 
-    It goes through everything that was ever imported, which took up to a fifth of the time of a small model; decoding makes no cycles.
+    A collection scans every imported object, up to a fifth of the time of a small model; decoding creates no cycles.
 
     Example:
         >>> with collector_paused():
@@ -105,7 +105,7 @@ class Generation(NamedTuple):
     Attributes:
         sampling: sampling options; None: beam search.
         seeds: a generator per row, so that samples do not depend on the batch.
-        precision: of matrix products on a CUDA device; on a CPU the packed weights have it, see `predict`.
+        precision: precision of matrix products on a CUDA device; on a CPU that of the packed weights, see `predict`.
     """
 
     sampling: SamplingOptions | None
@@ -114,7 +114,7 @@ class Generation(NamedTuple):
 
     @classmethod
     def of(cls, sampling: SamplingOptions | None, rows: int, precision: str = "float32") -> Generation:
-        """Return how so many rows are generated."""
+        """Return the settings for this number of rows."""
         return cls(sampling, torch.randint(2**62, (rows,)).tolist() if sampling is not None else [], precision)
 
     def options(
@@ -128,7 +128,7 @@ class Generation(NamedTuple):
         prefix: Sequence[Sequence[int]] | None = None,
         phrases: ForcedPhrases | None = None,
     ) -> DecodingOptions:
-        """Return the options of a search by the settings of a run, and by what they do not hold; see `regard.decoding.DecodingOptions`."""
+        """Return decoding options from the settings of a run and additional values; see `regard.decoding.DecodingOptions`."""
         return DecodingOptions(
             bos=BOS,
             eos=EOS,
@@ -160,7 +160,7 @@ class Generation(NamedTuple):
         """Return the hypotheses of each row of a batch.
 
         Args:
-            start: gives the state before the first step.
+            start: returns the initial state.
             step: see `regard.decoding.Step`.
             rows: of the batch.
             options: see `options`.

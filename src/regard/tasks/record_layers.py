@@ -34,19 +34,18 @@ def add_layers(
 ) -> AttentionRecord:
     """Add the attention of every layer and head to the record of an alignment.
 
-    In a decoder's self-attention the token that is being produced looks at those before it, so its keys are items of their own,
-    named "written": the begin sign, then the target but for its last token.
+    In a decoder's self-attention the current token attends to the tokens before it, so its keys are separate items named "written": BOS,
+    then the target without its last token.
 
     Args:
         run: the run that made the record.
-        record: with items "source" and "target", ends of sentence included.
+        record: with items "source" and "target", EOS included.
         source: its ids, without EOS.
         target: its ids, without EOS.
-        max_weights: at most so many in all maps, their areas not counted; None: 4,194,304.
+        max_weights: max number of weights in all maps, without areas; None: 4,194,304.
 
     Returns:
-        The record with the name of its run as `model`, and all maps after its own; where they would be more than `max_weights`, those
-        that are too large are left out and counted in `meta`.
+        The record with the run's name as `model`, and all maps after its own; maps beyond `max_weights` are omitted and counted in `meta`.
     """
     max_weights = MAX_WEIGHTS if max_weights is None else max_weights
     rows = len(record.items["target"])
@@ -82,7 +81,7 @@ def add_layers(
 
 
 def _divides(run: TranslationRun) -> bool:
-    # One attention over both inputs: the alignment tells how it is divided. A hierarchical one has weights of its own for that.
+    # One attention over both inputs: the alignment shows the division. A hierarchical model has separate weights for that.
     second = run.config.model.second
     return second is not None and second.kind in ("joined", "flat")
 
@@ -94,9 +93,9 @@ def _division(alignment: AttentionMap, end: int) -> AttentionMap:
 
 
 def _with_picture(run: TranslationRun, record: AttentionRecord, source: Sequence[int]) -> AttentionRecord:
-    """Show the cells of a second input as those of an image: "source" is the sentence alone, "image" the grid.
+    """Show the cells of a second input as image cells: "source" is the sentence alone, "image" the grid.
 
-    What the end sign of the image has of the attention is not shown. Nor is the self-attention over both as one sequence.
+    Attention to the image's EOS is not shown, nor is the self-attention over both as one sequence.
     """
     second, images = run.config.second, run.vocabularies.images
     if images is None or second is None or second.image is None or EOS not in source:
@@ -142,7 +141,7 @@ def drawn_over(grid: tuple[int, int], pixels: np.ndarray) -> Grid:
 
 
 def add_alternatives(run: TranslationRun, record: AttentionRecord, source: Sequence[int], target: Sequence[int]) -> AttentionRecord:
-    """Add the most probable tokens in place of each target token; see `add_layers` for the arguments."""
+    """Add the most probable tokens at the position of each target token; see `add_layers` for the arguments."""
     rows = len(record.items["target"])
     batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
     with torch.inference_mode():
@@ -153,14 +152,14 @@ def add_alternatives(run: TranslationRun, record: AttentionRecord, source: Seque
 def hypothesis_records(
     vocabulary: Vocabulary, hypotheses: Sequence[Hypothesis], texts: Sequence[str], *, key: str = "source", columns: int | None = None
 ) -> list[Shown]:
-    """Return the hypotheses of a search as parts of a record; nothing where there is only one.
+    """Return the hypotheses of a search as parts of a record; empty for a single one.
 
     Args:
-        vocabulary: of their tokens.
-        hypotheses: of a search.
-        texts: of each.
-        key: what they attended to.
-        columns: how much of it; None: all.
+        vocabulary: target vocabulary.
+        hypotheses: the hypotheses.
+        texts: their texts.
+        key: name of the items they attend to.
+        columns: number of these items; None: all.
     """
     shown = []
     for found, text in zip(hypotheses, texts, strict=True) if len(hypotheses) > 1 else ():
@@ -172,7 +171,7 @@ def hypothesis_records(
 
 
 def layer_areas(layer: LayerAttention, keys: int | tuple[int, int]) -> AreaMap | None:
-    """Return the areas that a layer attended to, of so many keys or of a grid; None without areas."""
+    """Return a layer's areas over this many keys or a grid; None without areas."""
     if layer.area_weights is None or layer.max_area is None:
         return None
     return AreaMap(ops.area_spans(keys, layer.max_area), layer.area_weights[0].cpu())
@@ -185,12 +184,12 @@ def _map(name: str, layer: LayerAttention) -> AttentionMap:
 
 
 def map_names(layers: Sequence[LayerAttention]) -> list[str]:
-    """Return a name for each attention that a reader understands, and that no other has; of the layers their weights do not count."""
+    """Return a unique, readable name for each attention; the layers' weights are not used."""
     names = []
     for found in layers:
         parts = found.name.split(".")
         side = {"left": "left ", "right": "right "}.get(parts[-1], "")
-        # Of two inputs the items are named, and what reads them.
+        # With two inputs the names contain items and queries.
         if found.kind == "cross" and found.key in ("first", "second", "inputs"):
             side = {"inputs": "division between inputs, "}.get(found.key, f"{found.key} input, ")
         elif found.kind == "self" and found.key in ("first", "second"):
@@ -199,5 +198,5 @@ def map_names(layers: Sequence[LayerAttention]) -> list[str]:
         name = side + stack.get(found.kind, found.kind) + ("" if found.layer is None else f" {found.layer + 1}")
         model = f"model {int(parts[1]) + 1}: " if parts[0] == "models" else ""
         names.append(model + name)
-    # What has the same name after all keeps the one it has in the model.
+    # A duplicate keeps its module name.
     return [found.name if names.count(name) > 1 else name for name, found in zip(names, layers, strict=True)]

@@ -35,16 +35,16 @@ class TaskTraining(Protocol[Config]):
         world: the processes.
 
     Attributes:
-        files: the names of the files, besides weights, that make up a run.
-        folders: those of folders in it that can be made again.
-        digests: sha256 of each data file, by the key of `data` that names it.
-        stop: to be polled by `evaluate`.
-        corpus: the examples to train on: `plan`, `batch`.
+        files: names of the run's files besides weights.
+        folders: names of its folders that can be recreated.
+        digests: sha256 of each data file, by its key in `data`.
+        stop: polled by `evaluate`.
+        corpus: the training examples: `plan`, `batch`.
         carried: see `regard.training.TrainingJob`.
-        watched: what the examples are that `training.watch` records.
-        resolve: completes settings by what a file or another library says.
-        check: refuses settings that do not fit together, before anything is read or written.
-        model: what is trained, where `encode` has built it already.
+        watched: description of the examples of `training.watch`.
+        resolve: completes settings from a file or another library.
+        check: refuses incompatible settings, before anything is read or written.
+        model: the model, if `encode` has already built it.
     """
 
     config: Config
@@ -65,26 +65,26 @@ class TaskTraining(Protocol[Config]):
         self.config, self.folder, self.world, self.stop = config, folder, world, StopSignal()
 
     def read(self) -> None:
-        """Read the data, or count it; set `files` and `digests`."""
+        """Read or count the data; set `files` and `digests`."""
 
     def make(self) -> Mapping[str, bytes]:
         """Return the contents of a new run's own files, by name."""
         ...
 
     def encode(self) -> None:
-        """Encode the data by the files of the run; set `corpus`. A DataError or ConfigError takes a new run back."""
+        """Encode the data with the run's files; set `corpus`. A DataError or ConfigError removes a new run."""
 
     def network(self) -> nn.Module:
         """Build the model."""
         ...
 
     def build(self) -> nn.Module:
-        """Build the model that is trained."""
+        """Return the built model."""
         torch.manual_seed(self.config.training.seed)
         return build_with_memory_check(self.network, self.config.training, self.world.device)
 
     def report(self, model: Any) -> None:
-        """Report what is trained on what; the size of the model is told afterwards."""
+        """Report data and settings; the model size is reported later."""
 
     def plan(self, epoch: int) -> Sequence[Any]:
         """Return the batches of an epoch."""
@@ -100,19 +100,19 @@ class TaskTraining(Protocol[Config]):
 
     @property
     def batch_tokens(self) -> int:
-        """About how many tokens a batch has."""
+        """Approximate number of tokens per batch."""
         return self.config.training.batch_tokens
 
     def evaluate(self, model: Any) -> dict[str, float]:
-        """Return the figures on the validation data."""
+        """Return the validation metrics."""
         ...
 
     def lengths(self) -> Sequence[int]:
-        """Return the tokens of each validation example, for the choice of those to watch."""
+        """Return the number of tokens of each validation example, to choose the watched ones."""
         ...
 
     def record(self, model: Any, number: int) -> AttentionRecord | None:
-        """Return what a model attends to in a validation example."""
+        """Return the attention record of a validation example."""
 
     def finish(self, result: TrainResult) -> None:
         """Finish the run folder."""
@@ -124,10 +124,10 @@ def train_task(
     """Train a model of a task, or resume the run in `folder`.
 
     Args:
-        task: what is the task's own.
-        config: what to train on what.
+        task: the task-specific part.
+        config: the configuration.
         folder: the run folder.
-        on_event: told what happens, before it does; see `regard.training.TrainingJob`.
+        on_event: called before each event; see `regard.training.TrainingJob`.
 
     Returns:
         How training ended (`regard.training.TrainResult`).
@@ -165,11 +165,11 @@ def train_task(
 
 
 def make_vocabulary(settings: Any, texts: Any) -> bytes:
-    """Train a vocabulary by the settings of a run: the content of its file."""
+    """Train a vocabulary with the settings of a run; return its file content."""
     return Vocabulary.train(texts, kind=settings.kind, size=settings.size, min_count=settings.min_count).to_bytes()
 
 
 def report_left_out(counts: Mapping[str, int], what: str) -> None:
-    """Report how many examples cannot be trained on, and why; nothing where there are none."""
+    """Report the number of skipped examples per reason, if any."""
     if left := ", ".join(f"{count} {reason}" for reason, count in counts.items() if count):
         progress.message(f"{what} left out: {left}")

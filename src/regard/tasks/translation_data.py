@@ -33,15 +33,15 @@ from regard.tasks.forked_processes import can_fork, in_forks
 from regard.tasks.translation_run import Vocabularies
 
 TOKENS = "tokens"
-"""Folder of a run for its encoded training text. It may be removed: the next start makes it again."""
+"""Folder of a run for its encoded training text. If deleted, the next start recreates it."""
 FILES, HELD_OUT = "files.json", "held_out.jsonl"
 BLOCK = 16384
-"""Pairs that are read and encoded together."""
+"""Number of pairs read and encoded together."""
 _BLOCKS_EACH, _MAX_PROCESSES = 4, 16
-"""Blocks below which another process is not worth its start, and processes that are ever used: each reads the whole text."""
+"""Blocks per additional process to be worth its start, and max number of processes: each reads the whole text."""
 _SUMMARY = "summary.json"
 _RELEASE = 512
-"""Pairs after which what was mapped of the files is let go of: some 60 MB, to be had again in about a millisecond."""
+"""Pairs after which mapped pages are released: some 60 MB, reloaded in about a millisecond."""
 
 
 class Corpus:
@@ -181,10 +181,10 @@ def encode_corpus(pairs: Sequence[SentencePair], vocabularies: Vocabularies, *, 
 
 
 def training_images(config: TranslationConfig) -> dict[str, Path]:
-    """Return the image files that second inputs name, for training and for validation, by name; none for a model of text.
+    """Return the image files of second inputs, for training and for validation, by name; empty for a text model.
 
     Raises:
-        DataError: an image is missing; names list and line.
+        DataError: an image is missing; the message names list and line.
     """
     data = config.data
     if config.second is None or config.second.image is None or data.source is None:
@@ -199,7 +199,7 @@ class TrainingText:
 
     Args:
         config: of the run, its recipe not yet resolved.
-        folder: of the run. What an earlier start has kept there is used.
+        folder: the run folder; files of an earlier start are reused.
 
     Attributes:
         digests: sha256 of each data file, by the key of `data` that names it.
@@ -225,7 +225,7 @@ class TrainingText:
         self.size = self._text.pairs - len(self._held)
 
     def sample(self, side: int, count: int) -> Iterator[str]:
-        """Yield about `count` sources (0), targets (1) or second inputs (2), from all over the training pairs, the same at every call."""
+        """Yield about `count` sources (0), targets (1) or second inputs (2), spread over the training pairs; deterministic."""
         held, total = set(self._held), self._text.pairs
         share = -(-count * total // self.size)  # of all pairs, so that the rest of it is `count` pairs
         chosen = np.zeros(0, bool)
@@ -333,7 +333,7 @@ def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
     """Open the encoded training text in a run folder.
 
     Raises:
-        DataError: it is not there, or it is damaged.
+        DataError: it is missing or damaged.
     """
     kept = read_cache(folder / TOKENS)
     source, target = (TokenFile(folder / TOKENS / side, dtype) for side, dtype in zip(("source", "target"), kept["dtypes"], strict=True))

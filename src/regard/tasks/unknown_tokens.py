@@ -1,4 +1,4 @@
-"""Warnings of source tokens that a run's vocabulary does not know: the model reads "<unk>" in their place."""
+"""Warns of source tokens outside a run's vocabulary, which the model reads as "<unk>"."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from regard.errors import listed, shown
 
 _UNITS = {"word": "words", "character": "characters"}
 _MAX_EXAMPLES = 3
-_MAX_COUNTED = 10_000  # different tokens of a text without end
+_MAX_COUNTED = 10_000  # distinct tokens, to bound memory
 
 
 class UnknownTokenWarning:
-    """Count the unknown tokens of lines, and warn of them: at most twice, however many there are.
+    """Counts unknown tokens and warns of them at most twice.
 
     Args:
         kind: of the vocabulary.
@@ -60,7 +60,7 @@ class UnknownTokenWarning:
             progress.message(f"line {number}: {count} unknown to the source vocabulary: {found}{self._hint}", warning=True)
 
     def tell(self) -> None:
-        """Warn of all lines so far, in one message; not where all there is to tell has been told."""
+        """Warn of all lines so far in one message, unless already warned."""
         if self._affected <= self._told:
             return
         count = f"{self._unknown} of {self._tokens} {self._unit}"

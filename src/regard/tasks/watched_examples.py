@@ -20,7 +20,7 @@ Recorder = Callable[[nn.Module, int], list[dict[str, Any]]]
 # Preferred number of tokens: long enough to show something, short enough to draw.
 LENGTHS = (5, 24)
 MAX_WEIGHTS = 32_768
-"""In all maps of a record: they are written at every evaluation. Maps beyond are left out, and counted in the record's facts."""
+"""Max number of weights per record, which is written at every evaluation. Further maps are omitted and counted in `meta`."""
 
 
 def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
@@ -29,10 +29,10 @@ def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
     Args:
         training: the settings of the run.
         attends: whether its model has an attention that can be recorded.
-        why: the setting that says it has none.
+        why: the setting that disables attention.
 
     Raises:
-        ConfigError: recording without attention.
+        ConfigError: the model has no attention.
 
     Example:
         >>> check_watch(TrainingConfig(watch=3), False, "model.attention null")
@@ -45,11 +45,11 @@ def check_watch(training: TrainingConfig, attends: bool, why: str) -> None:
 
 
 def choose_examples(lengths: Sequence[int], count: int) -> list[int]:
-    """Return the numbers of the examples to watch: the first ones of 5 to 24 tokens, or of the lengths nearest to that; none is empty.
+    """Return the indices of the examples to watch: the first of 5 to 24 tokens, else of the closest lengths; none is empty.
 
     Args:
         lengths: tokens of each validation example; of its longer side.
-        count: how many at most.
+        count: max number.
 
     Example:
         >>> choose_examples([100, 7, 0, 30, 9], 3)
@@ -64,13 +64,13 @@ def choose_examples(lengths: Sequence[int], count: int) -> list[int]:
 def recorder(what: str, numbers: Sequence[int], record: Callable[[nn.Module, int], AttentionRecord | None]) -> Recorder | None:
     """Return a function that records the attention of a model on these examples, or None without examples.
 
-    What it returns depends on the weights alone: it computes in one thread, and neither the run's folder nor the clock is in it. Images
-    are in the records of update 0 only.
+    Its result depends on the weights only: it computes in one thread, and contains neither the run's folder nor the time. Images are in the
+    records of update 0 only.
 
     Args:
-        what: an example is, for its title: "validation sentence".
-        numbers: of the examples.
-        record: (model, number) -> what the model attended to there.
+        what: kind of example, for the title: "validation sentence".
+        numbers: indices of the examples.
+        record: (model, index) -> attention record.
     """
 
     def record_all(model: nn.Module, updates: int) -> list[dict[str, Any]]:

@@ -44,8 +44,8 @@ class LinkAttention(NamedTuple):
         name: module name, such as "decoder.layers.2.cross_attention.attention".
         head: from 0; None: the mean over heads.
         step: whose attention counts for a target token: "predicts", the step that predicts it, or "reads", the next one, which reads it.
-        effect: what leaving out the linked source token takes from the log-probability of the target token, as a share of the most
-            that leaving out any one source token takes; mean over the tokens of `pairs` pairs.
+        effect: log-probability that a target token loses without the linked source token, relative to the max loss over source tokens; mean
+            over the tokens of `pairs` pairs.
         pairs: sentence pairs it was measured on.
     """
 
@@ -70,23 +70,23 @@ def find_links(
 ) -> list[Links]:
     """Link each target word to the source word it comes from.
 
-    With "attention": to the word with the most attention, by the attention that `read_choice` names, else by the model's own alignment
-    (the mean over heads). A source word has the sum of its tokens, a target word the mean of its tokens. With "leave-one-out": to
-    the word whose tokens, each left out alone, take the most from the log-probability of the target word; it takes a forward pass a token.
+    "attention" links to the word with the most attention, using the attention of `read_choice`, else the model's own alignment (the mean
+    over heads). A source word has the sum of its tokens, a target word the mean. "leave-one-out" links to the word whose tokens, removed
+    one at a time, cost the target word most log-probability; one forward pass per source token.
 
     Args:
         run: a loaded run.
-        pairs: (source, target). Both are cut to `data.max_length` tokens; what is cut off has no links.
+        pairs: (source, target). Both are cut to `data.max_length` tokens; the rest has no links.
         unit: what the numbers count: words (what white space separates) or characters.
         method: "attention" or "leave-one-out".
         poll: called before each sentence; may raise to stop.
 
     Returns:
-        For each pair a set of (target, source), numbers from 0; at most one link for each target word, none for an empty side.
+        For each pair a set of (target, source) indices; at most one link per target word, none for an empty side.
 
     Raises:
         ConfigError: "attention" for a model without attention.
-        CheckpointError: the stored choice is damaged, or does not fit the model.
+        CheckpointError: the stored choice is damaged or does not fit the model.
 
     Example:
         >>> from regard.tasks.translation_run import open_translation_run
@@ -127,11 +127,11 @@ def format_links(links: Links) -> str:
 
 
 class LinksFile:
-    """A file of links, a line for each pair, written as they are found; a context manager.
+    """Context manager that writes links to a file, one line per pair, as they are found.
 
     Args:
-        path: the file; what was in it is replaced.
-        run: whose links.
+        path: the file; existing content is replaced.
+        run: the run.
 
     Raises:
         ConfigError: the model has no attention over the source.
@@ -154,7 +154,7 @@ class LinksFile:
         self._file.close()
 
     def write(self, pairs: Sequence[SentencePair]) -> None:
-        """Find the links of pairs, and write them.
+        """Find and write the links of pairs.
 
         Raises:
             DataError: the file cannot be written.
@@ -168,7 +168,7 @@ class LinksFile:
 
 
 def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[int]) -> Tensor:
-    """Return what leaving out each source token takes from the log-probability of each target token.
+    """Return the log-probability that each target token loses without each source token.
 
     Args:
         run: a loaded run.
@@ -176,7 +176,7 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
         target: T token ids, without EOS.
 
     Returns:
-        (T, S), nats; positive where the source token helped.
+        (T, S), nats; positive if the source token helped.
     """
     # Keep the EOS between two inputs, which separates them.
     variants = [list(source), *([*source[:left], *source[left + int(source[left] != EOS) :]] for left in range(len(source)))]
@@ -188,14 +188,13 @@ def leave_one_out(run: TranslationRun, source: Sequence[int], target: Sequence[i
 def choose_attention(run: TranslationRun, pairs: Iterable[SentencePair]) -> LinkAttention | None:
     """Select the attention whose links agree best with leave-one-out, among all cross-attention layers and heads.
 
-    For each target token a candidate names the source token it attends to most; leaving that out takes something from the token's
-    log-probability. The measure is the sum of what is taken over the sum of the most that leaving out any one source token takes.
-    It needs no known links. Whether the step that predicts a token or the one that reads it says where it comes from differs among models
-    (Chen et al. 2020, arXiv:2004.14837), so both are tried.
+    For each target token a candidate selects its most attended source token. The measure is the summed loss of log-probability without
+    those tokens, relative to the summed max loss. It needs no known links. Models differ in whether the step that predicts a token or the
+    one that reads it carries the alignment (Chen et al. 2020, arXiv:2004.14837), so both are tried.
 
     Args:
         run: a loaded run.
-        pairs: sentence pairs, such as those of the validation set; the first 64 of at most 40 tokens a side are used.
+        pairs: sentence pairs, such as the validation set; the first 64 of at most 40 tokens per side are used.
 
     Returns:
         The best, the first of ties. None without candidates or pairs.
@@ -228,7 +227,7 @@ def write_choice(folder: Path, choice: LinkAttention) -> None:
 
 
 def read_choice(run: TranslationRun) -> LinkAttention | None:
-    """Return the stored choice of a run, or None: none is stored, or several models decode together.
+    """Return the stored choice of a run; None if nothing is stored or the run is an ensemble.
 
     Raises:
         CheckpointError: it is damaged.
