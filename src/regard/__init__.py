@@ -1,8 +1,8 @@
-"""Regard: attention mechanisms, the models built on them, and a page to look at what they attended to.
+"""Regard: attention mechanisms, models built on them, and a viewer for their attention.
 
-Everything here is imported when it is first used, so that `import regard` costs nothing: the classes of `regard.attention`, the functions
-of `regard.ops`, `regard.watch` to record what any PyTorch model attends to, `regard.view` to look at it, `regard.check` to find wrong
-masks, and `regard.open` to use what was trained.
+All names are imported on first use, so `import regard` is fast: the classes of `regard.attention` and functions of `regard.ops`,
+`regard.watch` to record the attention of any PyTorch model, `regard.view` to show it, `regard.check` to find wrong masks, and `regard.open`
+to load a trained run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
         return sorted({*_PACKAGES, *_NAMES, *importlib.import_module("regard.attention").__all__})
     if name.startswith("_"):
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    # `from regard import progress` asks here before it imports; that must not bring torch.
+    # `from regard import progress` calls this before it imports; that must not import torch.
     if importlib.util.find_spec(f"regard.{name}") is not None:
         return importlib.import_module(f"regard.{name}")
     attention = importlib.import_module("regard.attention")

@@ -1,4 +1,4 @@
-"""Names that others give to what is here: who types one of them is told what it is called."""
+"""Names of other libraries and papers: an error names Regard's own."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from collections.abc import Sequence
 from regard.errors import OtherNameError
 from regard.mechanisms import MECHANISMS, Mechanism
 
-# Words that say nothing about which attention is meant.
+# Words that do not tell which attention is meant.
 FILLERS = ("attention", "score", "product", "layer", "block", "module", "op")
 
 
 def unknown_name(module: str, name: str, known: Sequence[str]) -> AttributeError | OtherNameError:
-    """Make the error for a name that a module has not.
+    """Build the error for a name that a module does not have.
 
     Args:
-        module: that was asked.
-        name: that it was asked for.
-        known: the names it has.
+        module: the module.
+        name: the requested name.
+        known: its names.
 
     Returns:
-        For a name by which a mechanism is known elsewhere an error that says what it is called here; for any other name one with the
-        nearest name there is. An AttributeError, so that `hasattr` and `getattr` with a default work; but where an import statement asks,
-        which would swallow it and its message, `OtherNameError`.
+        For a known alias an error with Regard's name, otherwise with the closest name. An AttributeError, so that `hasattr` and `getattr`
+        with a default work; inside an import statement, which would swallow its message, `OtherNameError`.
 
     Example:
         >>> print(unknown_name("regard", "BahdanauAttention", []))
@@ -38,7 +37,7 @@ def unknown_name(module: str, name: str, known: Sequence[str]) -> AttributeError
         return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
     how = re.sub(r"\b(\w+Score)(\(.*?\))?", lambda found: f"Attention({found[1]}{found[2] or '(...)'})", row.where)
     text = f"{module} has no {name}: {row.name} ({row.source}) is {how}; see docs/mechanisms.md"
-    # Of `from regard import X`, which asks by way of the module's `__getattr__`.
+    # `from regard import X` calls the module's `__getattr__`.
     importing = sys._getframe(2).f_code.co_name == "_handle_fromlist"
     return OtherNameError(text) if importing else AttributeError(text)
 

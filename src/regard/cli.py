@@ -1,4 +1,4 @@
-"""The command line: its verbs, and errors told in one line. torch is imported inside the verbs, so that help answers at once."""
+"""The command line: its commands, and errors in one line. Commands import torch on use, so that help is fast."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ for verbs in (
 
 def main() -> None:
     """Run the command line; every error a user can cause is one line on standard error and an exit code."""
-    if sys.stderr is None:  # closed: nowhere to say anything, and print would take standard output instead
+    if sys.stderr is None:  # closed: print would otherwise write to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - stays open as long as the process
-    # Each shape of a product leaves a megabyte in these two caches, and every batch has its own shapes: 1,024 entries are gigabytes.
+    # Each product shape takes a megabyte in these two caches, and every batch has its own shapes: 1,024 entries are gigabytes.
     for cache in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(cache, "512")
     try:
@@ -55,7 +55,7 @@ def main() -> None:
             code = _run(display)
         sys.exit(code)
     except BrokenPipeError:
-        _forget_output()  # the reader has gone (`| head`)
+        _forget_output()  # the reader has exited (`| head`)
         sys.exit(141)
 
 
@@ -64,22 +64,22 @@ def _run(display: Display) -> int:
         if sys.stdout is None:
             raise DataError("standard output: closed; redirect it to /dev/null to discard it")
         code = with_shared_options(app)(standalone_mode=False, obj=display, prog_name="regard") or 0
-        sys.stdout.flush()  # here, where it can still be told that it failed
+        sys.stdout.flush()  # here, while a failure can still be reported
         return code
     except RegardError as error:
         return _fail(" ".join(str(error).splitlines()), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except SystemExit as leaving:
-        # typer makes an exit code of its own of a broken pipe.
+        # typer has its own exit code for a broken pipe.
         if isinstance(leaving.__context__, BrokenPipeError):
             raise BrokenPipeError from leaving
         raise
     except BrokenPipeError:
         raise
     except Exception as error:
-        # A wrong command line. The class is click's, which typer carries under a name of its own.
-        if type(error).__name__ == "NoArgsIsHelpError":  # as it is: the help, in its own lines
+        # A usage error. The class is click's, which typer vendors under another name.
+        if type(error).__name__ == "NoArgsIsHelpError":  # unchanged: the help with its line breaks
             print(error, file=sys.stderr)
             return 2
         explain, code = getattr(error, "format_message", None), getattr(error, "exit_code", 2)
@@ -103,7 +103,7 @@ def _fail(text: str, code: int) -> int:
 
 
 def _forget_output() -> None:
-    # Else what is still buffered is tried once more when the interpreter ends, and fails there with a message of its own.
+    # Otherwise the interpreter flushes the buffer again at exit, and fails with its own message.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Checking what a constructor is given, where it is given, by the types that its signature names."""
+"""Checks constructor arguments by the types in the signature."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Self = TypeVar("Self")
 
 
 Size = Annotated[int, Ge(1), Le(2**31 - 1)]
-"""A number of things of which there is at least one: features, heads, layers."""
+"""A number of features, heads or layers: at least 1."""
 Count = Annotated[int, Ge(0), Le(2**31 - 1)]
-"""A number of things that may be none."""
+"""A number of things, may be 0."""
 Share = Annotated[float, Ge(0), Le(1)]
-"""A probability or a share, 0 to 1."""
+"""A probability or share, 0 to 1."""
 Weight = Annotated[float, Ge(0)]
-"""A factor of a loss, 0 or more."""
+"""A loss weight, 0 or more."""
 Positive = Annotated[float, Gt(0)]
-"""A number above 0."""
+"""A positive number."""
 
 
 def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Concatenate[Self, Parameters], None]:
-    """Make a constructor refuse arguments that are not of the types in its signature, before its first line runs.
+    """Make a constructor refuse arguments of other types than in its signature, before its body runs.
 
-    Nothing is converted: True is no int, "3" no number, 3 no `Areas`. How arguments fit together the constructor checks itself.
+    Nothing is converted: True is no int, "3" no number, 3 no `Areas`. The constructor itself checks combinations.
 
     Raises:
-        ConfigError: when the constructor is called; names the class and the argument, what was expected and what was found.
+        ConfigError: raised by the constructor call; the message names the class and the argument, what was expected and what was found.
 
     Example:
         >>> class Halves:
@@ -54,7 +54,7 @@ def checked(init: Callable[Concatenate[Self, Parameters], None]) -> Callable[Con
         try:
             bound = signature.bind(self, *args, **kwargs).arguments
         except TypeError:
-            bound = {}  # Python itself says what is missing or unknown
+            bound = {}  # Python reports missing and unknown arguments
         _check(type(self).__name__, init, {name: bound[name] for name in list(bound)[1:]})
         init(self, *args, **kwargs)
 
@@ -78,7 +78,7 @@ def _check(owner: str, init: Callable[..., None], given: dict[str, Any]) -> None
 def _model(init: Callable[..., None]) -> Any:
     from pydantic import ConfigDict, create_model
 
-    # Strict: nothing is converted. Instances of any class are told by isinstance.
+    # Strict: nothing is converted. Class instances are checked by isinstance.
     settings = ConfigDict(arbitrary_types_allowed=True, strict=True, protected_namespaces=())
     hints = typing.get_type_hints(init, include_extras=True)
     fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items() if name != "return"}

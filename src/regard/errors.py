@@ -1,8 +1,7 @@
-"""The exceptions people see.
+"""Exceptions for users.
 
-Every error a user can cause is a `RegardError`; the command line prints its message as one line and leaves with
-`exit_code`. A message names what was found and what was expected: both shapes and the axis, or the file and line.
-A value that is refused is shown by `shown`, which is short whatever the value is.
+Every error that a user can cause is a `RegardError`; the command line prints its message as one line and exits with `exit_code`. A message
+names what was found and what was expected: both shapes and the axis, or the file and line. Refused values are shortened by `shown`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ import reprlib
 from collections.abc import Iterable
 
 LONGEST_SHOWN = 80
-"""Characters of a refused value in a message, at most."""
+"""Max characters of a refused value in a message."""
 LONGEST_MESSAGE = 1000
-"""Characters of a message, at most: whatever a file or a command line holds, it is not printed back at length."""
+"""Max characters of a message."""
 MAX_LISTED = 20
 
 
@@ -24,7 +23,7 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxother = LONGEST_SHOWN
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python refuses to write out an integer of more than 4300 digits.
+        # Python refuses to format an integer of more than 4300 digits.
         return repr(x) if x.bit_length() <= 128 else f"<an integer of {x.bit_length()} bits>"
 
 
@@ -32,11 +31,11 @@ _SHORT = _Short()
 
 
 def shown(value: object, *, longest: int = LONGEST_SHOWN) -> str:
-    """Return a refused value as a message shows it: its `repr`, without the middle where that is long.
+    """Return a refused value for a message: its `repr`, shortened in the middle if long.
 
     Args:
-        value: anything; a long string, a huge integer or a deeply nested list takes no time.
-        longest: characters at most.
+        value: anything; long strings, huge integers and deeply nested lists take no time.
+        longest: max characters.
 
     Example:
         >>> shown("gru"), shown(10**5000), len(shown("x" * 50_000))
@@ -46,7 +45,7 @@ def shown(value: object, *, longest: int = LONGEST_SHOWN) -> str:
 
 
 def listed(names: Iterable[object], *, most: int = MAX_LISTED) -> str:
-    """Return the names that a message offers, as a list with commas: the first so many, and how many more there are.
+    """Return names for a message, separated by commas: the first ones, and the number of others.
 
     Example:
         >>> listed(["a", "b"]), listed(range(5), most=2)
@@ -58,7 +57,7 @@ def listed(names: Iterable[object], *, most: int = MAX_LISTED) -> str:
 
 
 def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """Return a text without its middle where it is longer than so many characters.
+    """Return a text, shortened in the middle if longer than this.
 
     Example:
         >>> shortened("abcdefghijklm", 10)
@@ -69,7 +68,7 @@ def shortened(text: str, longest: int = LONGEST_MESSAGE) -> str:
 
 
 class RegardError(Exception):
-    """Base of every error raised on purpose; `exit_code` is what the command line returns."""
+    """Base of all errors for users; `exit_code` is the exit code of the command line."""
 
     exit_code = 2
 
@@ -78,19 +77,19 @@ class RegardError(Exception):
 
 
 class ShapeError(RegardError, ValueError):
-    """Raised when tensor shapes do not fit together; the message holds both shapes and the axis."""
+    """Raised for incompatible tensor shapes; the message holds both shapes and the axis."""
 
 
 class RangeError(RegardError, IndexError):
-    """Raised for a whole number in a tensor that names nothing; the message holds the argument, the number and the range."""
+    """Raised for an index or id out of range; the message holds the argument, the number and the range."""
 
 
 class ConfigError(RegardError, ValueError):
-    """Raised for a configuration that cannot be used; the message holds the key path and what it may be."""
+    """Raised for an invalid configuration; the message holds the key path and the allowed values."""
 
 
 class DataError(RegardError, ValueError):
-    """Raised for input that cannot be read; the message holds the file, the line and what was expected there."""
+    """Raised for invalid input; the message holds the file, the line and what was expected."""
 
 
 class CheckpointError(RegardError):
@@ -98,13 +97,13 @@ class CheckpointError(RegardError):
 
 
 class TrainingError(RegardError):
-    """Raised when training cannot go on (a non-finite loss, a full disk); the message names step and batch."""
+    """Raised when training cannot continue (a non-finite loss, a full disk); the message names step and batch."""
 
     exit_code = 1
 
 
 class OtherNameError(RegardError, ImportError):
-    """Raised for a name that something here has elsewhere; the message holds the name it has here."""
+    """Raised for an alias of a name; the message holds Regard's name."""
 
 
 class MissingExtraError(RegardError, ImportError):
@@ -112,7 +111,7 @@ class MissingExtraError(RegardError, ImportError):
 
 
 def missing_extra(need: str, extra: str) -> MissingExtraError:
-    """Make the error for a package that an extra brings; the hint is for a clone, for an index may hold another package of this name.
+    """Build the error for a missing package; the hint assumes a clone, because an index may hold another package of this name.
 
     Example:
         >>> print(missing_extra("serving needs uvicorn", "serve"))
@@ -122,7 +121,7 @@ def missing_extra(need: str, extra: str) -> MissingExtraError:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory ran out: Python's own, or one of torch's, which differ in type and wording by device.
+    """Return whether an error means out of memory: Python's own, or one of torch's, which differ in type and wording by device.
 
     Example:
         >>> out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")), out_of_memory(RuntimeError("no such file"))

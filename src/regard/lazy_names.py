@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used, so that a command loads what it needs and nothing else."""
+"""Lazy imports for packages: a name is imported on first use, so that a command loads only what it needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
     """Return the `__getattr__` and the `__dir__` of a package.
 
     Args:
-        package: its name.
-        modules: for each of its modules the names that the package offers of it, blanks between.
+        package: name of the package.
+        modules: for each of its modules the public names, separated by blanks.
 
     Example:
         >>> get, names = lazy_names("regard", {"errors": "ConfigError DataError"})

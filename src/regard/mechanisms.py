@@ -1,4 +1,4 @@
-"""The mechanisms: for each its names, where it is, what defines it, what it costs and what selects it. A table without the library."""
+"""The table of mechanisms: names, location, equation, source, cost and setting of each. Imports nothing of the library."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Cost(NamedTuple):
-    """What a mechanism takes beside reading its arguments and writing its context, both without constants."""
+    """Additional time and memory of a mechanism, without constants."""
 
     time: str
     memory: str
 
 
 class Mechanism(NamedTuple):
-    """A mechanism: its name here, what others call it, where it is, its source and equation, its cost, the setting that selects it."""
+    """A mechanism: its name and aliases, location, source, equation, cost, and the setting that selects it."""
 
     name: str
     aliases: str
@@ -25,12 +25,12 @@ class Mechanism(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """The name as it stands in links and file names."""
+        """The name in links and file names."""
         return self.name.replace(" ", "-").replace("'", "").lower()
 
 
-# B batch, T queries, S keys, D features, A width of an additive score's hidden layer, H heads, N areas, C inner size, M positions that a
-# location score reaches, L positions of a key-value window, r hops. "The score's" is the cost of the score that was chosen.
+# B batch, T queries, S keys, D features, A hidden size of an additive score, H heads, N areas, C inner size, M positions of a location
+# score, L positions of a key-value window, r hops. "The score's" is the cost of the chosen score.
 _DOT = Cost("O(B T S D)", "O(B T S)")
 _ADDITIVE = Cost("O(B (T + S) D A + B T S A)", "O(B T S A); by the native CPU library (float32) O(B (T + S) A + B T S)")
 _WINDOW = Cost("as the whole source: every score is computed, then masked", "O(B T S)")

@@ -1,4 +1,4 @@
-"""JSON that nobody vouches for: what it holds is bounded before anyone looks at it."""
+"""Parsing of untrusted JSON within limits."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 MAX_DEPTH = 64
-"""Levels of lists and objects within each other; files of ours have six."""
+"""Max nesting of lists and objects; Regard's files have six levels."""
 KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list", dict: "an object"}
 MAX_DIGITS = 19
-"""Digits of an integer: as many as 64 bits hold. With more, numpy, torch and Python's own conversions each fail in a way of their own."""
+"""Max digits of an integer: 64 bits. Larger ones fail differently in numpy, torch and Python."""
 
 
 def parse_json(
@@ -19,12 +19,12 @@ def parse_json(
     """Parse JSON.
 
     Args:
-        text: a document, as UTF-8 where it is bytes.
-        pairs: makes an object of its keys and values; None: a dictionary, of equal keys the last.
-        constant: makes a number of NaN, Infinity or -Infinity, which are no JSON; None: a float.
+        text: a document; bytes are UTF-8.
+        pairs: builds an object from its keys and values; None: a dictionary, in which the last of equal keys wins.
+        constant: converts NaN, Infinity and -Infinity, which are not JSON; None: a float.
 
     Raises:
-        ValueError: it is not JSON, not UTF-8, holds an integer of more than 64 bits, or too many levels; says which in a few words.
+        ValueError: it is not JSON, not UTF-8, has an integer of more than 64 bits, or too many levels; the message says which.
 
     Example:
         >>> parse_json('{"a": [1, 2.5]}')
@@ -48,7 +48,7 @@ def parse_json(
 
 
 def kind_of(value: object) -> str:
-    """Return what a parsed value is, in words.
+    """Return the type of a parsed value, in words.
 
     Example:
         >>> kind_of(3), kind_of(None)

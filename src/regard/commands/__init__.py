@@ -1,1 +1,1 @@
-"""The verbs of the command line, a module a task or purpose. What a verb needs is imported when it is used."""
+"""The commands of the command line, one module per task or purpose; dependencies are imported on use."""

@@ -1,4 +1,4 @@
-"""Whole files in, whole files out: what `--input` and `--output` make of the commands that answer lines."""
+"""Batch processing of whole files: `--input` and `--output` of the commands that answer lines."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ ALONE = (
     *("files", "images", "listing", "features", "source", "target", "second_source", "links", "timing", "choose"),
     *("captions", "examples", "text", "json_file"),
 )
-"""Parameters of the commands that name another input, or another output than lines."""
+"""Parameters of commands for another input or output than lines."""
 PLACES = ("run", "what", "others", "baseline")
-"""Those that name runs."""
+"""Parameters that name runs."""
 FIELDS = ("input", "size", "changed", "input_sha256", "lines", "unread", "bytes", "sha256")
 
 
 def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: Path | None, **where: Any) -> None:
-    """Answer the lines of many files, each into a file of its own.
+    """Process many files, each into its own output file.
 
-    What a file gets is byte for byte what the command writes for it alone. It is there whole or not at all; `manifest.jsonl` in the same
-    folder lists those that are done, and the same command goes on with the rest.
+    The content of an output file is byte for byte what the command writes for that input alone. Files are written completely or not at all;
+    `manifest.jsonl` in the output folder lists finished ones, and the same command resumes.
 
     Args:
-        command: its name.
+        command: name of the command.
         parameters: its options.
-        shards: pattern of the files.
-        output: folder of the answers.
+        shards: pattern of the input files.
+        output: output folder.
         where: see `regard.jobs.open_pool`.
 
     Raises:
-        ConfigError: options that do not fit, or the folder holds the answers of another command, model or options.
-        TrainingError: some files could not be answered; names them. The others are done all the same.
+        ConfigError: invalid options, or the folder holds the outputs of another command, model or options.
+        TrainingError: some files failed; the message names them. The others are processed.
     """
     from regard.training import run_lock
 
@@ -81,18 +81,18 @@ def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: 
 
 
 def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, int]]) -> NoReturn:
-    """Answer the shards that the process which started this one names.
+    """Process the shards sent by the parent process.
 
     Args:
-        answer: writes the answers of a file to standard output, given its path, its lines in lists, and how many there are; returns how
-            many it read, and how many of them it could not.
+        answer: writes the answers of a file to standard output, given its path, its lines in chunks, and their number; returns how many it
+            read, and how many were unreadable.
     """
     import torch
 
     from regard.data.lines import open_whole, scan_lines, stream_lines
     from regard.tasks.chunking import in_chunks
 
-    begin = torch.get_rng_state()  # each shard draws what it would draw alone
+    begin = torch.get_rng_state()  # each shard draws the same samples as alone
 
     def work(job: Job) -> Answer:
         path, output = Path(job["input"]), Path(job["output"])
@@ -100,7 +100,7 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
         digest, lines = scan_lines(path)
         state = _state(path)
         for left in output.parent.glob(glob.escape(f".{output.name}.") + "*"):
-            left.unlink(missing_ok=True)  # by a worker that was killed
+            left.unlink(missing_ok=True)  # left by a killed worker
         with open_whole(output) as stream:
             written = _Digested(stream)
             before, sys.stdout = sys.stdout, io.TextIOWrapper(cast(BinaryIO, io.BufferedWriter(written)))
@@ -118,7 +118,7 @@ def answer_shards(answer: Callable[[Path, Iterable[list[str]], int], tuple[int, 
 
 
 class _Digested(io.RawIOBase):
-    """A file that notes size and sha256 of what is written to it."""
+    """A file that computes size and sha256 of its content on writing."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self.sha256, self.size = stream, hashlib.sha256(), 0
@@ -133,7 +133,7 @@ class _Digested(io.RawIOBase):
 
 
 def _find(pattern: str, output: Path) -> dict[str, Path]:
-    """Return the files by the names that their answers get: theirs, below the folder they have in common, without `.gz`."""
+    """Return the input files by the names of their outputs: paths relative to their common folder, without `.gz`."""
     plain = Path(pattern).is_file()
     paths = [Path(pattern)] if plain else sorted(path for path in map(Path, glob.glob(pattern, recursive=True)) if path.is_file())
     if not paths:
@@ -151,7 +151,7 @@ def _find(pattern: str, output: Path) -> dict[str, Path]:
 
 
 def _about(command: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the answers follow from, beside the shards: the command, its options, and the weights of its runs."""
+    """Return the inputs of the answers besides the shards: command, options, and weights of the runs."""
     from regard.data.parallel import file_digest
     from regard.training.checkpoint import weights_file
 
@@ -172,7 +172,7 @@ def _state(path: Path) -> tuple[int, int]:
 
 
 def _is_done(entry: Mapping[str, Any], path: Path, output: Path) -> bool:
-    """Whether a shard's answers are there and its file is the one they were made of: of equal size and time, or else of equal content."""
+    """Return whether a shard's output exists and its input is unchanged: equal size and time, or else equal content."""
     from regard.data.parallel import file_digest
 
     with suppress(OSError, DataError):
@@ -189,7 +189,7 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
         return {}
     entries: list[Any] = []
     for line in path.read_bytes().split(b"\n"):
-        with suppress(ValueError, RecursionError):  # the last line of a process that was killed
+        with suppress(ValueError, RecursionError):  # the last line of a killed process
             entries.append(parse_json(line))
     if not entries or entries[0] != about:
         raise ConfigError(f"{path}: of another command, other options or another model; choose another --output, or remove it")
@@ -205,7 +205,7 @@ def _write_manifest(output: Path, about: Mapping[str, Any], entries: Sequence[Ma
 def _work(
     output: Path, about: Mapping[str, Any], kept: dict[str, dict[str, Any]], jobs: Mapping[str, Job], *, words: list[str], **where: Any
 ) -> dict[str, str]:
-    """Do what is left to do; add it to `kept` and to the manifest, and return what failed, with the reason."""
+    """Process what is left; add it to `kept` and the manifest, and return failures with their reasons."""
     failed: dict[str, str] = {}
     if not jobs:
         return failed

@@ -1,4 +1,4 @@
-"""The verb `regard caption`."""
+"""The command `regard caption`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `regard check`."""
+"""The command `regard check`."""
 
 from __future__ import annotations
 

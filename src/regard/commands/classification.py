@@ -1,4 +1,4 @@
-"""The verbs of labelled sentences: `regard classify` and `entail`."""
+"""The commands `regard classify` and `regard entail`."""
 
 from __future__ import annotations
 

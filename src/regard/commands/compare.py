@@ -1,4 +1,4 @@
-"""The verb `regard compare`."""
+"""The command `regard compare`."""
 
 from __future__ import annotations
 

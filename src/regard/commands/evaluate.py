@@ -1,4 +1,4 @@
-"""The verb `regard evaluate`: what it takes and tells is a matter of the run's task."""
+"""The command `regard evaluate`; inputs and scores depend on the run's task."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIONS = {
     "entailment": ("--examples", "--baseline", "--output"),
     "lm": ("--text",),
 }
-"""The options of each task; the first is needed."""
+"""Options of each task; the first is required."""
 
 
 @commands.command()
@@ -114,7 +114,7 @@ def evaluate(
 
 
 def _measure(run: Path, task: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Print the scores; return them, and the outputs."""
+    """Print the scores; return scores and outputs."""
     match task:
         case "translation":
             return _translation(run, given)
@@ -127,7 +127,7 @@ def _measure(run: Path, task: str, given: Mapping[str, Any]) -> tuple[dict[str, 
 
 
 def _evaluate_shards(run: Path, task: str, given: Mapping[str, Any]) -> NoReturn:
-    """Measure on the files that the process which started this one names: `evaluate --input`."""
+    """Evaluate on the files sent by the parent process: `evaluate --input`."""
     from regard.commands.batch import answer_shards
 
     if task == "captioning":

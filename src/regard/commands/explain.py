@@ -1,4 +1,4 @@
-"""The verb `regard explain`: a classifier by its attention, and the outputs of any run by method."""
+"""The command `regard explain`: a classifier by its attention, and any run by explanation methods."""
 
 from __future__ import annotations
 

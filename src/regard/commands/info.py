@@ -45,7 +45,7 @@ def list_(
 
     if task not in TASKS:
         raise ConfigError(f"--task: expected one of {', '.join(TASKS)}, found {shown(task)}")
-    # A reader gets paragraphs, a program one line each.
+    # Paragraphs for a terminal, one line per entry for a program.
     columns = terminal_width() if sys.stdout.isatty() and not wide else None
     match table:
         case "mechanisms":
@@ -114,7 +114,7 @@ COLUMNS = ("mechanism", "also known as", "in the library", "setting", "source", 
 
 
 def mechanism_cells(row: Mechanism) -> tuple[str, ...]:
-    """Return what a row prints, in the order of `COLUMNS`.
+    """Return the cells of a row, in the order of `COLUMNS`.
 
     Example:
         >>> mechanism_cells(MECHANISMS[0])[:3]
@@ -127,7 +127,7 @@ def mechanism_table(width: int | None = None) -> Iterator[str]:
     """Yield the table of all mechanisms.
 
     Args:
-        width: columns of a terminal, 40 or more: a paragraph a mechanism, wrapped. None: a line a mechanism, however long, under a heading.
+        width: terminal width, at least 40: one wrapped paragraph per mechanism. None: one line per mechanism, under a heading.
 
     Example:
         >>> next(mechanism_table()).split()[:7]
@@ -150,7 +150,7 @@ def mechanism_table(width: int | None = None) -> Iterator[str]:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    # Of a setting that takes one of a few words.
+    # A setting with a few allowed words.
     for part in (annotation, *get_args(annotation)):
         if get_origin(part) is Literal and len(get_args(part)) > 1:
             return get_args(part)
@@ -158,7 +158,7 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 
 def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield a line a setting: its path, default and meaning; after them those of the other families of models, each under a heading.
+    """Yield one line per setting: path, default and meaning; other model families follow, each under a heading.
 
     Example:
         >>> from regard.config import TranslationConfig
@@ -170,7 +170,7 @@ def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     others: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
         inner = submodels(field.annotation)
-        # A part that is absent by default, and has settings without a default, is listed as a whole.
+        # An optional part whose settings have no defaults is listed as a whole.
         if inner and not any(part.is_required() for part in inner[0].model_fields.values()):
             if field.default is None:
                 yield f"{prefix}{name} = null    # none of what follows applies until one of it is set"

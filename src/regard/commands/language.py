@@ -1,4 +1,4 @@
-"""The verb `regard generate`, which also writes the generated sets."""
+"""The command `regard generate`, which also writes the generated data sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands take, and the choices of those that are one of a few."""
+"""Options shared by several commands, and their allowed values."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ PrintConfig = Annotated[bool, typer.Option("--print-config", help="print the res
 
 
 def refuse(options: Mapping[str, object], reason: str) -> None:
-    """Refuse options that do not go with the rest of a command line; those that are None were not given.
+    """Refuse options that conflict with the rest of a command line; None means not given.
 
     Raises:
-        ConfigError: names those given, and the reason.
+        ConfigError: the message names the given ones and the reason.
     """
     if given := [name for name, value in options.items() if value is not None]:
         raise ConfigError(f"{', '.join(given)}: {reason}")

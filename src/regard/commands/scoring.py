@@ -1,4 +1,4 @@
-"""The verbs `regard score` and `regard align`: how likely given texts are, and which words of given pairs belong together."""
+"""The commands `regard score` and `regard align`: log-probabilities of given texts, and word links of given pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 commands = typer.Typer()
 
-# Pairs of a file that are looked through for the short ones that `align --choose` measures on.
+# Pairs of a file to search for short ones, on which `align --choose` measures.
 MOST_TO_CHOOSE = 10_000
 
 Source = Annotated[
@@ -39,7 +39,7 @@ JsonPairs = Annotated[
 
 
 class WordLinks(NamedTuple):
-    """The links of a pair, to be written."""
+    """The links of a pair, for output."""
 
     links: list[tuple[int, int]]
     text: str
@@ -180,7 +180,7 @@ def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, 
 
 
 def pair_columns(config: TranslationConfig) -> tuple[int, ...]:
-    """Return how many columns a line of pairs may have: source, second input where the model reads one, and target."""
+    """Return the allowed numbers of columns in a line of pairs: source, second input for models with two, and target."""
     return (2,) if config.second is None else (2, 3) if config.second.drop else (3,)
 
 

@@ -1,4 +1,4 @@
-"""Options that every command has."""
+"""Options shared by all commands."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from regard.commands.streaming import WORKER
 from regard.progress import Display
 
 TRAINING = ("train", "demo", "compare", "doctor")
-"""The commands, and those within them, that choose where a model is trained."""
+"""Commands and subcommands that choose a training device."""
 LINES = ("translate", "caption", "classify", "entail", "score", "align", "generate", "evaluate")
-"""The commands that answer lines, or measure on a file: they take many files as well."""
+"""Commands that answer lines or evaluate a file: they also accept many files."""
 
 
 def with_shared_options(app: typer.Typer) -> Any:
-    """Return the command of an app, each of whose commands takes the shared options as well.
+    """Return the click command of an app with the shared options on each command.
 
-    Run it with `obj`, the `Display` it shows its progress on.
+    Run it with `obj`, the `Display` for progress.
     """
     root = typer.main.get_command(app)
     everywhere, training, lines = _options(_shared), _options(_trains), _options(_answers)
@@ -43,12 +43,12 @@ def with_shared_options(app: typer.Typer) -> Any:
 
 
 def _with_batch(command: Any, names: set[str], added: set[str]) -> Callable[[Any], Any]:
-    """Return what a command does, once its words are understood: its own work, or with `--input` that of a batch.
+    """Return a wrapper of a command that runs it or, with `--input`, its batch version.
 
     Args:
-        command: it.
-        names: the options of a batch.
-        added: those of them that it does not have without one.
+        command: the command.
+        names: the batch options.
+        added: those of them that the command itself does not have.
     """
     own = command.invoke
 
@@ -98,7 +98,7 @@ def _shared(
         ),
     ] = False,
 ) -> None:
-    """Hold the options of every command; never run."""
+    """Holds the options of every command; never run."""
 
 
 def _trains(
@@ -107,7 +107,7 @@ def _trains(
         typer.Option(callback=_device, expose_value=False, envvar="REGARD_DEVICE", help="where to train; default: CUDA if there is any"),
     ] = None,
 ) -> None:
-    """Hold the options of the commands that train; never run."""
+    """Holds the options of training commands; never run."""
 
 
 def _answers(
@@ -120,4 +120,4 @@ def _answers(
     cpus: Cpus = None,
     gpus: Gpus = None,
 ) -> None:
-    """Hold the options of the commands that answer lines; never run."""
+    """Holds the options of commands that answer lines; never run."""

@@ -1,4 +1,4 @@
-"""Lines in, an answer a line out, as soon as the input pauses: what all commands share that read lines."""
+"""Line-by-line processing of standard input or files, with answers as soon as the input pauses."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from regard.strict_json import kind_of
 if TYPE_CHECKING:
     from regard.data.vocabulary import Vocabulary
 
-# Input that has not come for so long pauses: a writer that waits for its answer has written its line whole.
+# Input pauses if nothing arrives for this long: a program that waits for an answer has sent its whole line.
 PAUSE_SECONDS = 0.02
-# A writer of a line now and then never pauses for long: after so much time what has come is worked on all the same.
+# Slow continuous input never pauses that long: after this time the received lines are processed anyway.
 PATIENCE_SECONDS = 0.2
 BLOCK_BYTES = 65_536
-# Blocks read ahead while the model works: several chunks of ordinary lines.
+# Blocks read ahead while the model computes: several chunks of ordinary lines.
 BLOCKS_AHEAD = 64
 SHOWN = 80
-# Bytes of a file whose lines are counted before the first of them is answered, to tell how many are left.
+# Bytes of a file whose lines are counted in advance for the progress bar.
 MAX_COUNTED = 2**30
-# The variable that makes a command a worker, which takes its input shard by shard from the process that started it.
+# Environment variable that makes a command a worker, which receives shards from its parent process.
 WORKER = "REGARD_WORKER"
 END = "Ctrl-Z and Enter end" if os.name == "nt" else "Ctrl-D ends"
 
 
 class InputItem(NamedTuple):
-    """What stood on one line of the input.
+    """One line of input.
 
     Attributes:
-        item: what the model is asked; None where the line could not be read.
-        head: the fields of the answer that come from the line: its "id", if it has one, and "error" where it could not be read.
+        item: the model's input; None if the line is unreadable.
+        head: fields of the answer from the line: its "id", if any, and "error" if it is unreadable.
     """
 
     item: Any
@@ -52,14 +52,14 @@ class InputItem(NamedTuple):
 
 
 def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int | None = None) -> Iterator[list[str]]:
-    """Yield the lines of files, or without any those of standard input, in lists: at most `most`, fewer when the input pauses.
+    """Yield the lines of files or of standard input in chunks of at most `most`, fewer if the input pauses.
 
-    A file is read in full lists. On a terminal a prompt says what is awaited.
+    Files are read in full chunks. On a terminal a prompt asks for input.
 
     Args:
-        awaited: what to type, "a sentence".
-        files: to read one after another; `.gz` too.
-        most: lines of a list; None: `regard.tasks.chunking.CHUNK_ITEMS`.
+        awaited: expected input for the prompt, "a sentence".
+        files: read one after another; `.gz` too.
+        most: max lines per chunk; None: `regard.tasks.chunking.CHUNK_ITEMS`.
 
     Raises:
         DataError: standard input is closed, or it or a file cannot be read.
@@ -79,7 +79,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     try:
         descriptor = stream.fileno()
         waits = not stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:  # no file of the system: nothing to wait for
+    except OSError:  # not a system file: no waiting
         descriptor, waits = -1, False
     if not waits:
         yield from in_chunks(iter_lines(stream), len, most=most)
@@ -87,7 +87,7 @@ def input_chunks(awaited: str, files: Sequence[Path] | None = None, *, most: int
     start: list[bytes] = []
     for chunk in _raw_chunks(_blocks(descriptor), most, CHUNK_CHARACTERS):
         yield list(iter_lines(cast(BinaryIO, start + chunk)))
-        start = [b""]  # a byte order mark stands at the start of the first line alone
+        start = [b""]  # only the first line can start with a byte order mark
 
 
 def input_lines(awaited: str) -> Iterator[str]:
@@ -96,16 +96,16 @@ def input_lines(awaited: str) -> Iterator[str]:
 
 
 def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, second: Path) -> Iterator[list[str]]:
-    """Yield the lines of chunks with a second input each, see `regard.data.input_pairs`.
+    """Yield the lines of chunks, each with its second input, see `regard.data.input_pairs`.
 
     Args:
-        chunks: of the first inputs.
-        files: they come from; None: standard input.
+        chunks: chunks of first inputs.
+        files: their files; None: standard input.
         second: a file, or "-": standard input.
 
     Raises:
         ConfigError: both are standard input.
-        DataError: there are more of one than of the other; names the line.
+        DataError: the numbers of lines differ; the message names the line.
     """
     from regard.data.lines import iter_lines, stream_lines
     from regard.data.parallel import join_inputs
@@ -128,12 +128,12 @@ def paired_chunks(chunks: Iterable[list[str]], files: Sequence[Path] | None, sec
 
 
 def complete_reader(read: Callable[[int, str], InputItem], vocabulary: Vocabulary, *how: str) -> Callable[[int, str], InputItem]:
-    """Return a reader that finds no question in a line, or a pair's first text, which lacks one of the two inputs of a model.
+    """Return a reader that marks lines without one of the model's two inputs as unreadable.
 
     Args:
         read: reads a line.
-        vocabulary: of the sources.
-        how: where the two inputs are expected; none: in columns. See `regard.data.input_pairs.PairVocabulary.missing`.
+        vocabulary: source vocabulary.
+        how: expected format of the two inputs; none: columns. See `regard.data.input_pairs.PairVocabulary.missing`.
     """
 
     def checked(number: int, line: str) -> InputItem:
@@ -158,19 +158,19 @@ def answer_lines(
     json_lines: bool,
     total: int | None = None,
 ) -> tuple[int, int]:
-    """Write one line for each line read, in order, each chunk's as soon as it is done.
+    """Write one answer per line, in order, a chunk at a time.
 
     Args:
-        chunks: the lines, see `input_chunks`; or what else there is a line of answer for.
-        read: makes a question of a line, given its number from 1; see `text_reader`. A line without a question gets an empty line, or an
+        chunks: lines, see `input_chunks`, or other items with one answer each.
+        read: converts a line and its number (from 1) to an `InputItem`; see `text_reader`. An unreadable line gets an empty line, or an
             object with its "error".
-        work: returns what the model makes of the items of a chunk, in order; each has `to_json`.
-        show: tells on standard error what there is to tell of a result, and returns it as text.
+        work: returns the results of a chunk's items, in order; each has `to_json`.
+        show: prints warnings about a result to standard error, and returns it as text.
         json_lines: write JSON objects instead of text.
-        total: how many answers there will be; None: as many as standard input has lines, where it is a file.
+        total: expected number of answers; None: the number of lines, if standard input is a file.
 
     Returns:
-        How many lines were read, and how many of them could not be. A worker of `--input` does not return: it answers shard after shard.
+        The number of lines read, and of unreadable ones. A worker of `--input` does not return: it processes shard after shard.
     """
 
     def answer(chunks: Iterable[list[Any]], total: int | None) -> tuple[int, int]:
@@ -196,7 +196,7 @@ def _answer_chunks(
     with ExitStack() as leaving:
         stage = None
         for chunk in chunks:
-            if not number and (total is not None or not sys.stdin.isatty()):  # somebody who types needs no bar
+            if not number and (total is not None or not sys.stdin.isatty()):  # no bar for interactive input
                 total = _lines_waiting() if total is None else total
                 stage = leaving.enter_context(progress.stage("Answering", total=total, unit="lines"))
             questions = [read(number + place, line) for place, line in enumerate(chunk, start=1)]
@@ -218,11 +218,11 @@ def _answer_chunks(
 
 
 def _lines_waiting() -> int | None:
-    # Of a file of ordinary size, from its beginning (what comes next has been read ahead): counting takes a second for a gigabyte.
+    # For a file of ordinary size, from its beginning (some is already read): counting takes a second per gigabyte.
     try:
         descriptor = sys.stdin.buffer.fileno()
         found = os.fstat(descriptor)
-    except (OSError, ValueError, AttributeError):  # no file of the system
+    except (OSError, ValueError, AttributeError):  # not a system file
         return None
     if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_COUNTED:
         return None
@@ -235,12 +235,12 @@ def _lines_waiting() -> int | None:
 def text_reader(
     fields: tuple[str, ...] | None, plain: Callable[[int, str], Any] = lambda _, line: line, *, second: bool = False
 ) -> Callable[[int, str], InputItem]:
-    """Return what reads the questions of a command, for `answer_lines`.
+    """Return the line reader of a command, for `answer_lines`.
 
     Args:
-        fields: names in a JSON object that hold the texts, one string or a tuple of several; None: lines are plain text.
-        plain: makes an item of a plain line.
-        second: objects may have a second input beside the first text, as "second".
+        fields: JSON fields of the texts, one string or a tuple; None: lines are plain text.
+        plain: converts a plain line to an item.
+        second: objects may have a second input, "second".
 
     Example:
         >>> text_reader(("text",))(1, '{"id": 7, "text": "a dog"}')
@@ -260,7 +260,7 @@ def text_reader(
             return InputItem(None, {**head, "error": error})
         if "second" in value:
             value[fields[0]] = join_inputs(value[fields[0]], value["second"])
-        # A line is a line: what looks like the end of one is a space.
+        # Other line separators inside a line become spaces.
         whole = [whole_characters(value[name]).replace("\n", " ") for name in fields]
         return InputItem(whole[0] if len(whole) == 1 else tuple(whole), head)
 
@@ -268,7 +268,7 @@ def text_reader(
 
 
 def _wrong(value: Any, line: str, fields: tuple[str, ...], second: bool) -> str:
-    # What is wrong with the object of a line; "": nothing.
+    # The error in a line's object; "" if none.
     if not isinstance(value, dict) or not value.keys() >= set(fields):
         wanted = ", ".join(f'"{name}": "..."' for name in fields)
         return f"expected a JSON object with {wanted}, found {line if len(line) <= SHOWN else f'{line[:SHOWN]}...'!r}"
@@ -295,8 +295,8 @@ def _parse(line: str) -> Any:
 
 
 def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
-    # A thread reads ahead while the model works; b"" is the end. It is left behind in its call when the command ends, so it holds
-    # no lock of Python's (`sys.stdin` has one).
+    # A thread reads ahead while the model computes; b"" is the end. It may still be blocked when the command ends, so it holds no Python
+    # lock (`sys.stdin` has one).
     blocks: queue.Queue[bytes | OSError] = queue.Queue(BLOCKS_AHEAD)
 
     def read() -> None:
@@ -304,7 +304,7 @@ def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
         while block and not isinstance(block, OSError):
             try:
                 block = os.read(descriptor, BLOCK_BYTES)
-            except BlockingIOError:  # the program at the other end has made the pipe so
+            except BlockingIOError:  # the other program has made the pipe non-blocking
                 select.select([descriptor], [], [])
                 continue
             except OSError as error:
@@ -316,7 +316,7 @@ def _blocks(descriptor: int) -> queue.Queue[bytes | OSError]:
 
 
 def _raw_chunks(blocks: queue.Queue[bytes | OSError], most: int, most_bytes: int) -> Iterator[list[bytes]]:
-    # Lists of whole lines, each with its end; a line that is not whole waits for the rest of it or for the end of the input.
+    # Lists of complete lines; an incomplete line waits for its rest or for the end of the input.
     lines: list[bytes] = []
     rest: list[bytes] = []
     deadline = 0.0
@@ -352,7 +352,7 @@ def _raw_chunks(blocks: queue.Queue[bytes | OSError], most: int, most_bytes: int
 
 
 def _full(lines: list[bytes], most: int, most_bytes: int) -> int:
-    # How many lines make a chunk; 0 while they do not.
+    # Number of lines that complete a chunk; 0 if not yet.
     if sum(map(len, lines)) < most_bytes:
         return most if len(lines) >= most else 0
     size = 0

@@ -1,4 +1,4 @@
-"""Standard input, output and error, as the verbs use them."""
+"""Standard input, output and error of the commands."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from regard.progress import hide, message
 
 
 def write_message(text: str) -> None:
-    """Tell something on standard error, `--quiet` or not."""
+    """Write a message to standard error, also with `--quiet`."""
     message(text, warning=True)
 
 
 def write_line(line: str) -> None:
-    """Write a line to standard output, to be seen at once."""
+    """Write a line to standard output, flushed at once."""
     write_text(line)
     sys.stdout.flush()
 
 
 def write_text(line: str) -> None:
-    """Write a line to standard output; what shows progress on the same terminal gives way."""
+    """Write a line to standard output; a progress bar on the same terminal is cleared first."""
     if sys.stdout.isatty():
         hide()
-    # UTF-8 whatever the locale says: what is written must be readable by every other tool.
+    # UTF-8 whatever the locale: other tools must be able to read it.
     sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal; 120 where there is none."""
+    """Return the width of the terminal in columns; 120 without one."""
     return max(20, shutil.get_terminal_size((120, 40)).columns) if sys.stdout.isatty() else 120

@@ -1,4 +1,4 @@
-"""The verb `regard train`, which has a command for each task."""
+"""The command `regard train`, with one subcommand per task."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, dict[str, str]]] = {
         {"text": "training text (may be .gz)", "valid_text": "validation text; default: hold out the last lines"},
     ),
 }
-"""What the command of a task does, and the options that name files: settings under `data`, and `test`."""
+"""Description of a task's command, and the options that name its files: settings under `data`, and `test`."""
 
 
 def _add_command(task: str, about: str, files: Mapping[str, str]) -> None:
@@ -88,7 +88,7 @@ for _task, _described in COMMANDS.items():
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    # What importing makes stays: looking through it again and again takes a fifth of the time that the imports take.
+    # Imported objects are permanent; scanning them repeatedly takes a fifth of the import time.
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -107,10 +107,10 @@ def _train(
     start: Path | None,
     print_config: bool,
 ) -> None:
-    """Train, and tell how it ended.
+    """Train and report the result.
 
     Raises:
-        ConfigError: `out` is missing, or the settings do not fit.
+        ConfigError: `out` is missing, or the settings are incompatible.
     """
     test = files.pop("test", None)
     with _without_collection():
@@ -145,11 +145,11 @@ def settings_for(
     """Return the settings of a command line.
 
     Args:
-        task: its name.
+        task: name of the task.
         config: a YAML file, or None.
         overrides: `key.sub=value`.
-        files: the `data` settings that have options of their own; None where not given.
-        start: the run to go on from, or None. Its files are kept where no others are named.
+        files: `data` settings given as options; None if not given.
+        start: the run to continue from, or None. Its files are used unless others are given.
 
     Raises:
         ConfigError: see `load_config`.
@@ -158,7 +158,7 @@ def settings_for(
     from regard.config import TASKS, load_config
 
     kind, given = TASKS[task], {name: path for name, path in files.items() if path is not None}
-    # A configuration file is a recipe of its own.
+    # A configuration file replaces the recipe.
     base: dict[str, Any] | None = {"recipe": "auto"} if config is None and "recipe" in kind.model_fields else None
     if start is not None:
         from regard.tasks.fine_tuning import data_files, settings_from_run

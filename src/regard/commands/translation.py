@@ -1,4 +1,4 @@
-"""The verb `regard translate`."""
+"""The command `regard translate`."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _translate_document(translator: Translator, path: Path, language: str, decod
 def _questions(
     translator: Translator, files: list[Path] | None, second: Path | None, json_input: bool
 ) -> tuple[Iterator[list[str]], Callable[[int, str], InputItem]]:
-    # The lines of one input or of two, in chunks, and what reads them.
+    # The lines of one or two inputs in chunks, and their reader.
     two = translator.run.config.second is not None
     if second is not None and not two:
         raise ConfigError(f"--second-source: {translator.run.folder} reads one input")
@@ -199,7 +199,7 @@ def _write_rates(lines: int, tokens: int, seconds: float) -> None:
 
 
 def chosen_decoding(config: TranslationConfig, **changes: Any) -> DecodingConfig:
-    """Return a run's decoding settings with those changed that are not None.
+    """Return a run's decoding settings, overridden by those that are not None.
 
     Raises:
         ConfigError: see `regard.config.with_options` and `regard.tasks.translation_prediction.check_decoding`.

@@ -1,4 +1,4 @@
-"""The verb `regard view`."""
+"""The command `regard view`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def view(
 
 
 def _told(record: AttentionRecord, *, map: str | None, head: int | None) -> str:
-    """Say in a line which map, head and update are drawn; nothing where a record has a single matrix."""
+    """Describe the drawn map, head and update; empty if the record has a single matrix."""
     found = record.main if map is None else next((each for each in record.maps if each.name == map), None)
     if found is None:
         return ""
@@ -116,7 +116,7 @@ def _inputs(text: list[str] | None, image: list[Path] | None, runs: Sequence[Pat
 
 
 def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, methods: list[str]) -> list[AttentionRecord]:
-    """Run a Hugging Face model and record what it attends to."""
+    """Run a Hugging Face model and record its attention."""
     from regard.mask_check import load_folder
     from regard.observe.explained import check_methods
     from regard.observe.pretrained import load_processor, records_of
@@ -128,7 +128,7 @@ def _pretrained(folder: Path, seen: list[str] | list[Path], target: str | None, 
 
 
 def _histories(runs: list[Path]) -> list[AttentionRecord]:
-    """Read what was recorded while runs were trained; each record has the name of its run."""
+    """Read the records made during training; each gets the name of its run."""
     from regard.tasks.run_folder import run_task
     from regard.viewer import read_history
 
@@ -138,6 +138,6 @@ def _histories(runs: list[Path]) -> list[AttentionRecord]:
     found = []
     for path, name in zip(runs, names, strict=True):
         if not path.is_file():
-            run_task(path)  # says what is wrong with a folder that is no run
+            run_task(path)  # reports a folder that is not a run
         found += [replace(record, model=record.model or name) for record in read_history(path)]
     return found

@@ -14,23 +14,23 @@ Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_
 # Maximum of all settings: far above any trained model, far below values that crash libraries. `regard.training.memory_check` refuses
 # combinations that need too much memory.
 MAX_SIZE = 2**20
-"""Of a dimension, a number of heads, an area or a window."""
+"""A dimension, number of heads, area size or window."""
 MAX_LAYERS = 1000
 MAX_ENTRIES = 5_000_000
-"""Of a vocabulary."""
+"""Size of a vocabulary."""
 MAX_LENGTH = 10_000_000
-"""Of a sequence in tokens."""
+"""Length of a sequence in tokens."""
 MAX_BEAM = 10_000
 MAX_COUNT = 10**12
-"""Of updates, epochs, examples, tokens of a batch."""
+"""Number of updates, epochs, examples, or tokens of a batch."""
 MAX_WATCHED = 64
-"""Of examples whose attention is recorded while a model is trained."""
+"""Number of examples whose attention is recorded during training."""
 MAX_RATE = 1e6
-"""Of a rate, a weight or a penalty."""
+"""A rate, weight or penalty."""
 
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""How much of a running mean an optimizer keeps at each update."""
+"""Decay of an optimizer's running mean."""
 
 
 class Frozen(BaseModel):
@@ -49,10 +49,10 @@ class Frozen(BaseModel):
 
 
 class WrongValue(ValueError):
-    """Raised where the whole of some settings is looked at, for one of them.
+    """Raised by a validator of several settings, for one of them.
 
     Attributes:
-        key: of the setting.
+        key: the setting.
 
     Example:
         >>> WrongValue("epochs", "true is neither a number nor a name").key
@@ -72,7 +72,7 @@ def _types(model: type[BaseModel], field: str) -> tuple[Any, ...]:
 
 
 class VocabularyConfig(Frozen):
-    """How text becomes tokens; trained on the run's own training text."""
+    """Tokenization; trained on the run's training text."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="bpe", description="byte-level BPE is lossless")
     size: int = Field(default=8000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
@@ -89,7 +89,7 @@ class VocabularyConfig(Frozen):
 
 
 class TrainingConfig(Frozen):
-    """How a run trains. Lengths are in target tokens or updates, never in wall time, so that a run can be repeated."""
+    """Training settings. Lengths are in target tokens or updates, never in wall time, so that runs are reproducible."""
 
     seed: int = Field(default=1, ge=0, lt=2**63)
     epochs: int = Field(default=10, ge=1, le=MAX_COUNT)
@@ -151,12 +151,12 @@ class TrainingConfig(Frozen):
 
     @property
     def measured(self) -> tuple[Metric, ...]:
-        """What every evaluation gives beside the loss: `metric`, which steers the run, and `eval_metrics`."""
+        """The metrics of every evaluation besides the loss: `metric`, which selects the best weights, and `eval_metrics`."""
         return (self.metric, *self.eval_metrics)
 
 
 class DecodingConfig(Frozen):
-    """How text is generated."""
+    """Decoding settings."""
 
     beam_size: int = Field(default=5, ge=1, le=MAX_BEAM)
     length_penalty: float = Field(default=1.0, ge=0, le=MAX_RATE, description="alpha: scores are divided by ((5 + length) / 6) ** alpha")
@@ -170,7 +170,7 @@ class DecodingConfig(Frozen):
 
 
 class StartConfig(Frozen):
-    """The run that a new one goes on from (`--from RUN`): weights and vocabularies are taken from it."""
+    """The run that a new one starts from (`--from RUN`): its weights and vocabularies."""
 
     run: str = Field(min_length=1, description="its folder")
     weights: str | None = Field(default=None, description="sha256 of its weights; filled in when the new run is created")
@@ -178,7 +178,7 @@ class StartConfig(Frozen):
 
 
 class RunConfig(Frozen):
-    """What a run of any task has: the base of `TranslationConfig` and the others; stored, resolved, as `config.yaml` in its folder."""
+    """Settings common to the runs of all tasks; the resolved ones are stored as `config.yaml` in the run folder."""
 
     task: str = ""
     data: Frozen = Frozen()

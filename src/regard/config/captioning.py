@@ -24,7 +24,7 @@ from regard.config.models import KeyMode
 
 
 class CaptionDataConfig(Frozen):
-    """Which images and captions a run reads. Paths are kept as given."""
+    """Images and captions of a run. Paths are stored as given."""
 
     captions: str | None = Field(default=None, description="training captions: Karpathy or COCO JSON, Flickr tokens, image<TAB>caption")
     images: str | None = Field(default=None, description="folder or tar of the images; absent: the folder of the captions")
@@ -51,7 +51,7 @@ class CaptionDataConfig(Frozen):
 
 
 class TimmConfig(Frozen):
-    """Any model of the timm library as a grid of features (`pip install '.[vision]'` in the clone)."""
+    """A timm model as a feature grid (`pip install '.[vision]'` in the clone)."""
 
     type: Literal["timm"] = "timm"
     name: str = Field(default="resnet50", min_length=1, description="model name in `timm.list_models()`")
@@ -83,7 +83,7 @@ class GridAreaConfig(Frozen):
 
 
 class HardConfig(Frozen):
-    """Hard attention: one cell a word, and how where to look is learned (Xu et al. 2015, 4.1); see docs/mechanisms.md."""
+    """Hard attention: one cell per word, and how the choice is trained (Xu et al. 2015, 4.1); see docs/mechanisms.md."""
 
     mode: Literal["sample", "argmax", "expected"] = Field(
         default="argmax", description="decoding: sample a cell, take the best, or average"
@@ -100,7 +100,7 @@ class HardConfig(Frozen):
 
 
 class CaptionerSettings(Frozen):
-    """What every captioner has."""
+    """Settings of all captioners."""
 
     encoder: ImageEncoderConfig = Field(default=SmallCNNConfig(), discriminator="type", description="from the image to a grid of features")
     bag_of_words_weight: float = Field(
@@ -117,12 +117,12 @@ class CaptionerSettings(Frozen):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention over the image to look at: always."""
+        """Whether there is attention over the image: always."""
         return True
 
 
 class ShowConfig(CaptionerSettings):
-    """Show, Attend and Tell (Xu et al. 2015): an LSTM that looks at the image before each word."""
+    """Show, Attend and Tell (Xu et al. 2015): an LSTM that attends to the image before each word."""
 
     type: Literal["show"] = "show"
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
@@ -178,20 +178,20 @@ CaptionModelConfig = ShowConfig | CaptionTransformerConfig
 
 
 class CaptionVocabularyConfig(VocabularyConfig):
-    """How captions become tokens; trained on the run's own captions."""
+    """Tokenization of captions; trained on the run's captions."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(default="word", description="word: attention is shown word by word")
     size: int = Field(default=10000, ge=8, le=MAX_ENTRIES, description="max entries, special tokens included")
 
 
 class CaptionDecodingConfig(DecodingConfig):
-    """How captions are generated."""
+    """Decoding of captions."""
 
     max_length: int = Field(default=60, ge=1, le=MAX_LENGTH, description="max number of generated tokens")
 
 
 class CaptioningConfig(RunConfig):
-    """All that a captioning run is."""
+    """Settings of a captioning run."""
 
     task: Literal["captioning"] = "captioning"
     data: CaptionDataConfig = CaptionDataConfig()

@@ -23,7 +23,7 @@ from regard.config.base import (
 
 
 class LabelledDataConfig(Frozen):
-    """Which files a run reads. Paths are kept as given; `.gz` is read as it is."""
+    """Files of a run. Paths are stored as given; `.gz` is supported."""
 
     train: str | None = Field(default=None, description="labelled training examples: .jsonl, .tsv, or lines of a label and a text")
     valid: str | None = Field(default=None, description="validation examples; absent: `valid_size` training examples are held out")
@@ -36,7 +36,7 @@ class LabelledDataConfig(Frozen):
 
 
 class LabelledVocabularyConfig(VocabularyConfig):
-    """How text becomes tokens; trained on the run's own training text."""
+    """Tokenization; trained on the run's training text."""
 
     kind: Literal["bpe", "unigram", "word", "character"] = Field(
         default="word", description="word needs tokenized punctuation; bpe takes raw text"
@@ -46,7 +46,7 @@ class LabelledVocabularyConfig(VocabularyConfig):
 
 
 class LabelledTrainingConfig(TrainingConfig):
-    """How a run trains; what it is steered by is accuracy on the validation examples."""
+    """Training settings; validation accuracy selects the best weights."""
 
     epochs: int = Field(default=15, ge=1, le=MAX_COUNT)
     batch_tokens: int = Field(default=1000, ge=1, le=MAX_COUNT, description="max padded tokens per batch (of pairs: of the longer texts)")
@@ -54,7 +54,7 @@ class LabelledTrainingConfig(TrainingConfig):
 
 
 class RecurrentEncoderConfig(Frozen):
-    """Read a text with recurrent layers."""
+    """Recurrent encoder."""
 
     type: Literal["rnn"] = "rnn"
     cell: Literal["lstm", "gru", "tanh"] = "lstm"
@@ -65,7 +65,7 @@ class RecurrentEncoderConfig(Frozen):
 
 
 class TransformerEncoderSettings(Frozen):
-    """What every reading with Transformer layers has; the width is model.embed_dim."""
+    """Settings of all Transformer encoders; the width is model.embed_dim."""
 
     num_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
@@ -81,7 +81,7 @@ class TransformerEncoderConfig(TransformerEncoderSettings):
 
 
 class CrossedEncoderConfig(TransformerEncoderSettings):
-    """Read two texts with the encoder of a crossed co-attention network (Li et al. 2019): each text attends to the other."""
+    """Encoder of a crossed co-attention network for two texts (Li et al. 2019): each text attends to the other."""
 
     type: Literal["crossed"] = "crossed"
     shared: bool = Field(default=True, description="one set of weights for both directions, for two texts of one kind")
@@ -92,7 +92,7 @@ class CrossedEncoderConfig(TransformerEncoderSettings):
 
 
 class SentenceModelSettings(Frozen):
-    """What every model of labelled sentences has."""
+    """Settings of all classifiers."""
 
     embed_dim: int = Field(default=100, ge=1, le=MAX_SIZE)
     tune_embeddings: bool = Field(default=True, description="false: freeze the word vectors")
@@ -123,18 +123,18 @@ class SentenceModelSettings(Frozen):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention to look at: what it pools by, or its layers."""
+        """Whether there is attention to show: that of its pooling, or of its layers."""
         return self.pooling != "last" or not isinstance(getattr(self, "encoder", None), RecurrentEncoderConfig)
 
 
 class ClassifierConfig(SentenceModelSettings):
-    """A reader, a pooling, and a multi-layer perceptron."""
+    """An encoder, a pooling, and a multi-layer perceptron."""
 
     encoder: RecurrentEncoderConfig | TransformerEncoderConfig = Field(default=RecurrentEncoderConfig(), discriminator="type")
 
 
 class EntailmentModelConfig(SentenceModelSettings):
-    """One reader for premise and hypothesis, a pooling, what joins the two, and a multi-layer perceptron."""
+    """One encoder for premise and hypothesis, a pooling, their fusion, and a multi-layer perceptron."""
 
     encoder: RecurrentEncoderConfig | TransformerEncoderConfig | CrossedEncoderConfig = Field(
         default=RecurrentEncoderConfig(), discriminator="type"
@@ -146,7 +146,7 @@ class EntailmentModelConfig(SentenceModelSettings):
 
 
 class ClassificationConfig(RunConfig):
-    """All that a classification run is."""
+    """Settings of a classification run."""
 
     task: Literal["classification"] = "classification"
     data: LabelledDataConfig = LabelledDataConfig()
@@ -156,7 +156,7 @@ class ClassificationConfig(RunConfig):
 
 
 class EntailmentConfig(RunConfig):
-    """All that an entailment run is."""
+    """Settings of an entailment run."""
 
     task: Literal["entailment"] = "entailment"
     data: LabelledDataConfig = LabelledDataConfig()

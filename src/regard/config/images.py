@@ -1,4 +1,4 @@
-"""Images as a model reads them, and the small network that turns them into a grid of features."""
+"""Image preprocessing, and the small network that computes a grid of features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shade = Annotated[float, Field(ge=-MAX_RATE, le=MAX_RATE)]
 
 
 class ImageConfig(Frozen):
-    """How an image file becomes numbers: stored with the model, so that new images are seen as training images were."""
+    """Image preprocessing; stored with the model, so that new images are processed like the training images."""
 
     size: int = Field(default=96, ge=8, le=4096, description="height and width in pixels")
     fit: Literal["crop", "stretch"] = Field(default="stretch", description="the largest central square, or all of it, proportions changed")
@@ -26,7 +26,7 @@ class ImageConfig(Frozen):
 
 
 class AugmentConfig(Frozen):
-    """What training images go through at random, each time anew, so that few of them teach more. Without settings: nothing."""
+    """Random augmentation of training images. Without settings: none."""
 
     crop: float = Field(default=1.0, gt=0, le=1, description="random square crop: min side as a fraction of the image's")
     flip: bool = Field(default=False, description="mirror half of the images; not if captions say left or right")
@@ -38,7 +38,7 @@ class AugmentConfig(Frozen):
 class SmallCNNConfig(Frozen):
     """A small convolutional network, trained with the captioner: stages of 3 x 3 convolutions, the first of each with stride 2.
 
-    Without `depth` three stages see 15 x 15 pixels from each cell of a grid of one eighth of the image's size.
+    Without `depth`, a cell after three stages sees 15 x 15 pixels, on a grid of one eighth of the image's size.
     """
 
     type: Literal["cnn"] = "cnn"
@@ -64,17 +64,17 @@ class SmallCNNConfig(Frozen):
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Further convolutions of each stage."""
+        """Additional convolutions of each stage."""
         return (self.depth,) * len(self.channels) if isinstance(self.depth, int) else self.depth
 
     @property
     def stride(self) -> int:
-        """Pixels from one cell of the grid to the next."""
+        """Pixels between adjacent cells of the grid."""
         return 2 ** len(self.channels)
 
     @property
     def receptive_field(self) -> int:
-        """Height and width in pixels of what one cell sees."""
+        """Height and width in pixels of a cell's receptive field."""
         field, stride = 1, 1
         for depth in self.depths:
             field, stride = field + 2 * stride, 2 * stride
@@ -82,13 +82,13 @@ class SmallCNNConfig(Frozen):
         return field
 
     def grid(self, size: int) -> tuple[int, int]:
-        """Return rows and columns of the cells of an image of this size."""
+        """Return the grid's rows and columns for an image of this size."""
         side = math.ceil(size / self.stride)
         return side, side
 
 
 class SecondImageConfig(ImageConfig):
-    """An image as the second input of a translation model: how it becomes numbers, and the network whose grid is read."""
+    """An image as the second input of a translation model: its preprocessing, and the network that computes the grid."""
 
     encoder: SmallCNNConfig = SmallCNNConfig()
 
@@ -100,6 +100,6 @@ class SecondImageConfig(ImageConfig):
 
     @property
     def cells(self) -> int:
-        """Cells of the grid."""
+        """Number of cells of the grid."""
         rows, columns = self.encoder.grid(self.size)
         return rows * columns

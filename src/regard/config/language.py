@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, RunConfig, TrainingConfig
 
 PARTS: dict[str, Literal[1, 2, 3]] = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
-"""Into how many parts each attention splits a hidden state."""
+"""Number of parts into which each attention splits a hidden state."""
 
 
 class LanguageDataConfig(Frozen):
-    """Which text a run reads. Paths are kept as given; `.gz` is read as it is.
+    """Text of a run. Paths are stored as given; `.gz` is supported.
 
     Example:
         >>> LanguageDataConfig(text="train.en").context
@@ -33,7 +33,7 @@ class LanguageDataConfig(Frozen):
 
 
 class LanguageModelConfig(Frozen):
-    """LSTM language model, with attention to its own last states (Daniluk et al. 2017) or without.
+    """LSTM language model, optionally with attention to its previous states (Daniluk et al. 2017).
 
     Example:
         >>> LanguageModelConfig().attends, LanguageModelConfig(attention="none").attends
@@ -63,12 +63,12 @@ class LanguageModelConfig(Frozen):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention to look at."""
+        """Whether there is attention to show."""
         return self.attention != "none"
 
 
 class LanguageTrainingConfig(TrainingConfig):
-    """How a language model trains: an update takes `processes * gradient_accumulation_steps` batches, each of `streams * chunk_length`
+    """Training of a language model: an update takes `processes * gradient_accumulation_steps` batches, each of `streams * chunk_length`
     tokens.
 
     Example:
@@ -86,7 +86,7 @@ class LanguageTrainingConfig(TrainingConfig):
 
 
 class LanguageConfig(RunConfig):
-    """All that a run of the language model is.
+    """Settings of a language model run.
 
     Example:
         >>> LanguageConfig().task

@@ -15,7 +15,7 @@ KeyMode = Literal["mean", "features", "max", "sample", "concat", "max_concat", "
 
 
 class AreaSettings(Frozen):
-    """Area attention (Li et al. 2018): runs of tokens instead of single ones."""
+    """Area attention (Li et al. 2018): spans of tokens instead of single ones."""
 
     max_area: int = Field(default=5, ge=1, le=MAX_SIZE, description="A: an area is 1 to A adjacent tokens")
     key_mode: KeyMode = Field(default="mean", description="mean: Eq. 3; features: Eq. 9, learned; the others as in the authors' code")
@@ -70,12 +70,12 @@ class SecondInputSettings(Frozen):
 
 
 class SecondInputConfig(SecondInputSettings):
-    """How a Transformer or a recurrent model reads two inputs.
+    """How a Transformer or a recurrent model combines two inputs.
 
     - joined: one sequence of both, with segment embeddings.
-    - serial, parallel, flat, hierarchical: two encoders, and a decoder that attends to one after the other, to both and adds what it finds,
-      to all states as one source, or to what it finds in each (Libovický et al. 2018). A recurrent decoder reads the two contexts side by
-      side instead of their sum (Zoph and Knight 2016; Libovický and Helcl 2017).
+    - serial, parallel, flat, hierarchical: two encoders, and a decoder that attends to one after the other, to both and adds the results,
+      to all states as one source, or to the result from each (Libovický et al. 2018). A recurrent decoder concatenates the two contexts
+      instead of adding them (Zoph and Knight 2016; Libovický and Helcl 2017).
     """
 
     kind: Literal["joined", "serial", "parallel", "flat", "hierarchical"] = Field(
@@ -86,7 +86,7 @@ class SecondInputConfig(SecondInputSettings):
 class RNNConfig(Frozen):
     """Recurrent encoder-decoder: without attention, additive (Bahdanau) or multiplicative (Luong).
 
-    `init` says how weights start:
+    `init` selects the initialization:
 
     - scaled: words enter the cells with variance 1 (an embedding from N(0, 1/E) times sqrt(E)), recurrent matrices are orthogonal, the
       other weights of gates uniform in 1 / sqrt(H), their biases zero but for an LSTM's forget gate, 1. Other layers start as
@@ -95,7 +95,7 @@ class RNNConfig(Frozen):
       vector and all biases zero (Bahdanau et al. 2015, B.1).
     - luong: embeddings, weights and biases uniform in [-0.1, 0.1] (Luong et al. 2015, section 4.1).
 
-    The last two take embeddings as they are, without sqrt(E).
+    The last two use embeddings without the factor sqrt(E).
     """
 
     type: Literal["rnn"] = "rnn"
@@ -129,7 +129,7 @@ class RNNConfig(Frozen):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention over the source to look at."""
+        """Whether there is attention over the source to show."""
         return self.attention is not None
 
 
@@ -142,7 +142,7 @@ class AreaConfig(AreaSettings):
 
 
 class TransformerSettings(Frozen):
-    """What every model of the Transformer family has."""
+    """Settings of all Transformer models."""
 
     embed_dim: int = Field(default=256, ge=1, le=MAX_SIZE)
     ff_dim: int = Field(default=1024, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
@@ -174,7 +174,7 @@ class TransformerSettings(Frozen):
 
     @property
     def attends(self) -> bool:
-        """Whether there is an attention over the source to look at: always."""
+        """Whether there is attention over the source to show: always."""
         return True
 
 

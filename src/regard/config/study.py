@@ -22,7 +22,7 @@ TEST_FILES = {
     "entailment": ("examples",),
     "lm": ("text",),
 }
-"""What a test set is named by, for each task; the first is needed."""
+"""Files of each task's test set; the first is required."""
 METRICS = {
     "translation": ("BLEU", "chrF2", "exact match"),
     "captioning": ("CIDEr-D", "CIDEr", "ROUGE-L", "BLEU-4"),
@@ -30,9 +30,9 @@ METRICS = {
     "entailment": ("accuracy",),
     "lm": ("perplexity",),
 }
-"""What the runs of each task can be compared by; the first unless said otherwise."""
+"""Metrics for comparing runs of each task; the first is the default."""
 SCALE_FIELDS = ("title", "source", "config", "settings", "data", "variants", "seeds", "budget", "baseline", "hypotheses")
-"""What a scale may replace; its settings are merged into the study's."""
+"""Parts of a study that a scale may replace; its settings are merged."""
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -51,7 +51,7 @@ class StudyDataConfig(Frozen):
 
 
 class VariantConfig(Frozen):
-    """What a study compares on each data set."""
+    """A variant, trained on each data set."""
 
     title: str | None = Field(default=None, description="in the report; absent: its name")
     settings: dict[str, Any] = Field(default={}, description="what makes it differ")
@@ -61,7 +61,7 @@ class VariantConfig(Frozen):
 
 
 class HypothesisConfig(Frozen):
-    """What a study is to find out: whether one variant is better than another, by the main score. State it before there are results."""
+    """A hypothesis: one variant is better than another by the main score. State it before there are results."""
 
     says: str = Field(min_length=1, description="in words, for the report")
     better: str = Field(description="the variant said to be better")
@@ -73,7 +73,7 @@ class HypothesisConfig(Frozen):
 
 
 class BudgetConfig(Frozen):
-    """What every run of a study may use: one of the three."""
+    """Budget of every run of a study: one of the three."""
 
     updates: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="updates")
     tokens: int | None = Field(
@@ -91,7 +91,7 @@ class BudgetConfig(Frozen):
 
 
 class StudyConfig(Frozen):
-    """A study: what `regard compare` reads.
+    """A study, the input of `regard compare`.
 
     Settings are merged in this order, later ones win: `config`, `settings`, the data set's, the variant's, then the budget and the seed.
     """
@@ -190,13 +190,13 @@ def load_study(path: str | Path, *, data: str | Path | None = None, scale: str |
     """Read a study.
 
     Args:
-        path: its file.
+        path: the study file.
         data: folder of the data sets, the value of `{data}` in the file.
-        scale: one of its scales: the study as it is with what that replaces. A scale with data or variants of its own has only the
-            hypotheses it names.
+        scale: one of its scales, applied to the study. A scale with its own data or variants has only the hypotheses it names.
 
     Raises:
-        ConfigError: the file is missing or no study; names the key. Or it speaks of `{data}`, and that is not said, or has no such scale.
+        ConfigError: the file is missing or no study; the message names the key. Or `{data}` is used but not given, or the scale does not
+            exist.
 
     Example:
         >>> load_study("no-such.yaml")

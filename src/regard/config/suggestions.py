@@ -14,7 +14,7 @@ from regard.mechanisms import MECHANISMS
 
 Setting = tuple[str, Any]
 LONGEST = 80
-"""Characters of a key or value that a suggestion is looked for and repeats."""
+"""Max characters of a key or value for a suggestion."""
 
 
 SYNONYMS = {
@@ -31,13 +31,13 @@ SYNONYMS = {
     "hidden_size": "decoder_dim",
     "dim_feedforward": "ff_dim",
 }
-"""What other toolkits call a setting, and its name here; both without their sections."""
+"""Settings of other toolkits, and their names here; both without sections."""
 WHOLE = {
     "luong": "model.attention.score=general model.attention.query_state=current model.attention.input_feeding=true model.readout=tanh",
     "lstm": "model.cell=lstm",
     "gru": "model.cell=gru",
 }
-"""Names of models that take more than one setting, or a setting that names no mechanism."""
+"""Names of models that need several settings, or a setting that names no mechanism."""
 
 
 def submodels(annotation: Any) -> list[type[BaseModel]]:

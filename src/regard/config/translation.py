@@ -12,7 +12,7 @@ from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings
 
 
 class TranslationDataConfig(Frozen):
-    """Which files a run reads. Paths are kept as given; `.gz` is read as it is, and `train-*.en` names all such files in order."""
+    """Files of a run. Paths are stored as given; `.gz` is supported, and `train-*.en` stands for all matching files in order."""
 
     source: str | None = Field(default=None, description="training source sentences, one per line; or one .jsonl / .tsv file of pairs")
     target: str | None = Field(default=None, description="training target sentences, line by line with `source`")
@@ -37,7 +37,7 @@ class TranslationDataConfig(Frozen):
 
 
 class TranslationVocabularyConfig(VocabularyConfig):
-    """How text becomes tokens; trained on the run's own training text, or imported with a model."""
+    """Tokenization; trained on the run's training text, or imported with a model."""
 
     kind: Literal["bpe", "unigram", "word", "character", "sentencepiece"] = Field(
         default="bpe", description="byte-level BPE is lossless; sentencepiece comes with an imported model only"
@@ -45,7 +45,7 @@ class TranslationVocabularyConfig(VocabularyConfig):
 
 
 class TranslationConfig(RunConfig):
-    """All that a translation run is."""
+    """Settings of a translation run."""
 
     task: Literal["translation"] = "translation"
     recipe: str = Field(
