@@ -27,15 +27,18 @@ function stridesFor(own, dims) {
   return strides;
 }
 
-// Walk all elements of `dims` in order, calling with the places in tensors of these strides.
+// Walk all elements of `dims` in order, row by row: `visit` gets the place of a row, where tensors of these strides have its first element,
+// its size, and how far the next element of each tensor is.
 function walk(dims, strides, visit) {
+  const axes = Math.max(0, dims.length - 1);
+  const size = dims.length ? dims[axes] : 1;
+  const steps = strides.map((each) => (dims.length ? each[axes] : 0));
   const total = sizeOf(dims);
-  const rank = dims.length;
-  const at = new Array(rank).fill(0);
-  const places = new Array(strides.length).fill(0);
-  for (let i = 0; i < total; i++) {
-    visit(i, places);
-    for (let axis = rank - 1; axis >= 0; axis--) {
+  const at = new Array(axes).fill(0);
+  const places = strides.map(() => 0);
+  for (let i = 0; i < total; i += size) {
+    visit(i, places, size, steps);
+    for (let axis = axes - 1; axis >= 0; axis--) {
       at[axis]++;
       for (let s = 0; s < strides.length; s++) places[s] += strides[s][axis];
       if (at[axis] < dims[axis]) break;
@@ -43,6 +46,14 @@ function walk(dims, strides, visit) {
       at[axis] = 0;
     }
   }
+}
+
+// Rows of the first tensor, one behind the other.
+function copied(a, dims, strides) {
+  const out = like(a.data, sizeOf(dims));
+  const from = a.data;
+  walk(dims, [strides], (i, [start], size, [step]) => { for (let j = 0; j < size; j++) out[i + j] = from[start + j * step]; });
+  return tensor(dims, out);
 }
 
 function binary(a, b, make, f) {
@@ -62,7 +73,7 @@ function binary(a, b, make, f) {
   } else if (x.length === total && b.dims.every((size, i) => size === dims[i + dims.length - b.dims.length]) && y.length) {
     for (let start = 0; start < total; start += y.length) for (let j = 0; j < y.length; j++) found[start + j] = f(x[start + j], y[j]); // the last axes
   } else {
-    walk(dims, [stridesFor(a.dims, dims), stridesFor(b.dims, dims)], (i, places) => { found[i] = f(x[places[0]], y[places[1]]); });
+    walk(dims, [stridesFor(a.dims, dims), stridesFor(b.dims, dims)], (i, [p, q], size, [s, t]) => { for (let j = 0; j < size; j++) found[i + j] = f(x[p + j * s], y[q + j * t]); });
   }
   return tensor(dims, found);
 }
@@ -142,29 +153,39 @@ function product(out, at, rows, from, matrix, start, M, K, N) {
   }
 }
 
-// The same with a matrix that is always there, kept with its columns as rows: sums stay in registers, which is five times as fast.
-const turned = new WeakMap();
+// The same with a matrix that is always there, kept with two columns side by side, one pair of them behind the other: what a step reads lies
+// in a row, and sums stay in registers. `down` and `across` are the distances of its rows and columns where it is.
+const pairsOf = new WeakMap();
 
-function columnsOf(matrix, K, N) {
-  if (!turned.has(matrix)) {
-    const found = new Float32Array(K * N);
-    for (let k = 0; k < K; k++) for (let n = 0; n < N; n++) found[n * K + k] = matrix[k * N + n];
-    turned.set(matrix, found);
+function packed(matrix, K, N, down, across) {
+  let found = pairsOf.get(matrix);
+  if (!found) {
+    found = new Float32Array(K * (N + (N % 2)));
+    for (let n = 0; n < N; n++) for (let k = 0, at = (n - (n % 2)) * K + (n % 2); k < K; k++, at += 2) found[at] = matrix[k * down + n * across];
+    pairsOf.set(matrix, found);
   }
-  return turned.get(matrix);
+  return found;
 }
 
-function fixedProduct(out, rows, columns, M, K, N) {
-  let m = 0;
-  for (; m + 5 <= M; m += 5) fiveRows(out, m * N, rows.subarray(m * K, (m + 5) * K), columns, K, N);
-  for (; m < M; m++) oneRow(out, m * N, rows.subarray(m * K, (m + 1) * K), columns, K, N);
+const BLOCK = 5; // rows at a time: as many as a beam of the usual width has
+let block = new Float64Array(0);
+
+// Rows (M, K) times a packed matrix (K, N). A block that is not full is filled up with zeros: its rows are computed, and cut off.
+function fixedProduct(rows, pairs, M, K, N) {
+  const out = new Float32Array((M % BLOCK > 1 ? M + BLOCK - (M % BLOCK) : M) * N);
+  if (block.length < BLOCK * K) block = new Float64Array(BLOCK * K);
+  for (let m = 0; m < M; m += BLOCK) {
+    const count = Math.min(BLOCK, M - m);
+    const wide = count === 1 ? 1 : BLOCK;
+    for (let r = 0; r < wide; r++) for (let k = 0, at = r, from = (m + r) * K; k < K; k++, at += wide) block[at] = r < count ? rows[from + k] : 0;
+    if (wide === 1) oneRow(out, m * N, block, pairs, K, N);
+    else fiveRows(out, m * N, block, pairs, K, N);
+  }
+  return out.subarray(0, M * N);
 }
 
-// Five rows, as many as a beam of the usual width has, with two columns at a time.
-function fiveRows(out, at, x, columns, K, N) {
-  for (let n = 0; n < N; n += 2) {
-    const other = n + 1 < N ? K : 0;
-    let w = n * K;
+function fiveRows(out, at, x, pairs, K, N) {
+  for (let n = 0, w = 0; n < N; n += 2) {
     let a = 0;
     let b = 0;
     let c = 0;
@@ -175,14 +196,14 @@ function fiveRows(out, at, x, columns, K, N) {
     let c2 = 0;
     let d2 = 0;
     let e2 = 0;
-    for (let k = 0; k < K; k++, w++) {
-      const first = columns[w];
-      const second = columns[w + other];
-      const x0 = x[k];
-      const x1 = x[K + k];
-      const x2 = x[2 * K + k];
-      const x3 = x[3 * K + k];
-      const x4 = x[4 * K + k];
+    for (let i = 0; i < BLOCK * K; i += BLOCK, w += 2) {
+      const first = pairs[w];
+      const second = pairs[w + 1];
+      const x0 = x[i];
+      const x1 = x[i + 1];
+      const x2 = x[i + 2];
+      const x3 = x[i + 3];
+      const x4 = x[i + 4];
       a += x0 * first;
       b += x1 * first;
       c += x2 * first;
@@ -194,36 +215,54 @@ function fiveRows(out, at, x, columns, K, N) {
       d2 += x3 * second;
       e2 += x4 * second;
     }
-    const last = other ? 1 : 0; // an odd number of columns ends with one, computed twice
-    out[at + n] = a;
-    out[at + N + n] = b;
-    out[at + 2 * N + n] = c;
-    out[at + 3 * N + n] = d;
-    out[at + 4 * N + n] = e;
-    out[at + n + last] = a2;
-    out[at + N + n + last] = b2;
-    out[at + 2 * N + n + last] = c2;
-    out[at + 3 * N + n + last] = d2;
-    out[at + 4 * N + n + last] = e2;
+    const o = at + n;
+    out[o] = a;
+    out[o + N] = b;
+    out[o + 2 * N] = c;
+    out[o + 3 * N] = d;
+    out[o + 4 * N] = e;
+    if (n + 1 === N) return; // an odd number of columns ends with half a pair
+    out[o + 1] = a2;
+    out[o + N + 1] = b2;
+    out[o + 2 * N + 1] = c2;
+    out[o + 3 * N + 1] = d2;
+    out[o + 4 * N + 1] = e2;
   }
 }
 
-function oneRow(out, at, x, columns, K, N) {
+// One row with four sums for each column, so that no addition waits for the one before.
+function oneRow(out, at, x, pairs, K, N) {
   const whole = K - (K % 4);
-  for (let n = 0, w = 0; n < N; n++) {
+  for (let n = 0, w = 0; n < N; n += 2) {
     let a = 0;
     let b = 0;
     let c = 0;
     let d = 0;
+    let a2 = 0;
+    let b2 = 0;
+    let c2 = 0;
+    let d2 = 0;
     let k = 0;
-    for (; k < whole; k += 4, w += 4) {
-      a += x[k] * columns[w];
-      b += x[k + 1] * columns[w + 1];
-      c += x[k + 2] * columns[w + 2];
-      d += x[k + 3] * columns[w + 3];
+    for (; k < whole; k += 4, w += 8) {
+      const x0 = x[k];
+      const x1 = x[k + 1];
+      const x2 = x[k + 2];
+      const x3 = x[k + 3];
+      a += x0 * pairs[w];
+      a2 += x0 * pairs[w + 1];
+      b += x1 * pairs[w + 2];
+      b2 += x1 * pairs[w + 3];
+      c += x2 * pairs[w + 4];
+      c2 += x2 * pairs[w + 5];
+      d += x3 * pairs[w + 6];
+      d2 += x3 * pairs[w + 7];
     }
-    for (; k < K; k++, w++) a += x[k] * columns[w];
+    for (; k < K; k++, w += 2) {
+      a += x[k] * pairs[w];
+      a2 += x[k] * pairs[w + 1];
+    }
     out[at + n] = a + b + c + d;
+    if (n + 1 < N) out[at + n + 1] = a2 + b2 + c2 + d2;
   }
 }
 
@@ -232,15 +271,13 @@ function matMul([a, b]) {
   const N = b.dims.at(-1);
   if (b.dims.length === 2) {
     const M = sizeOf(a.dims.slice(0, -1));
-    const out = new Float32Array(M * N);
-    fixedProduct(out, a.data, columnsOf(b.data, K, N), M, K, N);
-    return tensor([...a.dims.slice(0, -1), N], out);
+    return tensor([...a.dims.slice(0, -1), N], fixedProduct(a.data, packed(b.data, K, N, N, 1), M, K, N));
   }
   const M = a.dims.at(-2);
   const outer = broadcastDims(a.dims.slice(0, -2), b.dims.slice(0, -2));
   const out = new Float32Array(sizeOf(outer) * M * N);
   const strides = [stridesFor(a.dims.slice(0, -2), outer), stridesFor(b.dims.slice(0, -2), outer)];
-  walk(outer, strides, (i, places) => product(out, i * M * N, a.data, places[0] * M * K, b.data, places[1] * K * N, M, K, N));
+  walk(outer, strides, (i, [p, q], size, [s, t]) => { for (let j = 0; j < size; j++) product(out, (i + j) * M * N, a.data, (p + j * s) * M * K, b.data, (q + j * t) * K * N, M, K, N); });
   return tensor([...outer, M, N], out);
 }
 
@@ -248,9 +285,7 @@ function transpose([a], { perm }) {
   const dims = perm.map((axis) => a.dims[axis]);
   const own = new Array(a.dims.length);
   for (let i = a.dims.length - 1, step = 1; i >= 0; step *= a.dims[i], i--) own[i] = step;
-  const out = like(a.data, a.data.length);
-  walk(dims, [perm.map((axis) => own[axis])], (i, places) => { out[i] = a.data[places[0]]; });
-  return tensor(dims, out);
+  return copied(a, dims, perm.map((axis) => own[axis]));
 }
 
 const axisOf = (axis, rank) => (axis < 0 ? axis + rank : axis);
@@ -307,7 +342,7 @@ function pad([a, amounts]) {
   const strides = new Array(rank);
   for (let i = rank - 1, step = 1; i >= 0; step *= dims[i], i--) strides[i] = step;
   const start = strides.reduce((sum, stride, i) => sum + stride * amounts.data[i], 0);
-  walk(a.dims, [strides], (i, places) => { out[start + places[0]] = a.data[i]; });
+  walk(a.dims, [strides], (i, [p], size, [step]) => { for (let j = 0; j < size; j++) out[start + p + j * step] = a.data[i + j]; });
   return tensor(dims, out);
 }
 
@@ -370,7 +405,8 @@ function layerNormalization([a, scale, bias], { epsilon }) {
 function where([mask, a, b]) {
   const dims = broadcastDims(mask.dims, broadcastDims(a.dims, b.dims));
   const out = like(a.data, sizeOf(dims));
-  walk(dims, [mask, a, b].map((each) => stridesFor(each.dims, dims)), (i, [m, x, y]) => { out[i] = mask.data[m] ? a.data[x] : b.data[y]; });
+  const row = (i, [m, x, y], size, [l, s, t]) => { for (let j = 0; j < size; j++) out[i + j] = mask.data[m + j * l] ? a.data[x + j * s] : b.data[y + j * t]; };
+  walk(dims, [mask, a, b].map((each) => stridesFor(each.dims, dims)), row);
   return tensor(dims, out);
 }
 
@@ -402,10 +438,9 @@ const CELLS = {
 function recurrent(kind, [input, weight, hidden, bias, lengths], { direction, hidden_size: size }) {
   const [steps, batch, width] = input.dims;
   const gates = weight.dims[1];
-  const W = transpose([tensor(weight.dims.slice(1), weight.data)], { perm: [1, 0] }).data;
-  const U = transpose([tensor(hidden.dims.slice(1), hidden.data)], { perm: [1, 0] }).data;
-  const projected = new Float32Array(steps * batch * gates);
-  product(projected, 0, input.data, 0, W, 0, steps * batch, width, gates);
+  const W = packed(weight.data, width, gates, 1, width);
+  const U = packed(hidden.data, size, gates, 1, size);
+  const projected = fixedProduct(input.data, W, steps * batch, width, gates);
   for (let i = 0; i < projected.length; i++) projected[i] += bias.data[i % gates];
   const rest = bias.data.subarray(gates);
   const out = new Float32Array(steps * batch * size);
@@ -415,8 +450,7 @@ function recurrent(kind, [input, weight, hidden, bias, lengths], { direction, hi
     const c = last[1].subarray(b * size, (b + 1) * size);
     for (let n = 0; n < lengths.data[b]; n++) {
       const row = (direction === "reverse" ? lengths.data[b] - 1 - n : n) * batch + b;
-      const u = new Float32Array(gates);
-      product(u, 0, h, 0, U, 0, 1, size, gates);
+      const u = fixedProduct(h, U, 1, size, gates);
       const x = projected.subarray(row * gates, (row + 1) * gates);
       const before = h.slice();
       for (let j = 0; j < size; j++) [h[j], c[j]] = CELLS[kind](x, u, rest, before, c, size, j);
@@ -460,9 +494,7 @@ const OPERATORS = {
   Range: ([first, end]) => tensor([end.data[0] - first.data[0]], Int32Array.from({ length: end.data[0] - first.data[0] }, (_, i) => first.data[0] + i)),
   Expand([a, shape]) {
     const dims = broadcastDims(a.dims, [...shape.data]);
-    const out = like(a.data, sizeOf(dims));
-    walk(dims, [stridesFor(a.dims, dims)], (i, places) => { out[i] = a.data[places[0]]; });
-    return tensor(dims, out);
+    return copied(a, dims, stridesFor(a.dims, dims));
   },
   ReduceSum: ([a, axes]) => reduce(a, axes.data[0], true, 0, (sum, x) => sum + x),
   ReduceMean: ([a], { axes, keepdims }) => reduce(a, axes[0], keepdims, 0, (sum, x) => sum + x, (sum, size) => sum / size),
