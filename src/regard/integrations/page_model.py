@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from regard.attention.areas import Areas
-from regard.config import TranslationConfig
+from regard.config import ClassificationConfig, EntailmentConfig, TranslationConfig
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import Graph, ModelGraphs
@@ -25,15 +25,18 @@ from regard.integrations.portable_run import OpenedRun, describe, open_run, voca
 from regard.models.attention_maps import LayerAttention, attention_site
 from regard.strict_json import parse_json
 from regard.tasks.explained_records import ALTERNATIVES
+from regard.tasks.hop_attention import HOPS, hop_names, layer_sites
 from regard.tasks.record_layers import WRITTEN, map_names
 from regard.viewer.atomic_write import write_atomically
+from regard.viewer.maps import KINDS as KINDS_OF_MAPS
 from regard.viewer.page import EmbeddedModel, render_page
 
 __all__ = ["export_page", "page_model"]
 
-SCRIPTS = ("engine", "tokenizer", "search", "model")
+SCRIPTS = ("engine", "tokenizer", "search", "labels", "model")
 # Vocabulary kinds that the page can tokenize with.
 KINDS = ("bpe", "unigram", "word", "character")
+TASKS = ("translation", "classification", "entailment")
 LARGEST_INTEGER = 2**31 - 1
 PageWeights = Literal["float32", "float16"]
 
@@ -42,7 +45,7 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
     """Write a trained run as a page that runs it in the browser.
 
     Args:
-        run: a run folder of a translation.
+        run: a run folder of a translation, a classification or an entailment.
         path: the file; an existing one is replaced.
         weights: storage of matrices; float16 halves the file and occasionally changes a word.
 
@@ -79,8 +82,7 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
     described["graphs"] = {name: {"nodes": _nodes(graph)} for name, graph in graphs.graphs.items()}
     described |= {
         "name": run.folder.resolve().name,
-        "attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs),
-        "maps": _maps(run, graphs),
+        **(_translation_maps(run, graphs) if isinstance(run.config, TranslationConfig) else _label_maps(run, graphs)),
         "entries": {name: _entries(run.folder / name) for name in set(run.vocabularies.values())},
         "alternatives": ALTERNATIVES,
         "weights": manifest,
@@ -94,12 +96,13 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
 
 def _check(run: OpenedRun) -> None:
     config = run.config
-    if not isinstance(config, TranslationConfig):
-        raise ConfigError(f"{run.folder}: a run of the task {config.task}; the page runs translation, --format onnx every task")
+    if not isinstance(config, TranslationConfig | ClassificationConfig | EntailmentConfig):
+        raise ConfigError(f"{run.folder}: a run of the task {config.task}; the page runs {', '.join(TASKS)}, --format onnx every task")
     if config.vocabulary.kind not in KINDS:
         raise ConfigError(f"vocabulary.kind: {config.vocabulary.kind}, but the page divides text by {', '.join(KINDS)}")
     if not config.model.attends:
-        raise ConfigError("model.attention: null, so there is no attention for the page to show; --format onnx exports this model")
+        name = "attention: null" if isinstance(config, TranslationConfig) else f"pooling: {config.model.pooling}"
+        raise ConfigError(f"model.{name}, so there is no attention for the page to show; --format onnx exports this model")
     for name in set(run.vocabularies.values()):
         if parse_json((run.folder / name).read_bytes())["kind"] not in KINDS:
             raise ConfigError(f"{run.folder / name}: an imported vocabulary, whose rules the page does not know")
@@ -126,8 +129,8 @@ def _array(tensor: Tensor, kind: str) -> np.ndarray:
     return tensor.contiguous().numpy().astype("<f2" if kind == "float16" else "<f4")
 
 
-def _maps(run: OpenedRun, graphs: ModelGraphs) -> list[dict[str, Any]]:
-    """Describe each attention map, in the order and with the names of `regard view`."""
+def _translation_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
+    """Describe each attention map, in the order and with the names of `regard view`, and say whether a step has weights."""
     modules, empty = {id(module): name for name, module in run.model.named_modules()}, torch.empty(0)
     found = list[tuple[LayerAttention, dict[str, Any]]]()
     for graph_name, graph in graphs.graphs.items():
@@ -144,7 +147,27 @@ def _maps(run: OpenedRun, graphs: ModelGraphs) -> list[dict[str, Any]]:
     places = {name: place for place, name in enumerate(modules.values())}
     found.sort(key=lambda pair: places[pair[0].name])
     names = map_names([layer for layer, _ in found])
-    return [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
+    maps = [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
+    return {"attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs), "maps": maps}
+
+
+def _label_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
+    """Say the same of a model that labels, with the names of its texts and of its hops; `main` is the map that is looked at first."""
+    assert isinstance(run.config, ClassificationConfig | EntailmentConfig)
+    texts = ("text",) if run.config.task == "classification" else ("premise", "hypothesis")
+    graph, pooling = graphs.graphs["model"], run.config.model.pooling
+    maps = list[dict[str, Any]]()
+    for name, module in run.model.named_modules():
+        seen = [outputs.items for outputs in graph.attended if outputs.module is module]
+        if sites := layer_sites(name, len(seen), texts) if seen else []:
+            maps += [{**site._asdict(), "items": items} for site, items in zip(sites, seen, strict=True)]
+    pooled = [port.name for port in graph.outputs if port.name.endswith("weights")]
+    for text, items in zip(texts, pooled, strict=False):
+        name = HOPS if len(texts) == 1 else f"{HOPS} on the {text}"
+        maps.append({"name": name, "kind": HOPS, "query": HOPS, "key": text, "layer": None, "items": items})
+    hops = hop_names(pooling, run.config.model.hops if pooling == "structured" else 1) if pooled else []
+    main = min(range(len(maps)), key=lambda place: KINDS_OF_MAPS.index(maps[place]["kind"]))
+    return {"texts": texts, "hops": hops, "maps": maps, "main": main}
 
 
 def _between(layer: LayerAttention) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def label_records(run: SentenceRun, examples: Sequence[Sequence[str]], labelling
             for word, weight, _ in row.words:
                 table[row.hop, words.index(word)] = weight
         count = sum(item.label == label for item in labellings)
-        items = {"words": Tokens(words, ""), HOPS: Tokens(_hop_names(run, len(own)))}
+        items = {"words": Tokens(words, ""), HOPS: Tokens(hop_names(run.config.model.pooling, len(own)))}
         meta = {"texts": str(count), "weights": "mean where the word stands; the words of other hops' lists count as 0"}
         found = AttentionMap(HOPS, "hops", HOPS, "words", table)
         records.append(AttentionRecord(items, [found], model=run.folder.name, title=f"all that was labelled {label}", meta=meta))
@@ -153,7 +153,7 @@ def example_record(run: SentenceRun, texts: Sequence[str], labelling: LabelPredi
     items: dict[str, Any] = {name: Tokens(token_texts(run, text), text) for name, text in zip(names, texts, strict=True)}
     maps = _layer_maps(run, texts, names)
     if labelling.weights is not None:
-        items[HOPS] = Tokens(_hop_names(run, len(labelling.weights[0])))
+        items[HOPS] = Tokens(hop_names(run.config.model.pooling, len(labelling.weights[0])))
         for name, weights in zip(names, labelling.weights, strict=True):
             maps.append(AttentionMap(HOPS if len(names) == 1 else f"hops on the {name}", "hops", HOPS, name, weights))
     if not maps:
@@ -217,9 +217,14 @@ def line_records(folder: str | Path, lines: Sequence[str]) -> list[AttentionReco
     return example_records(run, examples)
 
 
-def _hop_names(run: SentenceRun, count: int) -> list[str]:
-    # Without structured attention there is one row: the words from which the pooling took its features.
-    return [f"hop {hop + 1}" for hop in range(count)] if run.config.model.pooling == "structured" else [run.config.model.pooling]
+def hop_names(pooling: str, count: int) -> list[str]:
+    """Return a name for each row of weights of a pooling; all but the structured one have one row, the words that features were taken from.
+
+    Example:
+        >>> hop_names("structured", 2), hop_names("max", 1)
+        (['hop 1', 'hop 2'], ['max'])
+    """
+    return [f"hop {hop + 1}" for hop in range(count)] if pooling == "structured" else [pooling]
 
 
 def _layer_maps(run: SentenceRun, texts: Sequence[str], names: Sequence[str]) -> list[AttentionMap]:
@@ -232,19 +237,42 @@ def _layer_maps(run: SentenceRun, texts: Sequence[str], names: Sequence[str]) ->
     maps = []
     for name, module in run.model.named_modules():
         seen = [each.weights[0].float().cpu().numpy() for each in recorded if each.attention is module]
-        if not seen:
+        if not seen or not (sites := layer_sites(name, len(seen), names)):
             continue
-        parts = name.split(".")
-        if "layers" not in parts:  # the pooling attention: its hops are separate maps
-            continue
-        layer = int(parts[parts.index("layers") + 1])
-        if parts[-1] in ("left", "right"):
-            # The left one is queried by the second text, see `CrossedAttention`; a shared one is both, the left one first.
-            asked = [names[::-1], names] if len(seen) == 2 else [names[::-1] if parts[-1] == "left" else names]
-            for (query, key), weights in zip(asked, seen, strict=True):
-                own = weights[:, : sizes[query], : sizes[key]]  # without the padding of two texts to one length
-                maps.append(AttentionMap(f"{query} on {key} {layer + 1}", "co-attention", query, key, own, layer=layer))
-        else:
-            sides = zip(names, seen, strict=True)
-            maps += [AttentionMap(f"{side} self {layer + 1}", "self", side, side, weights, layer=layer) for side, weights in sides]
+        for site, weights in zip(sites, seen, strict=True):
+            own = weights[:, : sizes[site.query], : sizes[site.key]]  # without the padding of two texts to one length
+            maps.append(AttentionMap(site.name, site.kind, site.query, site.key, own, layer=site.layer))
     return maps
+
+
+class LayerSite(NamedTuple):
+    """Location of one call of an attention in a Transformer layer; fields as of `AttentionMap`."""
+
+    name: str
+    kind: str
+    query: str
+    key: str
+    layer: int
+
+
+def layer_sites(module: str, calls: int, texts: Sequence[str]) -> list[LayerSite]:
+    """Locate each call of an attention; none for the pooling attention, whose hops are separate maps.
+
+    Args:
+        module: its name in the model.
+        calls: how often it is called for one example.
+        texts: names of the texts of an example.
+
+    Example:
+        >>> [site.name for site in layer_sites("encoder.encoder.layers.0.attention", 2, ("premise", "hypothesis"))]
+        ['premise self 1', 'hypothesis self 1']
+    """
+    parts = module.split(".")
+    if "layers" not in parts:
+        return []
+    layer = int(parts[parts.index("layers") + 1])
+    if parts[-1] not in ("left", "right"):
+        return [LayerSite(f"{side} self {layer + 1}", "self", side, side, layer) for side in texts]
+    # The left one is queried by the second text, see `CrossedAttention`; a shared one is both, the left one first.
+    asked = [texts[::-1], texts] if calls == 2 else [texts[::-1] if parts[-1] == "left" else texts]
+    return [LayerSite(f"{query} on {key} {layer + 1}", "co-attention", query, key, layer) for query, key in asked]

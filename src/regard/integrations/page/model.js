@@ -215,4 +215,7 @@ function translationRecord(text) {
   };
 }
 
-const answer = ({ text }) => [translationRecord(text)];
+function answer({ text, pair }) {
+  if (model.task === "translation") return [translationRecord(text)];
+  return [labelRecord(pair ? [pair.premise, pair.hypothesis] : [text])];
+}
