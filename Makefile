@@ -71,9 +71,14 @@ draw: $(VENV)/.installed-dev
 	$(VENV)/bin/python benchmarks/mechanism_pictures.py
 	$(VENV)/bin/python benchmarks/plots.py
 
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed-docs runs/demo/model.html
 	$(RUN) mkdocs build --strict
 	@echo "build/site/index.html; to read it with the search: $(RUN) http.server --directory build/site"
+
+# The live model of the front page is that of the demonstration, which is trained where it is not there.
+runs/demo/model.html: | $(VENV)/.installed-docs
+	test -f runs/demo/result.json || $(RUN) regard demo --out runs/demo
+	$(RUN) regard export runs/demo/run --format html --out $@
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -21,12 +21,14 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
+from regard.integrations.page_model import export_page
 from regard.mechanisms import MECHANISMS
+from regard.tasks import Translator
+from tests.tasks.tiny import TEXTS, trained
 from tests.test_house import public_objects
 from tests.viewer.conftest import driver  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
-LIVE = "<!doctype html><title>A model</title><p>Type here"
 # Put before the build: a connection or the address of a host is an error.
 NO_NETWORK = """
 import socket
@@ -61,7 +63,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml"):
         shutil.copy(path, folder)
     (folder / "runs" / "demo").mkdir(parents=True)
-    (folder / "runs" / "demo" / "model.html").write_text(LIVE, encoding="utf-8")
+    export_page(trained(folder / "live"), folder / "runs" / "demo" / "model.html")
     (folder / "sitecustomize.py").write_text(NO_NETWORK, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
@@ -149,7 +151,7 @@ def address(built: Path) -> Iterator[str]:
 
 
 def test_the_front_page_opens_fast_and_holds_the_live_model(built: Path, address: str, driver: Any) -> None:  # noqa: F811
-    assert (built / "model.html").read_text(encoding="utf-8") == LIVE
+    assert (built / "model.html").read_bytes() == (built.parents[1] / "runs" / "demo" / "model.html").read_bytes()
     driver.get("about:blank")
     driver.get(f"{address}/index.html")
     milliseconds = driver.execute_script("return performance.getEntriesByType('navigation')[0].loadEventEnd")
@@ -160,9 +162,24 @@ def test_the_front_page_opens_fast_and_holds_the_live_model(built: Path, address
     driver.execute_script("document.querySelector('details').open = true; document.querySelector('iframe').scrollIntoView()")
     driver.switch_to.frame(0)
     try:
-        WebDriverWait(driver, 20, 0.05).until(lambda page: page.execute_script("return document.title") == "A model")
+        WebDriverWait(driver, 20, 0.05).until(lambda page: page.find_elements(By.ID, "ask"))
+        driver.find_element(By.ID, "text").send_keys(TEXTS[1])
+        driver.execute_script("document.getElementById('ask').click()")
+        WebDriverWait(driver, 20, 0.05).until(lambda page: page.find_elements(By.CSS_SELECTOR, "#tabs [role=tab]"))
+        (expected,) = Translator.open(built.parents[1] / "live" / "run").translate([TEXTS[1]])
+        assert expected.text in driver.find_element(By.ID, "main").text
     finally:
         driver.switch_to.default_content()
+
+
+def test_make_docs_trains_and_exports_the_live_model_first(site_pages: ModuleType, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "setup.py"):
+        (tmp_path / name).touch()
+    done = subprocess.run(["make", "-n", "docs"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    place = site_pages.LIVE.relative_to(ROOT).as_posix()
+    wanted = ["regard demo --out runs/demo", f"regard export runs/demo/run --format html --out {place}", "mkdocs build --strict"]
+    assert re.findall("|".join(map(re.escape, wanted)), done.stdout) == wanted
 
 
 def test_typing_finds_a_page_and_a_name_of_the_api(address: str, driver: Any) -> None:  # noqa: F811
