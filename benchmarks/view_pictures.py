@@ -22,7 +22,10 @@ from typing import Any
 from regard.errors import DataError
 from regard.viewer import read_records, save_page
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-device-scale-factor=1")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-device-scale-factor=1"),
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # without a network
+)
 SIZE = (1280, 860)
 BOTTOM = """const all = ['#view', '#focus', '.bar'].map((name) => document.querySelector(name)).filter((node) => !node.hidden);
             return Math.ceil(Math.max(...all.map((node) => node.getBoundingClientRect().bottom)) + scrollY)"""
