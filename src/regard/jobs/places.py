@@ -172,4 +172,7 @@ class RayWorker:
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            raise WorkerLost(" ".join(str(error).split())[:200]) from error
+            # Of a lost process the first line says so, of an error in it the last one.
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            lost = isinstance(error, self._ray.exceptions.RayActorError)
+            raise WorkerLost(lines[0 if lost else -1].strip().rstrip(".")) from error
