@@ -8,7 +8,9 @@ Writes at_a_glance.json from the other files of docs/results. A row or a column 
 
 from __future__ import annotations
 
-from harness import RESULTS, options, write
+import re
+
+from harness import RESULTS, options, read, write
 from which_attention import value
 
 RECURRENT = "[table](docs/results.md#recurrent-model-speed)"
@@ -16,6 +18,15 @@ TRANSFORMER = "[table](docs/results.md#transformer-speed)"
 AREAS = "[table](docs/performance.md#time)"
 STEP = "[table](docs/performance.md#training-step)"
 SEARCH = "[table](docs/performance.md#beam-search)"
+FILES = {RECURRENT: "rnn_speed", TRANSFORMER: "transformer_speed", AREAS: "area", STEP: "area_step", SEARCH: "area_search"}
+
+
+def processor(name: str) -> str:
+    """Return the processor that a file's note names, without marks and the word processor."""
+    found = re.search(r"\b(AMD|Intel)\b[^,;]*", read(RESULTS / f"{name}.json")["note"])
+    if found is None:
+        raise SystemExit(f"{name}.json: the note names no processor")
+    return re.sub(r"\(\w+\)| Processor.*", "", found[0])
 
 
 def rows() -> list[list[str]]:
@@ -55,10 +66,11 @@ def rows() -> list[list[str]]:
 def main() -> None:
     arguments = options(__doc__, out=RESULTS / "at_a_glance.json").parse_args()
     note = (
-        "`python benchmarks/at_a_glance.py`: medians of pairs in one run on a 2-core processor, float32; below 1 the other is faster. "
-        "The linked tables give machine, versions and spread."
+        "`python benchmarks/at_a_glance.py`: medians of pairs in one run on 2 cores, float32; below 1 the other is faster. "
+        "The linked tables give versions and spread."
     )
-    write(arguments.out, ["task", "compared with", "speed-up", "evidence"], rows(), note)
+    found = [[*row, processor(FILES[evidence]), evidence] for *row, evidence in rows()]
+    write(arguments.out, ["task", "compared with", "speed-up", "processor", "evidence"], found, note)
 
 
 if __name__ == "__main__":

@@ -175,10 +175,18 @@ def window_of_lines(lines: list[str], pattern: str, updates: int) -> dict[str, A
 # Regard and eole, which both comparisons train -------------------------------------------------------------------------
 
 
-def regard_tree(setting: Setting, amount: Amount) -> dict[str, Any]:
-    """Return what Regard's configurations share; evaluation and checkpoints lie beyond the last update."""
+def regard_tree(setting: Setting, amount: Amount, *, validated: bool = False) -> dict[str, Any]:
+    """Return what Regard's configurations share; evaluation and checkpoints lie beyond the last update.
+
+    A run that is not to be validated has two pairs for it: at its end Regard measures its translations of the validation set, and
+    chooses the attention for word links by them, which takes longer than a window.
+    """
+    held = "dev" if validated else "few"
+    for side in ("en", "de") if not validated else ():
+        lines = (setting.data / f"dev.{side}").read_text("utf-8").splitlines(keepends=True)
+        (setting.data / f"few.{side}").write_text("".join(lines[:2]), encoding="utf-8")
     return {
-        "data": {"valid_source": str(setting.data / "dev.en"), "valid_target": str(setting.data / "dev.de"), "max_length": 1000},
+        "data": {"valid_source": str(setting.data / f"{held}.en"), "valid_target": str(setting.data / f"{held}.de"), "max_length": 1000},
         "vocabulary": {"kind": "word", "size": VOCABULARY, "shared": True},
         "training": {
             "seed": amount.seed,

@@ -62,9 +62,9 @@ def model_of(setting: Setting) -> dict[str, Any]:
 # Training --------------------------------------------------------------------------------------------------------------
 
 
-def regard_tree_of(setting: Setting, amount: Amount) -> dict[str, Any]:
+def regard_tree_of(setting: Setting, amount: Amount, *, validated: bool = False) -> dict[str, Any]:
     """Return Regard's configuration."""
-    tree = regard_tree(setting, amount) | {"model": {"type": "transformer", **model_of(setting)}}
+    tree = regard_tree(setting, amount, validated=validated) | {"model": {"type": "transformer", **model_of(setting)}}
     tree["training"] |= {"learning_rate": LEARNING_RATE, "schedule": "inverse_sqrt", "warmup_updates": SCHEDULE_WARMUP}
     tree["training"] |= {"label_smoothing": SMOOTHING, "clip_norm": CLIP, "precision": setting.kind}
     return tree
@@ -77,7 +77,7 @@ def regard_train(setting: Setting, folder: Path, amount: Amount) -> dict[str, An
 
 def regard_loss(setting: Setting, folder: Path, amount: Amount) -> dict[str, Any]:
     """Train with Regard; return the loss of its last `evaluate` event, and the tokens that it is the mean of."""
-    tree = regard_tree_of(setting, amount)
+    tree = regard_tree_of(setting, amount, validated=True)
     tree["training"]["evaluate_every"] = amount.total
     events = regard_run(setting, folder, tree)
     lines = (setting.data / "dev.de").read_text("utf-8").splitlines()

@@ -14,6 +14,7 @@ import regard
 import regard.attention
 from regard.aliases import unknown_name
 from regard.errors import OtherNameError
+from tests.trust.golden import make
 
 PACKAGES = [info.name for info in pkgutil.iter_modules(regard.__path__) if info.ispkg]
 
@@ -35,6 +36,42 @@ def test_it_brings_nothing_before_it_is_used_and_the_help_no_torch():
         program = f"import sys, json; {code}; print(json.dumps(list(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert {"torch", "numpy", "regard.attention", "regard.viewer"} & set(json.loads(done.stdout)) == set()
+
+
+# The modules that `regard translate` of a text needs, of packages that hold more.
+OF_A_TRANSLATION = {
+    "metrics": set(),
+    "training": {
+        *("atomic_folder", "checkpoint", "distributed", "lock", "memory_check", "optimizer", "precision", "signals", "stream_state"),
+        *("training_job", "weights"),
+    },
+    "tasks": {
+        *("batch_threads", "chunking", "confidence", "forced_text", "predict", "run_folder", "translation_prediction", "translation_run"),
+        "unknown_tokens",
+    },
+    "data": {
+        *("batching", "input_pairs", "lines", "markup", "parallel", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
+    },
+    "viewer": set(),
+    "explanations": set(),
+}
+
+
+def test_a_translation_imports_what_it_needs_and_no_more():
+    run = make.golden(make.versions()[-1], "translation") / "run"
+    program = (
+        "import json, sys; from regard.cli import main\ntry:\n    main()\nfinally:\n    print(json.dumps([*sys.modules]), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program, "translate", str(run), "--quiet"]
+    done = subprocess.run(command, input="ein Hund\n", capture_output=True, text=True, check=True)
+    loaded = json.loads(done.stderr.splitlines()[-1])
+    assert done.stdout.count("\n") == 1
+    for name, modules in OF_A_TRANSLATION.items():
+        start = f"regard.{name}."
+        assert {module.removeprefix(start) for module in loaded if module.startswith(start)} == modules
+    # sacrebleu, Pillow and the like take as long as all of Regard; torch's compiler takes longer than torch.
+    heavy = {"sacrebleu", "PIL", "matplotlib", "pandas", "scipy", "sympy", "transformers", "torch._dynamo", "torch._inductor"}
+    assert heavy & set(loaded) == set()
 
 
 def test_dir_shows_what_is_offered_and_nothing_else():

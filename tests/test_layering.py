@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "attention": {"errors", "constructor_checks", "aliases", "ops"},
     "models": {"errors", "constructor_checks", "config", "ops", "attention"},
     "decoding": {"errors", "progress", "config", "ops", "attention"},
-    "training": {"errors", "strict_json", "progress", "config", "ops", "attention", "decoding"},
+    "training": {"errors", "lazy_names", "strict_json", "progress", "config", "ops", "attention", "decoding"},
     "integrations": {
         "errors",
         "constructor_checks",
@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tasks",
     },
     "data": {"errors", "lazy_names", "strict_json", "progress", "config"},
-    "metrics": {"errors", "progress", "config"},
+    "metrics": {"errors", "lazy_names", "progress", "config"},
     "viewer": {"errors", "strict_json", "progress", "config"},
     "mask_check": {"errors", "models"},
     "observe": {"errors", "ops", "attention", "models", "viewer", "explanations"},

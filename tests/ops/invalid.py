@@ -15,6 +15,7 @@ from regard.ops.kernels import native
 from regard.ops.kernels.beam_cpu import BeamCandidates, keep
 from regard.ops.kernels.decoder_cpu import DecoderLayerWeights, DecoderMemory, DecoderPlan
 from regard.ops.kernels.encoder_cpu import EncoderPlan
+from regard.ops.kernels.greedy_cpu import GreedyRules, search
 from regard.ops.kernels.panels import Affine
 from regard.ops.kernels.recurrent_cpu import CellWeights, Hypotheses, RecurrentPlan, RecurrentWeights, Sources
 from regard.ops.kernels.vocabulary_cpu import OutputPlan, RunningTotals
@@ -285,8 +286,8 @@ def one(*shape: int) -> Affine:
     return Affine(torch.randn(shape), torch.randn(shape[:1]))
 
 
-def recurrent(**changes: Any) -> Any:
-    """A step of 2 sentences with 3 hypotheses each, hidden states of 2, 5 words."""
+def recurrent_plan(**changes: Any) -> RecurrentPlan:
+    """Hidden states of 2, 5 words, readouts of 7."""
     layer = CellWeights(one(6, 3), Affine(torch.randn(6, 2), None), torch.randn(2))
     weights = {
         "table": torch.randn(5, 3),
@@ -298,6 +299,11 @@ def recurrent(**changes: Any) -> Any:
         "score_scale": 1.0,
     }
     weights |= {"readout": (one(7, 2), None, Affine(torch.randn(7, 2), None)), "attend_first": False, "deep": False}
+    return RecurrentPlan(RecurrentWeights(**{name: changes.get(name, part) for name, part in weights.items()}))
+
+
+def recurrent(**changes: Any) -> Any:
+    """A step of 2 sentences with 3 hypotheses each."""
     given = {
         "tokens": table([0, 1, 2], [4, 3, 0]),
         "past": torch.randn(6, 2),
@@ -305,7 +311,7 @@ def recurrent(**changes: Any) -> Any:
         "sentences": torch.tensor([0, 1]),
     }
     given |= {"keys": torch.randn(2, 11, 2), "values": torch.randn(2, 11, 2), "lengths": torch.tensor([11, 4])}
-    plan = RecurrentPlan(RecurrentWeights(**{name: changes.get(name, part) for name, part in weights.items()}))
+    plan = recurrent_plan(**changes)
     given |= {name: part for name, part in changes.items() if name in given}
     return plan.step(Hypotheses(*list(given.values())[:4]), Sources(*list(given.values())[4:]))
 
@@ -339,6 +345,19 @@ def output(
     forbidden = torch.tensor([0]) if forbidden is None else forbidden
     hidden = torch.randn(2, 3, 5) if hidden is None else hidden
     return OutputPlan(one(7, 5)).best(hidden, count, forbidden, instead=instead, least=-9.0, sums=sums)
+
+
+def greedy(
+    bos: int = 1, limits: Tensor | None = None, early: Tensor | None = None, lengths: Tensor | None = None, vocabulary: int = 5
+) -> Any:
+    """A greedy search of 2 sentences, of up to 23 and 3 tokens."""
+    limits, early = torch.tensor([23, 3]) if limits is None else limits, torch.tensor([0, 3]) if early is None else early
+    sources = Sources(torch.randn(2, 11, 2), torch.randn(2, 11, 2), torch.tensor([11, 4]) if lengths is None else lengths)
+    start = Hypotheses(table([0], [0]), torch.randn(2, 2), table([0], [1]), torch.arange(2))
+    plan = recurrent_plan()  # whose weights the call points to
+    step, hidden = plan.prepared(start, sources)
+    rules = GreedyRules(limits, bos, early, min_length=1, least=-9.0, highest=int(early.max()))
+    return search(step, hidden, OutputPlan(one(vocabulary, 7)), rules, words=None, kept=torch.arange(2))
 
 
 def beam(**changes: Any) -> Any:
@@ -398,6 +417,15 @@ STEPS: dict[str, Call] = {
     "output, int32": (lambda: output(forbidden=torch.tensor([0], dtype=torch.int32)), ShapeError, "forbidden must be torch.int64"),
     "output, sums": (lambda: output(sums=RunningTotals(torch.zeros(2, 4), 1)), ShapeError, "expected totals"),
     "output, no sums": (lambda: output(sums=RunningTotals(torch.zeros(2, 3), 0)), ShapeError, "expected totals"),
+    "greedy, first token": (lambda: greedy(bos=5), RangeError, "greedy search: a token, place or length names nothing, after 0 steps"),
+    "greedy, token outside the table": (lambda: greedy(vocabulary=997), RangeError, "greedy search: a token"),
+    "greedy, length of the source": (lambda: greedy(lengths=torch.tensor([12, 4])), RangeError, "greedy search: a token, place or length"),
+    "greedy, negative limit": (lambda: greedy(limits=torch.tensor([3, -1])), RangeError, "greedy search: a token, place or length"),
+    "greedy, int32 limits": (
+        lambda: greedy(limits=torch.tensor([3, 2], dtype=torch.int32)),
+        ShapeError,
+        "limits must be torch.int64",
+    ),
     "beam, row": (lambda: beam(rows=torch.tensor([0, 3])), RangeError, r"rows\[1\] is 3; allowed .* 0 to 2"),
     "beam, ceiling": (lambda: beam(ceiling=torch.ones(2)), ShapeError, "beam search: expected"),
     "beam, totals": (lambda: beam(totals=torch.zeros(2, 2)), ShapeError, "beam search: expected"),
@@ -406,6 +434,6 @@ STEPS: dict[str, Call] = {
     "beam, no beam": (lambda: beam(beam=0), ShapeError, "at least 1 of each"),
 }
 VALID: dict[str, Callable[[], Any]] = {
-    function.__name__: function for function in (residual, indexed, loss, eq9, area, recurrent, decoder, encoder, output, beam)
+    function.__name__: function for function in (residual, indexed, loss, eq9, area, recurrent, decoder, encoder, output, greedy, beam)
 }
 HAS_LIBRARY = native.library() is not None

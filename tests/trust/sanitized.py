@@ -96,7 +96,7 @@ def areas() -> int:
             q, k, v = odd(2, 2, targets, size).to(dtype), odd(2, 2, sources, size).to(dtype), odd(2, 2, sources, width).to(dtype)
             for mask in (None, torch.rand(2, 1, targets, sources) < 0.7, torch.rand(2, 1, 1, sources) < 0.7):
                 for causal in (False, True):
-                    for longest in (1, 3, 16):
+                    for longest in (1, 3, 64):
                         options = {"max_area": longest, "mask": mask, "causal": causal}
                         both_ways(lambda *parts, options=options: ops.area_attention(*parts, **options), q, k, v)
                         count += 1
@@ -126,7 +126,7 @@ def decodings() -> int:
     for model in FAMILIES.values():
         tool = translator(model=model)
         for beam_size, precision in itertools.product((1, 4), ("float32", "int8")):
-            decoding = DecodingConfig(max_length=11, beam_size=beam_size, precision=precision)
+            decoding = DecodingConfig(max_length=19, beam_size=beam_size, precision=precision)
             count += len(tool.translate(TEXTS, decoding=decoding, n_best=beam_size))
     return count
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,18 +84,6 @@ for _task, _described in COMMANDS.items():
     _add_command(_task, *_described)
 
 
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    # Imported objects are permanent; scanning them repeatedly takes a fifth of the import time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _train(
     task: str,
     files: dict[str, str | None],
@@ -113,18 +99,17 @@ def _train(
         ConfigError: `out` is missing, or the settings are incompatible.
     """
     test = files.pop("test", None)
-    with _without_collection():
-        settings: Any = settings_for(task, config, overrides, files, start=start)
-        if print_config:
-            from regard.config import dump_config
+    settings: Any = settings_for(task, config, overrides, files, start=start)
+    if print_config:
+        from regard.config import dump_config
 
-            sys.stdout.write(dump_config(settings))
-            return
-        from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
-        from regard.tasks.classification_training import open_sentence_run, read_labelled_file
-        from regard.tasks.glibc_memory import bound_free_memory
-        from regard.tasks.table import TASKS
-        from regard.tasks.train import train_task
+        sys.stdout.write(dump_config(settings))
+        return
+    from regard.tasks.classification_evaluation import describe_labels, evaluate_labels
+    from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+    from regard.tasks.glibc_memory import bound_free_memory
+    from regard.tasks.table import TASKS
+    from regard.tasks.train import train_task
 
     examples = None if test is None else read_labelled_file(settings, test)
     if out is None:

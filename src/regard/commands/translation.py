@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from regard.decoding import SamplingOptions
     from regard.tasks.forced_text import Glossary
     from regard.tasks.translation_prediction import Translation, Translator
+    from regard.tasks.word_links import LinksFile
 
 commands = typer.Typer()
 DOCUMENT_ALONE = "--document: not with FILE, --second-source, --prefix, --links, --json, --json-input, --sample or --n-best"
@@ -81,7 +82,6 @@ def translate(
     from regard.tasks.forced_text import Beginnings, Glossary, read_terms
     from regard.tasks.translation_prediction import Translator
     from regard.tasks.unknown_tokens import UnknownTokenWarning
-    from regard.tasks.word_links import LinksFile
 
     drawing = (temperature, top_k, top_p, seed) != (1.0, 0, 1.0, 1)
     _refuse_together(
@@ -130,7 +130,7 @@ def translate(
         return found
 
     questions = _questions(translator, files, second_source, json_input)
-    with nullcontext() if links is None else LinksFile(links, translator.run) as linked:
+    with _links_file(links, translator) as linked:
         lines, bad = answer_lines(*questions, work, show, json_lines=json_lines or json_input or n_best > 1)
     unknown.tell()
     beginnings.finish()
@@ -166,6 +166,14 @@ def _questions(
     how = ['"text" and "second"'] if json_input else [] if second is None else [f"the second from --second-source {second}"]
     read = complete_reader(text_reader(("text",) if json_input else None, second=two), translator.run.vocabularies.source, *how)
     return chunks if second is None else paired_chunks(chunks, files, second), read
+
+
+def _links_file(path: Path | None, translator: Translator) -> AbstractContextManager[LinksFile | None]:
+    if path is None:
+        return nullcontext()
+    from regard.tasks.word_links import LinksFile
+
+    return LinksFile(path, translator.run)
 
 
 def _refuse_together(*wrong: tuple[object, str]) -> None:

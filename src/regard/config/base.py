@@ -36,7 +36,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Frozen(BaseModel):
     """Base of every configuration: immutable, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Built when it is first used: a program uses few of all.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

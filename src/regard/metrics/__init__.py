@@ -1,5 +1,8 @@
 """Metrics with signatures: BLEU, chrF, caption scores, pointing, significance, accuracy, perplexity, alignment error rate."""
 
+from typing import TYPE_CHECKING
+
+from regard.lazy_names import lazy_names
 from regard.metrics.accuracy import exact_match, perplexity, token_accuracy
 from regard.metrics.alignment import alignment_error_rate, links_from_weights
 from regard.metrics.caption import CaptionScores, DocumentFrequencies, caption_scores, document_frequencies
@@ -25,8 +28,10 @@ from regard.metrics.pointing import (
     pointing_accuracy,
 )
 from regard.metrics.score import Score
-from regard.metrics.significance import Comparison, paired_bootstrap
-from regard.metrics.translation import BleuDetails, LengthRow, bleu, bleu_by_length, bleu_details, chrf
+
+if TYPE_CHECKING:
+    from regard.metrics.significance import Comparison, paired_bootstrap
+    from regard.metrics.translation import BleuDetails, LengthRow, bleu, bleu_by_length, bleu_details, chrf
 
 __all__ = [
     "AccuracyComparison",
@@ -65,6 +70,15 @@ __all__ = [
     "pointing_accuracy",
     "token_accuracy",
 ]
+
+# What imports sacrebleu. The other names stay with their modules: some modules are named like a function of theirs.
+__getattr__, _ = lazy_names(
+    __name__,
+    {
+        "significance": "Comparison paired_bootstrap",
+        "translation": "BleuDetails LengthRow bleu bleu_by_length bleu_details chrf",
+    },
+)
 
 
 def __dir__() -> list[str]:

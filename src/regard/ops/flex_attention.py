@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
-from torch.utils.checkpoint import checkpoint
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
@@ -270,6 +269,8 @@ def _by_tiles(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, *
 
 def _area_context(query: Tensor, key: Tensor, value: Tensor, request: FlexRequest, bad: Tensor | None) -> Tensor:
     """Attend to areas with the scores of a few queries in memory at a time, recomputed in the backward pass."""
+    from torch.utils.checkpoint import checkpoint  # and much of torch that nothing else needs
+
     (batch, heads, target), source = query.shape[:3], key.shape[2]
     size = max(1, AREA_SCORES // (batch * heads * source * min(request.max_area or 1, source)))
     found = []

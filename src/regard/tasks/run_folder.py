@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from threading import Thread
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -31,12 +31,14 @@ from regard.data.lines import write_files
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError, DataError
 from regard.strict_json import parse_json
-from regard.training import ProcessGroup
 from regard.training.atomic_folder import MANIFEST, STATE, to_disk, verify_folder
 from regard.training.checkpoint import check_run_files, list_checkpoints, weights_file
 from regard.training.lock import LOCK
 from regard.training.precision import fastest_precision, is_emulated
 from regard.training.weights import check_fit, read_weights
+
+if TYPE_CHECKING:
+    from regard.training import ProcessGroup
 
 CONFIG, DATA, VOCABULARY = "config.yaml", "data.json", "vocabulary.json"
 STAGING, MOVED = ".new", "moved.json"

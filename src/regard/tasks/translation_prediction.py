@@ -25,7 +25,6 @@ from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
-from regard.tasks.word_links import find_links
 
 if TYPE_CHECKING:
     from regard.viewer import AttentionRecord
@@ -195,6 +194,8 @@ class Translator(Predictor[TranslationRun]):
         Raises:
             ConfigError: the model has no attention, which gives the links, or reads two inputs; or see `translate`.
         """
+        from regard.tasks.word_links import find_links
+
         if self.run.config.second is not None:
             raise ConfigError("keep tags: not with a model of two inputs, whose tags would be those of both")
         if not self.run.model.attends:

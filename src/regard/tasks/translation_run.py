@@ -7,12 +7,10 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from regard.config import TranslationConfig
 from regard.config.images import SecondImageConfig
-from regard.data.image_tokens import ImageTokens
-from regard.data.images import Preprocessing
 from regard.data.input_pairs import PairVocabulary
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError
@@ -20,6 +18,9 @@ from regard.models import EncoderDecoder, Ensemble, build
 from regard.models.image_embedding import ImageEmbedding
 from regard.strict_json import parse_json
 from regard.tasks.run_folder import CONFIG, DATA, load_model, read_config
+
+if TYPE_CHECKING:
+    from regard.data.image_tokens import ImageTokens
 
 SHARED, SOURCE, TARGET = "vocabulary.json", "source.vocabulary.json", "target.vocabulary.json"
 SECOND = "second.vocabulary.json"
@@ -43,7 +44,11 @@ class Vocabularies(NamedTuple):
     @property
     def images(self) -> ImageTokens | None:
         """What the names of images mean, where the second input are images."""
-        second = self.source.inputs[1] if isinstance(self.source, PairVocabulary) else None
+        if not isinstance(self.source, PairVocabulary):
+            return None
+        from regard.data.image_tokens import ImageTokens  # and Pillow
+
+        second = self.source.inputs[1]
         return second if isinstance(second, ImageTokens) else None
 
     def connect(self, model: EncoderDecoder[Any]) -> EncoderDecoder[Any]:
@@ -170,6 +175,9 @@ def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
 
 
 def _image_tokens(image: SecondImageConfig, config: TranslationConfig) -> ImageTokens:
+    from regard.data.image_tokens import ImageTokens
+    from regard.data.images import Preprocessing
+
     # Names are seen from where the training images are, until somebody says otherwise.
     folder = config.data.images if config.data.images is not None else Path(config.data.second_source or "").parent
     how = Preprocessing(**image.model_dump(exclude={"encoder"}))
