@@ -138,6 +138,7 @@ def main() -> None:
         same = found == expected.setdefault(name, found)
         rows.append([name, count, by, round(taken, 1), round(taken / own, 2), killed, "yes" if same else "NO"])
         print(rows[-1], flush=True)
+        rows.sort(key=lambda row: (row[0], row[1], row[2] != "processes", row[5]))
         write(arguments.out, columns, rows, note)
 
     for count in arguments.workers:

@@ -1,11 +1,12 @@
 """What a large parallel text costs before the first update, beside JoeyNMT and eole: seconds, and memory of all processes.
 
     python benchmarks/corpus_peers.py --folder /scratch/corpus --joeynmt-python joey/bin/python --eole-python eole/bin/python \\
-        --out docs/results/corpus_peers.json
+        --pairs 20000 200000 2000000 --limit 240 --out docs/results/corpus_peers.json
 
 Takes the generated text of corpus.py, raw, and each program's own way from there: Regard learns sub-words (8,000 per side), the peers
 count words and keep 8,000, which is less work. Models of one size: bidirectional GRU 256, decoder 512, embeddings 256. Memory is the peak
-of the proportional set size, summed over the processes. See rnn_peers.py for how to install the peers.
+of the proportional set size, summed over the processes. A program that takes longer than the limit is stopped. See rnn_peers.py for how
+to install the peers.
 """
 
 from __future__ import annotations
@@ -17,39 +18,35 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 from corpus import write_text
-from harness import MEBIBYTE, machine, options, tree_memory, write
+from harness import MEBIBYTE, Table, machine, options, tree_memory
 
 WORDS, EMBED, ENCODER, DECODER = 8000, 256, 256, 512
 
 
 class Contender(NamedTuple):
-    """Commands to run one after another; the last one is stopped once its output holds the mark of its first update."""
+    """Commands to run one after another; the last one is stopped once its log holds the mark of its first update.
+
+    Attributes:
+        commands: the words of each command.
+        mark: what stands in the log after the first update.
+        log: the file of the log; None: what the command prints.
+    """
 
     commands: list[list[str]]
     mark: str
+    log: Path | None = None
 
 
 def regard(files: tuple[str, str], work: Path) -> Contender:
     """Return Regard's command."""
     sizes = [f"model.embed_dim={EMBED}", f"model.encoder_dim={ENCODER}", f"model.decoder_dim={DECODER}"]
-    command = [
-        sys.executable,
-        "-m",
-        "regard",
-        "train",
-        "translation",
-        "--source",
-        files[0],
-        "--target",
-        files[1],
-        "--out",
-        str(work / "run"),
-    ]
-    return Contender([[*command, "recipe=none", "training.log_every=1", *sizes]], "step 1 ")
+    words = ["train", "translation", "--source", files[0], "--target", files[1], "--out", str(work / "run")]
+    settings = ["recipe=none", f"vocabulary.size={WORDS}", "training.log_every=1", *sizes]
+    return Contender([[sys.executable, "-m", "regard", *words, *settings]], '"event": "train"', work / "run" / "log.jsonl")
 
 
 def joeynmt(files: tuple[str, str], work: Path, python: str) -> Contender:
@@ -68,17 +65,21 @@ def joeynmt(files: tuple[str, str], work: Path, python: str) -> Contender:
         "model_dir": str(work / "joeynmt"),
         "use_cuda": False,
         "num_workers": 0,
+        "random_seed": 1,
+        "normalization": "tokens",
         "data": {
             **{"train": prefix, "dev": str(work / "dev"), "test": str(work / "test"), "dataset_type": "plain"},
             **{"src": {"lang": "en", **side}, "trg": {"lang": "de", **side}},
         },
         "training": {
             **{"optimizer": "adam", "learning_rate": 0.001, "scheduling": "exponential", "decrease_factor": 1.0},
-            **{"batch_size": 4096, "batch_type": "token", "epochs": 1, "updates": 5, "logging_freq": 1, "validation_freq": 1000},
-            **{"loss": "crossentropy", "normalization": "tokens", "overwrite": True},
+            **{"batch_size": 4096, "batch_type": "token", "epochs": 1000, "updates": 5, "logging_freq": 1, "validation_freq": 1000},
+            **{"loss": "crossentropy", "normalization": "tokens", "learning_rate_min": 0.0, "overwrite": True},
         },
-        "testing": {"beam_size": 1, "eval_metrics": []},
+        "testing": {"beam_size": 1, "batch_size": 64, "batch_type": "sentence", "max_output_length": 30, "eval_metrics": []},
         "model": {
+            "tied_embeddings": False,
+            "tied_softmax": False,
             "encoder": {**recurrent, "hidden_size": ENCODER, "bidirectional": True},
             "decoder": {**recurrent, "hidden_size": DECODER, "attention": "bahdanau", "input_feeding": True, "init_hidden": "bridge"},
         },
@@ -94,10 +95,13 @@ def eole(files: tuple[str, str], work: Path, python: str) -> Contender:
     tree = {
         **vocabularies,
         **{"src_vocab_size": WORDS, "tgt_vocab_size": WORDS, "overwrite": True, "report_every": 1, "save_data": str(work / "eole-data")},
-        "n_sample": -1,
+        "seed": 1,
         "data": {"corpus": {"path_src": files[0], "path_tgt": files[1], "transforms": []}},
         "model": {
             "architecture": "custom",
+            "input_feed": 1,
+            "share_embeddings": False,
+            "share_decoder_embeddings": False,
             "embeddings": {"src_word_vec_size": EMBED, "tgt_word_vec_size": EMBED, "position_encoding_type": None},
             "encoder": {"encoder_type": "brnn", **recurrent},
             "decoder": {"decoder_type": "rnn", "global_attention": "mlp", **recurrent},
@@ -105,58 +109,61 @@ def eole(files: tuple[str, str], work: Path, python: str) -> Contender:
         "training": {
             **{"model_path": str(work / "eole-run"), "world_size": 1, "gpu_ranks": [], "num_workers": 0, "compute_dtype": "fp32"},
             **{"batch_type": "tokens", "batch_size": 4096, "accum_count": [1], "normalization": "tokens", "optim": "adam"},
-            **{"learning_rate": 0.001, "train_steps": 5, "valid_steps": 10**6, "save_checkpoint_steps": 10**6},
+            **{"learning_rate": 0.001, "decay_method": "none", "train_steps": 5, "valid_steps": 10**6, "save_checkpoint_steps": 10**6},
         },
     }
     config = work / "eole.yaml"
     config.write_text(yaml.safe_dump(tree), encoding="utf-8")
     program = [python, "-m", "eole.bin.main"]
     count = [*program, "build_vocab", "-config", str(config), "-n_sample", "-1", "-num_threads", "2"]
-    return Contender([count, [*program, "train", "-config", str(config)]], "Step 1/")
+    return Contender([count, [*program, "train", "-config", str(config)]], "acc: ")
 
 
-def measure(contender: Contender, log: Path) -> tuple[float, float]:
-    """Return the seconds until the first update is told, and the most memory of all processes in megabytes."""
+def measure(contender: Contender, printed: Path, limit: float) -> tuple[float | None, float]:
+    """Return the seconds until the first update is told, None beyond the limit, and the most memory of all processes in megabytes."""
     begun, most = time.monotonic(), 0
     for command in contender.commands:
         print("$", *command, flush=True)
-        with open(log, "w", encoding="utf-8") as stream:
+        last, log = command is contender.commands[-1], contender.log or printed
+        with open(printed, "w", encoding="utf-8") as stream:
             process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
         while process.poll() is None:
             time.sleep(0.1)
             most = max(most, tree_memory(process.pid))
-            if command is contender.commands[-1] and contender.mark in log.read_text(encoding="utf-8", errors="replace"):
-                took = time.monotonic() - begun
+            took = time.monotonic() - begun
+            done = last and log.exists() and contender.mark in log.read_text(encoding="utf-8", errors="replace")
+            if done or took > limit:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return took, most / MEBIBYTE
-        if process.returncode or command is contender.commands[-1]:
-            sys.exit(f"corpus_peers: {command[0]} left with {process.returncode}; see {log}")
+                return took if done else None, most / MEBIBYTE
+        if process.returncode or last:
+            sys.exit(f"corpus_peers: {command[0]} left with {process.returncode}; see {printed}")
     raise AssertionError
 
 
 def main() -> None:
-    parser = options(__doc__, pairs=2_000_000)
+    parser = options(__doc__, limit=240)
     parser.add_argument("--folder", type=Path, required=True, help="of corpus.py's text; it is written where it is not there")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[20_000, 200_000, 2_000_000], help="of others the results stay")
     parser.add_argument("--joeynmt-python", help="the Python that has joeynmt; absent: left out")
     parser.add_argument("--eole-python", help="the Python that has eole; absent: left out")
     arguments = parser.parse_args()
-    files = write_text(arguments.folder, arguments.pairs)
-    work = arguments.folder / "peers"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir()
-    contenders: dict[str, Contender] = {"Regard": regard(files, work)}
-    if arguments.joeynmt_python:
-        contenders["JoeyNMT"] = joeynmt(files, work, arguments.joeynmt_python)
-    if arguments.eole_python:
-        contenders["eole"] = eole(files, work, arguments.eole_python)
-    rows: list[list[Any]] = []
-    for name, contender in contenders.items():
-        seconds, memory = measure(contender, work / f"{name}.log")
-        rows.append([name, round(seconds, 1), round(memory)])
-        print(rows[-1], flush=True)
-        note = f"`python benchmarks/corpus_peers.py`: {arguments.pairs:,} pairs. {machine(os.cpu_count())}."
-        write(arguments.out, ["", "seconds to the first update", "peak memory of all processes, MB"], rows, note)
+    note = (
+        f"`python benchmarks/corpus_peers.py`: to the first update of a recurrent model; {machine(os.cpu_count())}, JoeyNMT 2.3.0, "
+        f"eole 0.6.4. Memory is that of all processes together. A program was stopped after {arguments.limit} s."
+    )
+    table = Table(arguments.out, ["pairs", "program", "seconds to the first update", "peak memory, MB"], note, key=2)
+    peers = {"JoeyNMT": (joeynmt, arguments.joeynmt_python), "eole": (eole, arguments.eole_python)}
+    for pairs in arguments.pairs:
+        files = write_text(arguments.folder, pairs)
+        work = arguments.folder / "peers"
+        for name in ("Regard", *(name for name, (_, python) in peers.items() if python)):
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            contender = regard(files, work) if name == "Regard" else peers[name][0](files, work, peers[name][1])
+            seconds, memory = measure(contender, work / f"{name}.log", arguments.limit)
+            table.add([f"{pairs:,}", name, f"more than {arguments.limit}" if seconds is None else round(seconds, 1), round(memory)])
+    shutil.rmtree(arguments.folder / "peers")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@
 Each point is a process of its own. Time: the median of the rounds. Memory: the peak over what the process held before, or, for whole
 commands, all that it held at most. The exponent is that of the last tenfold: log(b / a) / log(y / x) between the last point and the one
 nearest to a tenth of it. The pairs of a corpus are measured by corpus.py, which has to run first. Curves that are not named stay.
+Quality is the chrF of a small model that learns to turn lines around, and goes into growth_quality.json beside the results.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from harness import MEBIBYTE, RESULTS, Worker, machine, median, options, read, regard, serve, status, write
+from harness import MEBIBYTE, RESULTS, Worker, machine, median, options, read, regard, serve, status, training_of, tree_memory, write
 
 from regard import ops
 from regard.config import AreaConfig, TrainingConfig, TransformerConfig
@@ -132,16 +135,57 @@ CURVES = {
     "page: records": Curve("records", (1, 10, 100, 1000), page, "up to 1", "up to 1"),
 }
 LINES = (1000, 10_000, 100_000, 1_000_000)
+WORKERS = (1, 2, 4)
+SMALL = ["model.embed_dim=32", "model.encoder_dim=32", "model.decoder_dim=64", "model.readout_dim=32", "vocabulary.kind=word"]
+QUALITY_PAIRS, QUALITY_BEAMS = (400, 4000, 40_000), (1, 4, 16, 64)
+
+
+def generated(folder: Path, pairs: int) -> list[str]:
+    """Write lines and the same turned around, unless they are there; return the options that name them."""
+    data = folder / ("data" if pairs == 4000 else f"data-{pairs}")
+    if not data.exists():
+        regard("generate", "reverse", "--out", str(data), "--count", str(pairs), "--test", "1000", "--seed", "1")
+    return [word for side in ("source", "target") for word in (f"--{side}", str(data / f"train.{side}"))]
+
+
+def shared(folder: Path, workers: int) -> tuple[float, float]:
+    """Return the seconds of an update and the megabytes of all processes, of a training with so many workers of one thread."""
+    run, updates = folder / f"workers-{workers}", 40
+    shutil.rmtree(run, ignore_errors=True)
+    settings = [f"training.workers={workers}", f"training.max_updates={updates}", "training.log_every=10", "recipe=none"]
+    command = [sys.executable, "-m", "regard", "train", "translation", *generated(folder, 4000), "--out", str(run), *settings, "--quiet"]
+    most = 0
+    with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+        while process.poll() is None:
+            time.sleep(0.1)
+            most = max(most, tree_memory(process.pid))
+    if process.returncode:
+        sys.exit(f"growth: regard train left with {process.returncode}")
+    taken = [event["seconds"] for event in training_of(run).events if event["event"] == "train"]
+    return (taken[-1] - taken[0]) / (updates - 10), most / MEBIBYTE
+
+
+def quality(folder: Path) -> list[list[Any]]:
+    """Return the chrF after as many updates on more and more pairs, and of one model with larger and larger beams."""
+    rows: list[list[Any]] = []
+    test = ["--source", str(folder / "data" / "test.source"), "--target", str(folder / "data" / "test.target")]
+    for pairs in QUALITY_PAIRS:
+        run = folder / f"quality-{pairs}"
+        shutil.rmtree(run, ignore_errors=True)
+        regard("train", "translation", *generated(folder, pairs), "--out", str(run), *SMALL, "training.max_updates=600", "--quiet")
+        for beam in QUALITY_BEAMS if pairs == QUALITY_PAIRS[-1] else (1,):
+            scores = folder / "scores.json"
+            regard("evaluate", str(run), *test, "--beam-size", str(beam), "--json", str(scores), "--quiet")
+            found = {score["name"]: score["value"] for score in json.loads(scores.read_text(encoding="utf-8"))["scores"]}
+            rows.append([f"{pairs:,}", beam, round(found["chrF2"], 1)])
+    return rows
 
 
 def translated(folder: Path, lines: int) -> tuple[float, float]:
     """Return the seconds and the megabytes of `regard translate` for so many lines, with a small model."""
     run, source = folder / "run", folder / "data" / "test.source"
     if not run.exists():
-        regard("generate", "reverse", "--out", str(folder / "data"), "--count", "4000", "--test", "1000", "--seed", "1")
-        files = [word for side in ("source", "target") for word in (f"--{side}", str(folder / "data" / f"train.{side}"))]
-        small = ["model.embed_dim=32", "model.encoder_dim=32", "model.decoder_dim=64", "model.readout_dim=32", "vocabulary.kind=word"]
-        regard("train", "translation", *files, "--out", str(run), *small, "training.max_updates=300", "--quiet")
+        regard("train", "translation", *generated(folder, 4000), "--out", str(run), *SMALL, "training.max_updates=300", "--quiet")
     text = folder / f"{lines}.source"
     if not text.exists():
         text.write_text(source.read_text(encoding="utf-8") * (lines // 1000), encoding="utf-8")
@@ -204,19 +248,28 @@ def main() -> None:
         return
     parser = options(__doc__, rounds=3)
     parser.add_argument("--folder", type=Path, required=True, help="for a small run and its text")
-    parser.add_argument("--curves", nargs="+", choices=[*CURVES, "translate: lines"], default=[*CURVES, "translate: lines"])
+    names = [*CURVES, "translate: lines", "training: workers", "quality"]
+    parser.add_argument("--curves", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
     results: dict[str, list[dict[str, float]]] = read(arguments.out).get("results", {})
     note = f"`python benchmarks/growth.py`, medians of {arguments.rounds} rounds, float32; {machine(1)}."
     for name in arguments.curves:
+        if name == "quality":
+            path = arguments.out and arguments.out.with_name("growth_quality.json")
+            write(
+                path, ["training pairs", "beam", "chrF2"], quality(arguments.folder), f"{note.partition(',')[0]}: 600 updates. {machine()}."
+            )
+            continue
         if name in CURVES:
             results[name] = measured(name, arguments.rounds)
         else:
-            found = [(lines, *translated(arguments.folder, lines)) for lines in LINES]
-            results[name] = [{"count": lines, "seconds": round(took, 2), "mb": round(most)} for lines, took, most in found]
+            measure, counts = (translated, LINES) if name == "translate: lines" else (shared, WORKERS)
+            found = [(count, *measure(arguments.folder, count)) for count in counts]
+            results[name] = [{"count": count, "seconds": round(took, 3), "mb": round(most)} for count, took, most in found]
             print(json.dumps(results[name]), flush=True)
         results["training: pairs"] = corpus()
         others = {"translate: lines": ("lines", ("up to 1", "0")), "training: pairs": ("pairs to the first update", ("up to 1", "0"))}
+        others["training: workers"] = ("workers of one thread", ("-1 to 0", "up to 1"))
         known = {name: (curve.unit, (curve.time, curve.memory)) for name, curve in CURVES.items()} | others
         rows = [row(each, results[each], *known[each]) for each in known if each in results]
         write(arguments.out, COLUMNS, rows, note, results=results)

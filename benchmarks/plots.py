@@ -80,8 +80,11 @@ def length() -> Figure:
 def growth() -> Figure:
     """Draw a panel for each kind of work, logarithmic both ways: time and memory over those of the least work."""
     results: dict[str, list[dict[str, float]]] = read(RESULTS / "growth.json")["results"]
-    figure, panels = plt.subplots(3, 3, figsize=(9, 7.5), layout="constrained")
-    for axes, (name, points) in zip(panels.flat, results.items(), strict=True):
+    rows = -(-len(results) // 3)
+    figure, panels = plt.subplots(rows, 3, figsize=(9, 2.5 * rows), layout="constrained")
+    for axes in panels.flat[len(results) :]:
+        axes.set_visible(False)
+    for axes, (name, points) in zip(panels.flat, results.items(), strict=False):
         counts = [point["count"] for point in points]
         axes.plot(counts, [count / counts[0] for count in counts], ":", color="black", linewidth=0.8, label="proportional")
         for what, label, (marker, color) in zip(("seconds", "mb"), ("time", "memory"), STYLES, strict=False):

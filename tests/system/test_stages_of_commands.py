@@ -48,11 +48,11 @@ CASES = {
     ),
     "train classification": Case(
         f"--train {{}}/labels/train.tsv --valid {{}}/labels/valid.tsv --out {{}}/new-labels {' '.join(SMALL_LABELLER)}",
-        ("Checksum of ", "Reading ", "Encoding ", *TRAINING, "Predicting the labels"),
+        ("Counting ", "Reading ", "Encoding ", *TRAINING, "Predicting the labels"),
     ),
     "train entailment": Case(
         f"--train {{}}/pairs/train.tsv --valid {{}}/pairs/valid.tsv --out {{}}/new-pairs {' '.join(SMALL_LABELLER)}",
-        ("Checksum of ", "Reading ", "Encoding ", *TRAINING, "Predicting the labels"),
+        ("Counting ", "Reading ", "Encoding ", *TRAINING, "Predicting the labels"),
     ),
     "train lm": Case(
         "--text {}/language/text --valid-text {}/language/valid_text --out {}/new-lm vocabulary.kind=character model.hidden_size=8 "
@@ -63,7 +63,7 @@ CASES = {
         "--captions {}/scenes/train.tsv --out {}/new-captions vocabulary.kind=word "
         + " ".join(word.replace(" ", "") for word in SMALL_CAPTIONER),
         (
-            *("Checksum of ", "Reading the captions of ", "Finding images in ", "Decoding images", "Encoding the training data"),
+            *("Counting ", "Reading the captions of ", "Finding images in ", "Decoding images", "Encoding the training data"),
             *(*TRAINING, "Predicting the references"),
         ),
     ),

@@ -65,6 +65,23 @@ class BatchPlan(Sequence[PlannedBatch]):
         """Return the same batches with the number of pairs as `tokens`."""
         return BatchPlan(self._order, self._bounds, np.diff(self._bounds), self._places)
 
+    @classmethod
+    def of_groups(cls, plans: Sequence[BatchPlan], groups: Sequence[np.ndarray], lengths: np.ndarray, order: np.ndarray) -> BatchPlan:
+        """Return one plan of several whose items are groups of examples.
+
+        Args:
+            plans: each over the groups of one size.
+            groups: (G, size) examples of each group, per plan.
+            lengths: tokens of each example, without EOS.
+            order: order of all batches, counted through the plans in their own order.
+        """
+        rows = np.concatenate([found[plan._order].reshape(-1) for plan, found in zip(plans, groups, strict=True)])
+        counts = [np.diff(plan._bounds) * found.shape[1] for plan, found in zip(plans, groups, strict=True)]
+        bounds = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
+        first = np.cumsum([0, *map(len, plans)])
+        places = np.concatenate([plan._places + start for plan, start in zip(plans, first[:-1], strict=True)])
+        return cls(rows, bounds, np.add.reduceat(lengths[rows] + 1, bounds[:-1]), places[order])
+
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 

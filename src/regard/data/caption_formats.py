@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.data.lines import read_lines, single_line, unreadable, whole_characters
+from regard.data.lines import read_lines, single_line, stream_lines, unreadable, whole_characters
 from regard.errors import DataError, listed, shown
 from regard.progress import stage
 from regard.strict_json import parse_json
@@ -18,7 +18,7 @@ FORMATS: tuple[CaptionFormat, ...] = ("auto", "karpathy", "coco", "flickr", "lin
 _FLICKR = re.compile(r"[^\t]*#[0-9]+\t")
 
 
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """An image in a file of captions: its name, the names its file may have, its captions, and where the file first names it."""
 
@@ -73,11 +73,10 @@ def as_json(text: str | bytes, where: str) -> Any:
 
 
 def _read_text(path: Path, form: CaptionFormat) -> list[Entry]:
-    lines = read_lines(path)
-    if form == "auto":
-        form = "flickr" if lines and _FLICKR.match(lines[0]) else "lines"
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(stream_lines(path), start=1):
+        if form == "auto":
+            form = "flickr" if _FLICKR.match(line) else "lines"
         where = f"line {number}"
         name, tab, caption = line.partition("\t")
         expected = "image#number, a tab, the caption" if form == "flickr" else "image, a tab, the caption"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
+
+import numpy as np
 
 from regard.data.caption_formats import CaptionFormat, Entry, as_json, read_entries
 from regard.data.image_archive import ImageArchive
 from regard.data.images import ImageSource
 from regard.data.lines import read_lines, single_line
+from regard.data.token_arrays import FlatTokens, PackedTexts, sequence_offsets
 from regard.errors import DataError
 from regard.progress import stage
 
@@ -36,53 +40,94 @@ class CaptionExample:
     regions: Mapping[str, tuple[Box, ...]] | None = None
 
 
-@dataclass(frozen=True)
 class CaptionSet(Sequence[CaptionExample]):
-    """Captioned images in the order of their file or split list.
+    """Captioned images in the order of their file or split list, created from arrays on access.
 
     Args:
-        examples: the images; their ids differ.
+        names: each image's name in the file of captions, all different.
+        files: each image's path, relative to `place`, or its name in the archive.
+        captions: the captions, image by image.
+        starts: (N + 1,) first caption of each image, and the number of all captions.
+        place: folder or archive of the images.
+        regions: boxes by word, of images by name.
 
     Example:
-        >>> examples = CaptionSet((CaptionExample("a.jpg", Path("a.jpg"), ("a dog", "one dog")),))
-        >>> examples.pairs
-        [(0, 'a dog'), (0, 'one dog')]
+        >>> examples = CaptionSet.of([CaptionExample("a.jpg", Path("a.jpg"), ("a dog", "one dog"))])
+        >>> examples.pairs, examples[0].image.name
+        ([(0, 'a dog'), (0, 'one dog')], 'a.jpg')
     """
 
-    examples: tuple[CaptionExample, ...]
+    def __init__(
+        self,
+        names: PackedTexts,
+        files: PackedTexts,
+        captions: PackedTexts,
+        starts: np.ndarray,
+        place: Path | ImageArchive,
+        regions: Mapping[str, Mapping[str, tuple[Box, ...]]],
+    ) -> None:
+        self.names, self.files, self.captions, self.starts = names, files, captions, starts
+        self.place, self.regions = place, regions
+
+    @staticmethod
+    def of(examples: Sequence[CaptionExample]) -> CaptionSet:
+        """Pack images that are files."""
+        entries = [Entry(each.id, (), list(each.captions), "") for each in examples]
+        regions = {each.id: each.regions for each in examples if each.regions is not None}
+        return pack_entries(entries, [str(each.image) for each in examples], Path(), regions)
+
+    def chosen(self, rows: np.ndarray) -> CaptionSet:
+        """Select images by (M,) integers or (N,) booleans."""
+        captions = FlatTokens(np.arange(len(self.captions)), self.starts).chosen(rows)
+        names, files, texts = self.names.chosen(rows), self.files.chosen(rows), self.captions.chosen(captions.ids)
+        return CaptionSet(names, files, texts, captions.offsets, self.place, self.regions)
 
     @overload
     def __getitem__(self, index: int) -> CaptionExample: ...
     @overload
     def __getitem__(self, index: slice) -> CaptionSet: ...
     def __getitem__(self, index: int | slice) -> CaptionExample | CaptionSet:
-        return CaptionSet(self.examples[index]) if isinstance(index, slice) else self.examples[index]
+        if isinstance(index, slice):
+            return self.chosen(np.arange(len(self))[index])
+        number = range(len(self))[index]
+        name, captions = self.names[number], self.captions[int(self.starts[number]) : int(self.starts[number + 1])]
+        return CaptionExample(name, self.image(number), tuple(captions), self.regions.get(name))
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.starts) - 1
 
     def __iter__(self) -> Iterator[CaptionExample]:
-        return iter(self.examples)
+        return (self[number] for number in range(len(self)))
+
+    def image(self, number: int) -> ImageSource:
+        """Return the location of an image."""
+        name = self.files[number]
+        return self.place / name if isinstance(self.place, Path) else self.place[name]
 
     @property
     def ids(self) -> list[str]:
         """The id of every image."""
-        return [example.id for example in self.examples]
+        return list(self.names)
 
     @property
     def images(self) -> list[ImageSource]:
         """The location of every image."""
-        return [example.image for example in self.examples]
+        return [self.image(number) for number in range(len(self))]
 
     @property
     def references(self) -> list[tuple[str, ...]]:
         """All captions of every image."""
-        return [example.captions for example in self.examples]
+        return [tuple(self.captions[start:stop]) for start, stop in pairwise(self.starts.tolist())]
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The image index of every caption."""
+        return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     @property
     def pairs(self) -> list[tuple[int, str]]:
         """(image index, caption) for every caption: the training pairs."""
-        return [(number, caption) for number, example in enumerate(self.examples) for caption in example.captions]
+        return list(zip(self.owners.tolist(), self.captions, strict=True))
 
 
 def read_captions(
@@ -128,47 +173,47 @@ def read_captions(
     path = Path(path)
     entries = read_entries(path, form, split)
     place = path.parent if images is None else Path(images)
-    sources = _find(place, entries, path)
+    if not place.exists():
+        raise DataError(f"{place}: no such folder or archive of images")
+    with stage(f"Finding images in {place}"):
+        opened = place if place.is_dir() else ImageArchive(place)
+        files = _find(opened, entries)
+    missing = [entry for entry, file in zip(entries, files, strict=True) if file is None]
+    if missing:
+        count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"
+        raise DataError(f"{path}, {missing[0].where}: no image {single_line(missing[0].name)} in {place} ({count})")
     boxes = {} if regions is None else _read_regions(Path(regions))
     known = {entry.name for entry in entries}
     strange = next((name for name in boxes if name not in known), None)
     if strange is not None and split is None:
         raise DataError(f"{regions}: regions of {single_line(strange)}, which has no caption in {path}")
-    return CaptionSet(
-        tuple(
-            CaptionExample(entry.name, source, tuple(entry.captions), boxes.get(entry.name))
-            for entry, source in zip(entries, sources, strict=True)
-        )
-    )
+    return pack_entries(entries, [file for file in files if file is not None], opened, boxes)
 
 
-def _find(place: Path, entries: Sequence[Entry], captions: Path) -> list[ImageSource]:
-    if not place.exists():
-        raise DataError(f"{place}: no such folder or archive of images")
-    with stage(f"Finding images in {place}"):
-        found = _in_folder(place, entries) if place.is_dir() else _in_archive(place, entries)
-    missing = [entry for entry, source in zip(entries, found, strict=True) if source is None]
-    if missing:
-        count = f"{len(missing)} of {len(entries)} images {'is' if len(missing) == 1 else 'are'} missing"
-        raise DataError(f"{captions}, {missing[0].where}: no image {single_line(missing[0].name)} in {place} ({count})")
-    return [source for source in found if source is not None]
+def pack_entries(
+    entries: Sequence[Entry],
+    files: Sequence[str],
+    place: Path | ImageArchive,
+    regions: Mapping[str, Mapping[str, tuple[Box, ...]]] | None = None,
+) -> CaptionSet:
+    """Pack what was read of a file of captions, with the images' names in their folder or archive."""
+    starts = sequence_offsets(np.array([len(entry.captions) for entry in entries], np.int64))
+    captions = PackedTexts.of(caption for entry in entries for caption in entry.captions)
+    return CaptionSet(PackedTexts.of(entry.name for entry in entries), PackedTexts.of(files), captions, starts, place, regions or {})
 
 
-def _in_folder(folder: Path, entries: Sequence[Entry]) -> list[ImageSource | None]:
-    return [next((folder / name for name in entry.names if (folder / name).is_file()), None) for entry in entries]
-
-
-def _in_archive(path: Path, entries: Sequence[Entry]) -> list[ImageSource | None]:
-    archive = ImageArchive(path)
+def _find(place: Path | ImageArchive, entries: Sequence[Entry]) -> list[str | None]:
+    if isinstance(place, Path):
+        return [next((name for name in entry.names if (place / name).is_file()), None) for entry in entries]
     # A file name in two folders of the archive is ambiguous and matches neither.
     below: dict[str, str | None] = {}
-    for name in archive.names:
+    for name in place.names:
         last = name.rsplit("/", 1)[-1]
         below[last] = None if last in below else name
-    found: list[ImageSource | None] = []
+    found: list[str | None] = []
     for entry in entries:
         candidates = [*entry.names, *(below.get(name) for name in entry.names)]
-        found.append(next((archive[name] for name in candidates if name is not None and name in archive), None))
+        found.append(next((name for name in candidates if name is not None and name in place), None))
     return found
 
 

@@ -13,6 +13,8 @@ from regard.data.lines import scan_lines, unreadable, write_files
 from regard.progress import stage
 from regard.strict_json import parse_json
 
+FILES = "files.json"
+"""The file of digests in a folder of encoded text."""
 _SETTLED = 2_000_000_000
 """Nanoseconds after which another change of a file must have changed its time."""
 
@@ -61,6 +63,40 @@ def find_digest(
         return before
     with stage(f"Counting {path}", unit="lines") as counting:
         return FileDigest(state, now - max(state[1:3]) > _SETTLED, *scan(path, counting.advance))
+
+
+class DataFiles:
+    """The data files of a run. Their digests are kept in a folder; files that have not changed since are not read again.
+
+    Args:
+        files: by name; None: not given.
+        folder: for the digests.
+
+    Attributes:
+        paths: the given files by name.
+        lines: their numbers of lines, by name.
+        digests: their sha256, by name.
+
+    Raises:
+        DataError: a file cannot be read.
+
+    Example:
+        >>> import os
+        >>> DataFiles({"text": os.devnull, "valid_text": None}, Path("no-such-run")).lines
+        {'text': 0}
+    """
+
+    def __init__(self, files: Mapping[str, str | None], folder: Path) -> None:
+        self._known = folder / FILES
+        known = read_digests(self._known)
+        self.paths = {name: Path(path) for name, path in files.items() if path is not None}
+        self._facts = {name: find_digest(path, known) for name, path in self.paths.items()}
+        self.lines = {name: facts.lines for name, facts in self._facts.items()}
+        self.digests = {name: facts.sha256 for name, facts in self._facts.items()}
+
+    def keep(self) -> None:
+        """Write the digests, for a later start."""
+        write_digests(self._known, {os.path.abspath(self.paths[name]): facts for name, facts in self._facts.items()})
 
 
 def read_digests(path: Path) -> dict[str, FileDigest]:

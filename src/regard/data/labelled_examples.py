@@ -9,10 +9,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from regard.data.lines import whole_characters
-from regard.data.token_arrays import FlatTokens
-
-_ROWS = 1024
-"""Examples that are copied at a time."""
+from regard.data.token_arrays import PackedTexts, TextPacker
 
 
 class LabelledExample(NamedTuple):
@@ -30,7 +27,7 @@ class ExampleList(Sequence[LabelledExample]):
         names: the labels, in the order of their first use.
         codes: (N,) label index of each example.
         lines: (N,) line number of each example, from 1.
-        texts: UTF-8 bytes, per text of an example (one or two).
+        texts: the texts, per text of an example (one or two).
 
     Example:
         >>> examples = ExampleList.of([LabelledExample("good", ("a joy",), 1), LabelledExample("bad", ("a bore",), 2)])
@@ -38,7 +35,7 @@ class ExampleList(Sequence[LabelledExample]):
         (LabelledExample(label='bad', texts=('a bore',), line=2), ['good', 'bad'])
     """
 
-    def __init__(self, names: list[str], codes: np.ndarray, lines: np.ndarray, texts: Sequence[FlatTokens]) -> None:
+    def __init__(self, names: list[str], codes: np.ndarray, lines: np.ndarray, texts: Sequence[PackedTexts]) -> None:
         self.names, self.codes, self.lines, self.texts = names, codes, lines, tuple(texts)
 
     @classmethod
@@ -47,29 +44,24 @@ class ExampleList(Sequence[LabelledExample]):
         if isinstance(examples, ExampleList):
             return examples
         numbers: dict[str, int] = {}
-        codes, lines, found, ends = array("i"), array("q"), [], []
+        codes, lines = array("i"), array("q")
+        found: list[TextPacker] = []
         for label, texts, line in examples:
-            if not found:
-                found, ends = [bytearray() for _ in texts], [array("q", [0]) for _ in texts]
+            found = found or [TextPacker() for _ in texts]
             codes.append(numbers.setdefault(label, len(numbers)))
             lines.append(line)
-            for text, whole, own in zip(texts, found, ends, strict=True):
-                whole.extend(whole_characters(text).encode())
-                own.append(len(whole))
-        packed = [FlatTokens(np.frombuffer(text, np.uint8), np.frombuffer(own, np.int64)) for text, own in zip(found, ends, strict=True)]
+            for text, packer in zip(texts, found, strict=True):
+                packer.append(whole_characters(text))
+        packed = [packer.packed() for packer in found]
         return cls(list(numbers), np.frombuffer(codes, np.int32), np.frombuffer(lines, np.int64), packed)
 
     def chosen(self, rows: np.ndarray) -> ExampleList:
         """Select examples by (M,) integers or (N,) booleans; label indices do not change."""
-        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
-        # In parts, because the selection lists every byte.
-        parts = [numbers[start : start + _ROWS] for start in range(0, max(1, len(numbers)), _ROWS)]
-        texts = [FlatTokens.joined([text.chosen(part) for part in parts]) for text in self.texts]
-        return ExampleList(self.names, self.codes[numbers], self.lines[numbers], texts)
+        return ExampleList(self.names, self.codes[rows], self.lines[rows], [text.chosen(rows) for text in self.texts])
 
     def side(self, number: int, start: int, stop: int) -> list[bytes]:
         """Return one of the texts of examples `start` to `stop`, in UTF-8."""
-        return [text.tobytes() for text in self.texts[number].part(start, min(stop, len(self)))]
+        return [text.tobytes() for text in self.texts[number].utf8.part(start, min(stop, len(self)))]
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -81,7 +73,7 @@ class ExampleList(Sequence[LabelledExample]):
     def __getitem__(self, index: int | slice) -> LabelledExample | list[LabelledExample]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
-        texts = tuple(text[index].tobytes().decode() for text in self.texts)
+        texts = tuple(text[index] for text in self.texts)
         return LabelledExample(self.names[self.codes[index]], texts, int(self.lines[index]))
 
     def __iter__(self) -> Iterator[LabelledExample]:

@@ -15,6 +15,9 @@ from regard.data.token_arrays import FlatTokens, sequence_offsets
 from regard.data.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 from regard.errors import DataError
 
+_RELEASE = 64
+"""Chunks of a stream after which what was mapped of the files is let go of."""
+
 
 class EncodedText(NamedTuple):
     """A text as tokens, EOS at the end of every line.
@@ -202,6 +205,8 @@ class TextStreams:
             read = self._now.between(max(0, start - 1), stop)
             goals.append(read[min(start, 1) :])
             before.append(int(read[0]) if start else EOS)
+        if planned.number % _RELEASE == _RELEASE - 1:
+            FlatTokens(self._text.tokens, self._text.starts).release()
         place = planned.indices[0] - planned.stream_group * self._streams
         batch = pad_rows(goals, before, stream_group=planned.stream_group, first=planned.number == 0)
         return batch._replace(rows=slice(place, place + len(planned.indices)))
@@ -234,8 +239,8 @@ class SeparateLines:
     """
 
     def __init__(self, text: EncodedText, *, batch_tokens: int, seed: int = 0) -> None:
-        self._text, self._batch_tokens, self._seed = text, batch_tokens, seed
-        self._lengths = np.diff(text.starts) - 1
+        self._lines, self._batch_tokens, self._seed = FlatTokens(text.tokens, text.starts), batch_tokens, seed
+        self._lengths = self._lines.lengths - 1
 
     def plan(self, epoch: int) -> Sequence[PlannedBatch]:
         """Return an epoch's batches in order."""
@@ -243,7 +248,7 @@ class SeparateLines:
 
     def batch(self, planned: PlannedBatch) -> TextBatch:
         """Return the tokens of planned lines."""
-        return pad_rows([self._text.line(number) for number in planned.indices], [EOS] * len(planned.indices))
+        return pad_rows(self._lines.rows(planned.indices), [EOS] * len(planned.indices))
 
 
 def pad_rows(goals: Sequence[np.ndarray], before: Sequence[int], *, stream_group: int = 0, first: bool = True) -> TextBatch:

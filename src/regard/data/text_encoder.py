@@ -11,7 +11,6 @@ from regard.data.lines import whole_characters
 from regard.data.token_arrays import FlatTokens, sequence_offsets
 from regard.data.vocabulary import IMPORTED, Vocabulary
 from regard.data.word_table import LONGEST, Words, WordTable, split_words
-from regard.progress import stage
 
 _MAX_WORDS = 2**18
 BLOCK = 16384
@@ -65,15 +64,6 @@ class TextEncoder:
         self.vocabulary = vocabulary
         self._known = WordTable(_MAX_WORDS)
         self._clear()
-
-    def encode_all(self, lines: Sequence[str], name: str) -> FlatTokens:
-        """Like `encode`, with a progress stage "Encoding NAME"."""
-        with stage(f"Encoding {name}", total=len(lines), unit="lines") as encoding:
-            blocks = []
-            for start in range(0, max(1, len(lines)), BLOCK):
-                blocks.append(self.encode(lines[start : start + BLOCK]))
-                encoding.advance(len(lines[start : start + BLOCK]))
-        return FlatTokens.joined(blocks)
 
     def encode(self, lines: Sequence[str]) -> FlatTokens:
         """Return the tokens of each line."""

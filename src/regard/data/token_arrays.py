@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -11,6 +12,9 @@ from typing import Protocol, overload
 import numpy as np
 
 from regard.errors import DataError
+
+_RELEASE = 512
+"""Sequences after which mapped pages are released: some 60 MB, reloaded in about a millisecond."""
 
 
 class FlatTokens(Sequence[np.ndarray]):
@@ -30,7 +34,7 @@ class FlatTokens(Sequence[np.ndarray]):
 
     def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
         self.ids, self.offsets = ids, offsets
-        self._base = int(offsets[0])
+        self._base, self._read = int(offsets[0]), 0
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> FlatTokens:
@@ -71,6 +75,17 @@ class FlatTokens(Sequence[np.ndarray]):
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[number] for number in range(len(self)))
 
+    def rows(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Return the sequences of a batch, and release mapped pages now and then.
+
+        Sequences of a batch are scattered over the files, and the system maps 64 KiB around each.
+        """
+        self._read += len(numbers)
+        if self._read >= _RELEASE:
+            self._read = 0
+            self.release()
+        return [self[number] for number in numbers]
+
     def chosen(self, rows: np.ndarray) -> FlatTokens:
         """Copy the sequences selected by (M,) integers or (N,) booleans."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
@@ -82,14 +97,73 @@ class FlatTokens(Sequence[np.ndarray]):
 
     def release(self) -> None:
         """Release pages of mapped files, which count as this process' memory; they are read again on access."""
-        for array in (self.ids, self.offsets):
-            if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
-                array.base.madvise(mmap.MADV_DONTNEED)
+        for part in (self.ids, self.offsets):
+            if isinstance(part.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                part.base.madvise(mmap.MADV_DONTNEED)
 
     def part(self, start: int, stop: int) -> FlatTokens:
         """Return sequences `start` to `stop` without copying them."""
         offsets = self.offsets[start : stop + 1]
         return FlatTokens(self.ids[offsets[0] - self._base : offsets[-1] - self._base], offsets)
+
+
+class PackedTexts(Sequence[str]):
+    """N texts in one array of UTF-8 bytes, decoded on access.
+
+    Args:
+        utf8: the bytes of each text.
+
+    Example:
+        >>> texts = PackedTexts.of(["a", "", "\u00e4"])
+        >>> texts[2], list(texts), texts.utf8.ids.nbytes
+        ('\xe4', ['a', '', '\xe4'], 3)
+    """
+
+    def __init__(self, utf8: FlatTokens) -> None:
+        self.utf8 = utf8
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> PackedTexts:
+        """Pack texts; file names may hold bytes that are not UTF-8."""
+        packer = TextPacker()
+        for text in texts:
+            packer.append(text)
+        return packer.packed()
+
+    def chosen(self, rows: np.ndarray) -> PackedTexts:
+        """Copy the texts selected by (M,) integers or (N,) booleans."""
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        # In parts, because the selection lists every byte.
+        parts = [numbers[start : start + 1024] for start in range(0, max(1, len(numbers)), 1024)]
+        return PackedTexts(FlatTokens.joined([self.utf8.chosen(part) for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.utf8)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        return self.utf8[index].tobytes().decode("utf-8", "surrogateescape")
+
+
+class TextPacker:
+    """Collect texts for `PackedTexts`, one by one."""
+
+    def __init__(self) -> None:
+        self._bytes, self._ends = bytearray(), array("q", [0])
+
+    def append(self, text: str) -> None:
+        """Add a text."""
+        self._bytes += text.encode("utf-8", "surrogateescape")
+        self._ends.append(len(self._bytes))
+
+    def packed(self) -> PackedTexts:
+        """Return what was added."""
+        return PackedTexts(FlatTokens(np.frombuffer(self._bytes, np.uint8), np.frombuffer(self._ends, np.int64)))
 
 
 class TokenSource(Protocol):
@@ -133,6 +207,10 @@ class TokenFile:
         place = first * self.dtype.itemsize
         return FlatTokens(np.memmap(self.path.with_suffix(".ids"), self.dtype, "r", place, (count,)), offsets)
 
+    def whole(self) -> FlatTokens:
+        """Map all sequences."""
+        return self.part(0, len(self))
+
     def _offsets(self, start: int, count: int) -> np.ndarray:
         return np.memmap(self.path.with_suffix(".offsets"), np.int64, "r", start * 8, (count,))
 
@@ -171,6 +249,12 @@ class TokenWriter:
         self._ids.write(tokens.ids.astype(self._dtype).tobytes())
         self._offsets.write((tokens.offsets[1:] - tokens.offsets[0] + self._end).astype(np.int64).tobytes())
         self._end += len(tokens.ids)
+
+
+def write_tokens(path: Path, tokens: FlatTokens) -> None:
+    """Write sequences for `TokenFile`, with their own dtype."""
+    with TokenWriter(path, tokens.ids.dtype.name) as writer:
+        writer.append(tokens)
 
 
 def smallest_dtype(size: int) -> str:

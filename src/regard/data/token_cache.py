@@ -17,6 +17,8 @@ from regard.data.parallel import file_digest
 from regard.errors import DataError
 from regard.strict_json import parse_json
 
+TOKENS = "tokens"
+"""Folder of a run for its encoded training text. If deleted, the next start recreates it."""
 MANIFEST = "manifest.json"
 
 

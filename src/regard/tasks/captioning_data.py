@@ -6,25 +6,31 @@ import hashlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.config.captioning import CaptionDataConfig, CaptioningConfig, FeaturesConfig, ImageConfig, TimmConfig
-from regard.data.batching import PlannedBatch, SequenceBatch, collate, plan_batches, split_batch
+from regard.data.batching import BatchPlan, PlannedBatch, SequenceBatch, collate, plan_batches, split_batch
 from regard.data.caption_formats import read_entries
-from regard.data.captions import CaptionExample, CaptionSet, read_captions
-from regard.data.image_archive import ArchivedImage
+from regard.data.captions import CaptionSet, pack_entries, read_captions
+from regard.data.file_digests import DataFiles
+from regard.data.image_archive import ArchivedImage, ImageArchive
 from regard.data.image_features import FeatureFile
 from regard.data.images import ImageSource, Preprocessing
 from regard.data.parallel import file_digest
-from regard.data.text_encoder import TextEncoder
-from regard.data.token_arrays import FlatTokens
+from regard.data.text_encoder import BLOCK, TextEncoder
+from regard.data.token_arrays import FlatTokens, PackedTexts, TokenFile, write_tokens
+from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.models.image_encoder import import_timm
+from regard.progress import stage
+from regard.tasks.run_folder import VOCABULARY
+
+PARTS = ("training", "validation")
 
 
 class IndexedImages(Protocol):
@@ -59,12 +65,18 @@ class FeatureRows:
         return self.file[[self.ids[index] for index in indices]]
 
 
-class CaptionData(NamedTuple):
-    """Training and validation images with captions, and the sha256 of their files by `data` key."""
+class EncodedCaptions(NamedTuple):
+    """Captions as tokens.
 
-    train: CaptionSet
-    valid: CaptionSet
-    digests: dict[str, str]
+    Attributes:
+        picks: (N,) image index of each caption.
+        targets: token ids of each caption, without EOS.
+        left_out: number of skipped, too long captions.
+    """
+
+    picks: np.ndarray
+    targets: FlatTokens
+    left_out: int
 
 
 class CaptionCorpus(NamedTuple):
@@ -72,30 +84,30 @@ class CaptionCorpus(NamedTuple):
 
     Attributes:
         pictures: the images.
-        picks: image index of each caption.
+        picks: (N,) image index of each caption; those of an image follow each other.
         targets: token ids of each caption, without EOS.
-        cells: L, cells of an image.
         left_out: number of skipped, too long captions.
+        cells: L, cells of an image.
         together: captions per image in a batch.
     """
 
     pictures: IndexedImages
-    picks: list[int]
+    picks: np.ndarray
     targets: FlatTokens
-    cells: int
     left_out: int
+    cells: int
     together: int
 
     def batch(self, planned: PlannedBatch) -> SequenceBatch:
         """Return the batch of the planned captions; consecutive captions of an image share one source."""
         rows = planned.indices
-        text = collate([()] * len(rows), [self.targets[row] for row in rows], range(len(rows)))  # type: ignore[arg-type]
-        picks = _once([self.picks[row] for row in rows], self.together)
+        text = collate([()] * len(rows), self.targets.rows(rows), range(len(rows)))  # type: ignore[arg-type]
+        picks = _once(self.picks[list(rows)].tolist(), self.together)
         return text._replace(source=self.pictures[picks], source_lengths=torch.full((len(picks),), self.cells), indices=tuple(rows))
 
     def split(self, planned: PlannedBatch, count: int) -> list[PlannedBatch]:
         """Divide a planned batch; captions that share an image stay together."""
-        images = _once([self.picks[row] for row in planned.indices], self.together)
+        images = _once(self.picks[list(planned.indices)].tolist(), self.together)
         return split_batch(planned, count, multiple=len(planned.indices) // len(images))
 
     def plan(self, *, batch_tokens: int, seed: int, epoch: int) -> Sequence[PlannedBatch]:
@@ -104,21 +116,27 @@ class CaptionCorpus(NamedTuple):
         if self.together == 1:
             return plan_batches(np.zeros_like(lengths), lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch)
         generator = random.Random(f"captions together {seed} {epoch}")
-        groups: dict[int, list[list[int]]] = {}
-        for own in _by_image(self.picks):
+        order, sizes = self._groups(generator)
+        plans, groups = [], []
+        for size in np.unique(sizes).tolist():
+            groups.append(order[sizes == size].reshape(-1, size))
+            longest, budget = lengths[groups[-1]].max(1), max(1, batch_tokens // size)
+            plans.append(plan_batches(np.zeros_like(longest), longest, batch_tokens=budget, seed=seed, epoch=epoch, part=size))
+        places = list(range(sum(map(len, plans))))
+        generator.shuffle(places)
+        return BatchPlan.of_groups(plans, groups, lengths, np.array(places))
+
+    def _groups(self, generator: random.Random) -> tuple[np.ndarray, np.ndarray]:
+        """Return the captions, shuffled within each image, and for each of them how many of its image come together with it."""
+        starts = np.flatnonzero(np.diff(self.picks, prepend=-1))
+        counts = np.diff(starts, append=len(self.picks))
+        order = np.arange(len(self.picks))
+        for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            own = list(range(start, start + count))
             generator.shuffle(own)
-            for start in range(0, len(own), self.together):
-                group = own[start : start + self.together]
-                groups.setdefault(len(group), []).append(group)
-        batches = []
-        for size, found in sorted(groups.items()):
-            longest = np.array([max(lengths[group]) for group in found])
-            budget = max(1, batch_tokens // size)
-            for planned in plan_batches(np.zeros_like(longest), longest, batch_tokens=budget, seed=seed, epoch=epoch, part=size):
-                rows = [row for group in planned.indices for row in found[group]]
-                batches.append(PlannedBatch(tuple(rows), int(lengths[rows].sum()) + len(rows)))
-        generator.shuffle(batches)
-        return batches
+            order[start : start + count] = own
+        places, counts = np.arange(len(order)) - np.repeat(starts, counts), np.repeat(counts, counts)
+        return order, np.minimum(self.together, counts - places // self.together * self.together)
 
 
 def encode_captions(
@@ -137,14 +155,25 @@ def encode_captions(
     Raises:
         DataError: no caption is left.
     """
-    pairs = examples.pairs
-    targets = TextEncoder(vocabulary).encode_all([normalize_caption(text, config.data) for _, text in pairs], f"the {name}")
-    kept = np.flatnonzero((targets.lengths > 0) & (targets.lengths <= config.data.max_length))
-    if not len(kept):
-        raise DataError(f"{name}: all {len(pairs)} captions are longer than data.max_length ({config.data.max_length} tokens)")
-    image_of = derangement(len(examples), config.training.seed) if config.data.shuffle_images else range(len(examples))
-    picks = [image_of[pairs[number][0]] for number in kept]
-    return CaptionCorpus(pictures, picks, targets.chosen(kept), cells, len(pairs) - len(kept), config.data.captions_per_image)
+    encoded = _encoded(examples, vocabulary, config, name)
+    return CaptionCorpus(pictures, *encoded, cells, config.data.captions_per_image)
+
+
+def _encoded(examples: CaptionSet, vocabulary: Vocabulary, config: CaptioningConfig, name: str) -> EncodedCaptions:
+    encoder, texts, data = TextEncoder(vocabulary), examples.captions, config.data
+    blocks, usable = list[FlatTokens](), list[np.ndarray]()
+    with stage(f"Encoding the {name}", total=len(texts), unit="captions") as encoding:
+        for start in range(0, max(1, len(texts)), BLOCK):
+            tokens = encoder.encode([normalize_caption(text, data) for text in texts[start : start + BLOCK]])
+            usable.append((tokens.lengths > 0) & (tokens.lengths <= data.max_length))
+            blocks.append(tokens.chosen(usable[-1]))
+            encoding.advance(len(tokens))
+    picks, targets = examples.owners[np.concatenate(usable)], FlatTokens.joined(blocks)
+    if not len(targets):
+        raise DataError(f"{name}: all {len(texts)} captions are longer than data.max_length ({data.max_length} tokens)")
+    if data.shuffle_images:
+        picks = np.array(derangement(len(examples), config.training.seed))[picks]
+    return EncodedCaptions(picks, targets, len(texts) - len(targets))
 
 
 def _once(picks: list[int], together: int) -> list[int]:
@@ -154,13 +183,6 @@ def _once(picks: list[int], together: int) -> list[int]:
         if len(picks) % size == 0 and picks == [pick for pick in heads for _ in range(size)]:
             return heads
     return picks
-
-
-def _by_image(picks: Sequence[int]) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
-    for row, pick in enumerate(picks):
-        found.setdefault(pick, []).append(row)
-    return list(found.values())
 
 
 def normalize_caption(caption: str, data: CaptionDataConfig) -> str:
@@ -188,27 +210,109 @@ def derangement(count: int, seed: int) -> list[int]:
     return found
 
 
-def read_caption_data(config: CaptioningConfig) -> CaptionData:
-    """Read the captions of a run and locate their images or features.
+class CaptionText:
+    """Captioned images of a run: read from their files, unless an earlier start has kept them in the run folder.
+
+    Args:
+        config: configuration of the run.
+        folder: of the run.
+
+    Attributes:
+        train: images to train on.
+        valid: images to validate on.
+        digests: sha256 of each data file, and of the names and sizes of the images, by the key of `data` that names them.
 
     Raises:
         DataError: no captions are named; also see `regard.data.captions.read_captions`.
     """
-    data = config.data
-    if data.captions is None:
-        raise DataError("data.captions: no training data given (--captions FILE --images FOLDER)")
-    train = read_caption_set(data.captions, data.images, data.split, features=data.features)
-    if data.valid_captions is None and data.valid_split is None:
-        train, valid = _held_out(train, data.valid_size, config.training.seed)
-    else:
-        images = data.valid_images or data.images
-        valid = read_caption_set(data.valid_captions or data.captions, images, data.valid_split, features=data.features)
-    files = {"captions": data.captions, "valid_captions": data.valid_captions, "features": data.features}
-    files |= {name: getattr(data, name) for name in ("split", "valid_split") if _is_file(getattr(data, name))}
-    digests = {name: file_digest(path) for name, path in files.items() if path is not None}
-    if data.features is None:
-        digests["images"] = _listing(train, valid)
-    return CaptionData(train, valid, digests)
+
+    def __init__(self, config: CaptioningConfig, folder: Path) -> None:
+        data = config.data
+        if data.captions is None:
+            raise DataError("data.captions: no training data given (--captions FILE --images FOLDER)")
+        self._config, self._run, self._folder = config, folder, folder / TOKENS
+        files = {"captions": data.captions, "valid_captions": data.valid_captions, "features": data.features}
+        files |= {name: split for name in ("split", "valid_split") if _is_file(split := getattr(data, name))}
+        self._files = DataFiles(files, self._folder)
+        self._kept = (folder / VOCABULARY).exists() and open_cache(self._folder, self._about()) is not None
+        try:
+            found = open_caption_sets(config, folder) if self._kept else None
+            images = None if found is None or data.features is not None else _listing(*found)
+        except (OSError, DataError):  # an image is not where it was: the files are read, which says so
+            self._kept, found, images = False, None, None
+        self.train, self.valid = found or self._read()
+        self.digests = dict(self._files.digests)
+        if data.features is None:
+            self.digests["images"] = images or _listing(self.train, self.valid)
+
+    def _read(self) -> tuple[CaptionSet, CaptionSet]:
+        data = self._config.data
+        train = read_caption_set(str(data.captions), data.images, data.split, features=data.features)
+        if data.valid_captions is None and data.valid_split is None:
+            return _held_out(train, data.valid_size, self._config.training.seed)
+        captions, images = data.valid_captions or str(data.captions), data.valid_images or data.images
+        return train, read_caption_set(captions, images, data.valid_split, features=data.features)
+
+    def _about(self) -> dict[str, Any]:
+        data = self._config.data
+        settings = [data.split, data.valid_split, data.lowercase, data.max_length, data.shuffle_images]
+        return {
+            "format": 1,
+            "text": {name: digest for name, digest in self._files.digests.items() if name != "features"},
+            "vocabulary": file_digest(self._run / VOCABULARY),
+            "settings": [*settings, data.valid_size, self._config.training.seed],
+        }
+
+    def encode(self, vocabulary: Vocabulary) -> None:
+        """Keep the captions and their tokens in the run folder, unless they are kept.
+
+        Raises:
+            DataError: no caption is left, or the folder cannot be written.
+        """
+        if not self._kept:
+            with new_cache(self._folder, self._about()) as (folder, kept):
+                for part, examples in zip(PARTS, (self.train, self.valid), strict=True):
+                    encoded = _encoded(examples, vocabulary, self._config, f"{part} data")
+                    kept[part] = {"left_out": encoded.left_out}
+                    texts = {"names": examples.names, "files": examples.files, "captions": examples.captions}
+                    tokens = {"tokens": encoded.targets, **{name: packed.utf8 for name, packed in texts.items()}}
+                    for name, found in tokens.items():
+                        write_tokens(folder / f"{part}-{name}", found)
+                    for name, numbers in (("picks", encoded.picks), ("starts", examples.starts)):
+                        (folder / f"{part}.{name}").write_bytes(numbers.astype(np.int64).tobytes())
+        self._files.keep()
+
+
+def open_caption_sets(config: CaptioningConfig, folder: Path) -> tuple[CaptionSet, CaptionSet]:
+    """Open the captioned images kept in a run folder, to train and to validate on.
+
+    Raises:
+        DataError: they are not there; or the archive of the images cannot be read.
+    """
+    data, folder = config.data, folder / TOKENS
+    captions = str(data.captions)
+    places = [Path(data.images or Path(captions).parent)] * 2
+    if data.valid_captions is not None or data.valid_split is not None:
+        places[1] = Path(data.valid_images or data.images or Path(data.valid_captions or captions).parent)
+    archives = {place: ImageArchive(place) for place in set(places) if data.features is None and place.is_file()}
+    sets = []
+    for part, place in zip(PARTS, places, strict=True):
+        texts = [TokenFile(folder / f"{part}-{name}", "uint8").whole() for name in ("names", "files", "captions")]
+        names, files, lines = map(PackedTexts, texts)
+        starts = np.fromfile(folder / f"{part}.starts", np.int64)
+        sets.append(CaptionSet(names, files, lines, starts, archives.get(place, place), {}))
+    return sets[0], sets[1]
+
+
+def open_encoded(folder: Path, part: str) -> EncodedCaptions:
+    """Open the tokens of the captions kept in a run folder; `part`: "training" or "validation".
+
+    Raises:
+        DataError: they are not there.
+    """
+    kept, folder = read_cache(folder / TOKENS), folder / TOKENS
+    picks, targets = np.fromfile(folder / f"{part}.picks", np.int64), TokenFile(folder / f"{part}-tokens", "int32").whole()
+    return EncodedCaptions(picks, targets, kept[part]["left_out"])
 
 
 def read_caption_set(captions: str, images: str | None, split: str | None, *, features: str | None = None) -> CaptionSet:
@@ -220,7 +324,7 @@ def read_caption_set(captions: str, images: str | None, split: str | None, *, fe
     if features is None:
         return read_captions(captions, images, split=split)
     entries = read_entries(Path(captions), "auto", split)
-    return CaptionSet(tuple(CaptionExample(entry.name, Path(entry.name), tuple(entry.captions)) for entry in entries))
+    return pack_entries(entries, [entry.name for entry in entries], Path())
 
 
 def resolve_config(config: CaptioningConfig) -> CaptioningConfig:
@@ -274,9 +378,9 @@ def _image_of(encoder: TimmConfig) -> ImageConfig:
 def _held_out(examples: CaptionSet, count: int, seed: int) -> tuple[CaptionSet, CaptionSet]:
     if len(examples) < 2:
         raise DataError(f"{len(examples)} captioned images: at least 2 are needed to hold one out for validation")
-    chosen = set(random.Random(f"held out {seed}").sample(range(len(examples)), max(1, min(count, len(examples) // 10))))
-    parts = [[each for number, each in enumerate(examples) if (number in chosen) == held] for held in (False, True)]
-    return CaptionSet(tuple(parts[0])), CaptionSet(tuple(parts[1]))
+    chosen = random.Random(f"held out {seed}").sample(range(len(examples)), max(1, min(count, len(examples) // 10)))
+    held = np.isin(np.arange(len(examples)), chosen)
+    return examples.chosen(~held), examples.chosen(held)
 
 
 def _is_file(split: str | None) -> bool:
@@ -287,8 +391,8 @@ def _listing(*sets: CaptionSet) -> str:
     # Hash names and sizes, not pixels: images are read only once, when they are decoded.
     digest = hashlib.sha256()
     for examples in sets:
-        for example in examples:
-            digest.update(f"{example.id}\0{_length(example.image)}\0".encode("utf-8", "surrogateescape"))
+        for number, name in enumerate(examples.names):
+            digest.update(f"{name}\0{_length(examples.image(number))}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 

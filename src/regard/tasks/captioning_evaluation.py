@@ -92,7 +92,7 @@ def evaluate_captioning(
         MissingExtraError: METEOR is wanted, but not installed.
 
     Example:
-        >>> evaluate_captioning(Captioner.open("no-such-run"), CaptionSet(()))
+        >>> evaluate_captioning(Captioner.open("no-such-run"), CaptionSet.of([]))
         Traceback (most recent call last):
             ...
         regard.errors.CheckpointError: no-such-run: no such run folder
@@ -115,7 +115,7 @@ def evaluate_captioning(
     corpus = encode_captions(examples, pictures, captioner.run.vocabulary, straight, cells=grid[0] * grid[1], name="test data")
     with torch.inference_mode():
         figures = caption_likelihood(captioner.run.model, corpus)
-    used = f"captions:{len(corpus.targets)}/{len(examples.pairs)}|eos:yes"
+    used = f"captions:{len(corpus.targets)}/{len(examples.captions)}|eos:yes"
     scores = [*found.corpus.values(), *extra, Score("perplexity", figures["perplexity"], "per word", f"{used}|smoothing:none")]
     scores.append(Score("token accuracy", 100 * figures["token_accuracy"], "%", f"{used}|teacher forcing"))
     return CaptionEvaluation([*scores, *attention_scores(captions, examples, grid)], captions, dict(found.items), seconds)
@@ -137,7 +137,7 @@ def attention_scores(captions: Sequence[Caption], examples: CaptionSet, grid: tu
         Pointing accuracy, that of a random cell, attention correctness, that of uniform attention, entropy; nothing without such words.
 
     Example:
-        >>> attention_scores([], CaptionSet(()), (2, 2))
+        >>> attention_scores([], CaptionSet.of([]), (2, 2))
         []
     """
     weights, hits, coverage = [], [], []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from regard import progress
@@ -16,24 +17,27 @@ from regard.data.captions import CaptionSet
 from regard.data.image_cache import ImageCache
 from regard.data.image_features import FeatureFile
 from regard.data.subsample import sampled
+from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import Vocabulary
 from regard.errors import CheckpointError, ConfigError
 from regard.metrics.caption import caption_scores
 from regard.models.captioning import CaptionModel, build_captioner
 from regard.tasks.captioning_data import (
+    PARTS,
     CaptionCorpus,
+    CaptionText,
     FeatureRows,
     IndexedImages,
     build_preprocessing,
-    encode_captions,
     normalize_caption,
-    read_caption_data,
+    open_caption_sets,
+    open_encoded,
     resolve_config,
 )
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.captioning_run import IMAGES, RUN_FILES, CaptionRun, open_caption_run
 from regard.tasks.fine_tuning import report_unknown
-from regard.tasks.run_folder import VOCABULARY, check_metric
+from regard.tasks.run_folder import VOCABULARY, check_metric, on_first_process
 from regard.tasks.train import TaskTraining, make_vocabulary, report_left_out, train_task
 from regard.tasks.translation_training import translation_likelihood
 from regard.training import TrainResult
@@ -123,23 +127,26 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     watched = "validation image"
     check = staticmethod(check_captioning_settings)
     resolve = staticmethod(resolve_config)
-    files, folders = RUN_FILES, (IMAGES,)
+    files, folders = RUN_FILES, (IMAGES, TOKENS)
     corpus: CaptionCorpus
 
     def read(self) -> None:
-        """Read the captions, and locate their images."""
-        self.train, self.valid, self.digests = read_caption_data(self.config)
+        """Read the captions, and locate their images, in the first process."""
+        self._text: list[CaptionText] = []
+        on_first_process(self.world, lambda: self._text.append(CaptionText(self.config, self.folder)))
+        self.digests = self._text[0].digests if self.world.main else {}
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary."""
-        chosen = sampled(self.train.pairs, self.config.vocabulary.sample)
-        texts = [normalize_caption(text, self.config.data) for _, text in chosen]
+        chosen = sampled(self._text[0].train.captions, self.config.vocabulary.sample)
+        texts = (normalize_caption(text, self.config.data) for text in chosen)
         return {VOCABULARY: make_vocabulary(self.config.vocabulary, texts)}
 
     def encode(self) -> None:
         """Build the model (for its grid), and encode the captions."""
         config, self.vocabulary = self.config, Vocabulary.load(self.folder / VOCABULARY)
-        report_unknown(config, self.vocabulary, (normalize_caption(text, config.data) for _, text in self.train.pairs))
+        on_first_process(self.world, self._keep)
+        self.train, self.valid = open_caption_sets(config, self.folder)
         torch.manual_seed(config.training.seed)
         new = config.start is None and not any((self.folder / "checkpoints").glob("step-*"))
         if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
@@ -147,14 +154,19 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         self.model = self.network(pretrained=new and self.world.main)
         if new:
             init_encoder_from(self.model, config)
-        self.corpus, self.held = (self._encode(part, name) for part, name in ((self.train, "training"), (self.valid, "validation")))
+        self.corpus, self.held = (self._open(part, name) for part, name in zip((self.train, self.valid), PARTS, strict=True))
         # The first caption of each validation image that is not too long.
-        self._first = {image: row for row, image in reversed(list(enumerate(self.held.picks)))}
+        self._first = dict(zip(*(found.tolist() for found in np.unique(self.held.picks, return_index=True)), strict=True))
 
-    def _encode(self, examples: CaptionSet, name: str) -> CaptionCorpus:
+    def _keep(self) -> None:
+        text, data = self._text.pop(), self.config.data
+        report_unknown(self.config, self.vocabulary, (normalize_caption(caption, data) for caption in text.train.captions))
+        text.encode(self.vocabulary)
+
+    def _open(self, examples: CaptionSet, part: str) -> CaptionCorpus:
         self.world.on_main(lambda: int(bool(len(self._pictures(examples)))))
         pictures, cells = self._pictures(examples), self.model.grid[0] * self.model.grid[1]
-        return encode_captions(examples, pictures, self.vocabulary, self.config, cells=cells, name=f"{name} data")
+        return CaptionCorpus(pictures, *open_encoded(self.folder, part), cells, self.config.data.captions_per_image)
 
     def _pictures(self, examples: CaptionSet) -> IndexedImages:
         data = self.config.data
@@ -206,6 +218,6 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     def record(self, model: CaptionModel[Any], number: int) -> AttentionRecord | None:
         """Record the attention for the first caption of an image."""
         has_pixels = not isinstance(self.config.model.encoder, FeaturesConfig)
-        pixels = build_preprocessing(self.config.image).pixels(self.valid.images[number]) if has_pixels else None
+        pixels = build_preprocessing(self.config.image).pixels(self.valid.image(number)) if has_pixels else None
         ids = self.held.targets[self._first[number]].tolist()
         return self._captioner(model).align(self.held.pictures[[number]], ids, pixels=pixels)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import nn
 from regard import progress
 from regard.config import ClassificationConfig, EntailmentConfig
 from regard.data.batching import PlannedBatch
+from regard.data.file_digests import DataFiles
 from regard.data.labelled import (
     LabelledBatch,
     LabelledExample,
@@ -30,8 +31,9 @@ from regard.data.labelled import (
 from regard.data.labelled_examples import ExampleList
 from regard.data.parallel import file_digest
 from regard.data.subsample import sampled
-from regard.data.text_encoder import BLOCK, EncodedLines, TextEncoder, usable_lines
-from regard.data.token_arrays import FlatTokens
+from regard.data.text_encoder import BLOCK, TextEncoder, usable_lines
+from regard.data.token_arrays import FlatTokens, PackedTexts, TokenFile, write_tokens
+from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import SPECIALS, UNK, Vocabulary
 from regard.data.word_vectors import WordVectors, read_vectors
 from regard.errors import CheckpointError, ConfigError, DataError, listed, shown
@@ -48,6 +50,7 @@ from regard.tasks.run_folder import (
     check_metric,
     device_of,
     load_model,
+    on_first_process,
     read_config,
     run_task,
 )
@@ -60,6 +63,7 @@ LABELS = "labels.json"
 # Maximum file size: enough for the names of a hundred thousand labels.
 MAX_LABEL_BYTES = 2**22
 RUN_FILES = (CONFIG, DATA, VOCABULARY, LABELS)
+PARTS = ("train", "valid")
 METRICS = ("loss", "accuracy", "macro_f1")
 SentenceConfig = ClassificationConfig | EntailmentConfig
 
@@ -107,7 +111,7 @@ class LabelledCorpus(NamedTuple):
 
     def batch(self, planned: PlannedBatch) -> LabelledBatch:
         """Return the padded batch of the planned examples."""
-        padded = [pad_tokens([text[index] for index in planned.indices]) for text in self.ids]
+        padded = [pad_tokens(text.rows(planned.indices)) for text in self.ids]
         classes = self.labels[list(planned.indices)]
         labels, weights = torch.from_numpy(classes), torch.from_numpy(self.weights[classes]).float()
         return LabelledBatch(tuple(ids for ids, _ in padded), tuple(count for _, count in padded), labels, weights, planned.indices)
@@ -168,28 +172,126 @@ def encode_labelled(file: LabelledFile, config: SentenceConfig, vocabulary: Voca
         unknown = examples[int(np.argmax(classes < 0))]
         raise DataError(f"{file.path}, line {unknown.line}: label {shown(unknown.label)}, the training data has {listed(labels)}")
     weights = np.array(_class_weights(config, labels, np.bincount(classes, minlength=len(labels)).tolist()))
-    encoder = TextEncoder(vocabulary)
-    sides = [_encode_side(examples, number, config, encoder, file.path) for number in range(_sides(config))]
-    kept, left_out = usable_lines(sides, config.data.max_length)
-    if not kept.any():
-        reasons = (
-            f"{left_out['empty']} with an empty text, {left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
-        )
-        raise DataError(f"{file.path}: no example can be used: {reasons}")
-    return LabelledCorpus(examples.lines[kept], tuple(side.tokens.chosen(kept) for side in sides), classes[kept], weights, left_out)
-
-
-def _encode_side(examples: ExampleList, number: int, config: SentenceConfig, encoder: TextEncoder, name: str) -> EncodedLines:
-    """Encode one text of all examples, block by block; return tokens, and which are blank."""
-    blocks = []
-    with progress.stage(f"Encoding {name}", total=len(examples), unit="lines") as encoding:
+    encoder, usable, left_out = TextEncoder(vocabulary), list[np.ndarray](), {"empty": 0, "too long": 0}
+    blocks: list[list[FlatTokens]] = [[] for _ in examples.texts]
+    with progress.stage(f"Encoding {file.path}", total=len(examples), unit="lines") as encoding:
         for start in range(0, len(examples), BLOCK):
-            texts = examples.side(number, start, start + BLOCK)
+            texts = [examples.side(number, start, start + BLOCK) for number in range(len(blocks))]
             if config.vocabulary.lowercase:
-                texts = [lowercase_text(text.decode()).encode() for text in texts]
-            blocks.append(encoder.encode_bytes(texts))
-            encoding.advance(len(texts))
-    return EncodedLines.of(FlatTokens.joined([block.tokens for block in blocks]), np.concatenate([block.blank for block in blocks]))
+                texts = [[lowercase_text(text.decode()).encode() for text in side] for side in texts]
+            sides = [encoder.encode_bytes(side) for side in texts]
+            kept, reasons = usable_lines(sides, config.data.max_length)
+            left_out = {reason: count + reasons[reason] for reason, count in left_out.items()}
+            for found, side in zip(blocks, sides, strict=True):
+                found.append(side.tokens.chosen(kept))
+            usable.append(kept)
+            encoding.advance(len(kept))
+    kept = np.concatenate(usable)
+    if not kept.any():
+        long = f"{left_out['too long']} longer than data.max_length ({config.data.max_length} tokens)"
+        raise DataError(f"{file.path}: no example can be used: {left_out['empty']} with an empty text, {long}")
+    return LabelledCorpus(examples.lines[kept], tuple(map(FlatTokens.joined, blocks)), classes[kept], weights, left_out)
+
+
+class LabelledText:
+    """Labelled examples of a run: read from their files, unless an earlier start has kept them encoded in the run folder.
+
+    Args:
+        config: configuration of the run.
+        folder: of the run.
+
+    Attributes:
+        digests: sha256 of each data file, by the key of `data` that names it.
+        parts: examples to train and to validate on; none if they are kept.
+
+    Raises:
+        DataError: no examples are named, or a file cannot be read; see `read_labelled_file`.
+    """
+
+    def __init__(self, config: SentenceConfig, folder: Path) -> None:
+        data = config.data
+        if data.train is None:
+            raise DataError("data.train: no training data given (--train FILE)")
+        self._config, self._run, self._folder = config, folder, folder / TOKENS
+        self._files = DataFiles({"train": data.train, "valid": data.valid, "vectors": data.vectors}, self._folder)
+        self.digests = self._files.digests
+        self.parts: list[LabelledFile] = []
+        own = (folder / VOCABULARY, folder / LABELS)
+        if not all(path.exists() for path in own) or open_cache(self._folder, self._about()) is None:
+            self.parts = self._read()
+
+    def _read(self) -> list[LabelledFile]:
+        data, train = self._config.data, read_labelled_file(self._config, str(self._config.data.train))
+        if data.valid is not None:
+            return [train, read_labelled_file(self._config, data.valid)]
+        kept, held = hold_out_labelled(train.examples, data.valid_size, self._config.training.seed)
+        return [train._replace(examples=kept), train._replace(examples=held, dropped=0)]
+
+    def _about(self) -> dict[str, Any]:
+        data = self._config.data
+        return {
+            "format": 1,
+            "text": {name: self.digests[name] for name in PARTS if name in self.digests},
+            "run": [file_digest(self._run / name) for name in (VOCABULARY, LABELS)],
+            "settings": [data.encoding, data.max_length, self._config.vocabulary.lowercase],
+            "held_out": None if data.valid is not None else [data.valid_size, self._config.training.seed],
+        }
+
+    def encode(self, vocabulary: Vocabulary, labels: Sequence[str]) -> None:
+        """Encode the examples into the run folder, unless they are kept; then let go of their text.
+
+        Raises:
+            DataError: see `encode_labelled`; or the folder cannot be written.
+        """
+        if self.parts:
+            with new_cache(self._folder, self._about()) as (folder, kept):
+                for part, file in zip(PARTS, self.parts, strict=True):
+                    kept[part] = self._write(folder, part, file, encode_labelled(file, self._config, vocabulary, labels))
+            self.parts = []
+        self._files.keep()
+
+    def _write(self, folder: Path, part: str, file: LabelledFile, corpus: LabelledCorpus) -> dict[str, Any]:
+        for side, tokens in enumerate(corpus.ids):
+            write_tokens(folder / f"{part}-{side}", tokens)
+        for name, numbers in (("lines", corpus.lines), ("labels", corpus.labels)):
+            (folder / f"{part}.{name}").write_bytes(numbers.astype(np.int64).tobytes())
+        if part == "valid":
+            examples = ExampleList.of(file.examples)
+            for side, texts in enumerate(examples.chosen(np.isin(examples.lines, corpus.lines)).texts):
+                write_tokens(folder / f"text-{side}", texts.utf8)
+        return {"weights": corpus.weights.tolist(), "left_out": corpus.left_out, "dropped": file.dropped}
+
+
+class KeptExamples(NamedTuple):
+    """Encoded examples of a run folder.
+
+    Attributes:
+        train: examples to train on.
+        valid: examples to validate on.
+        texts: the latter's texts, per text of an example.
+        dropped: pairs without annotator agreement that were dropped, of both.
+    """
+
+    train: LabelledCorpus
+    valid: LabelledCorpus
+    texts: tuple[PackedTexts, ...]
+    dropped: tuple[int, int]
+
+
+def open_labelled(folder: Path, sides: int) -> KeptExamples:
+    """Open the encoded examples of a run folder; `sides`: texts of an example.
+
+    Raises:
+        DataError: they are not there, or damaged.
+    """
+    folder = folder / TOKENS
+    kept, corpora = read_cache(folder), []
+    for part in PARTS:
+        lines, labels = (np.fromfile(folder / f"{part}.{name}", np.int64) for name in ("lines", "labels"))
+        ids = tuple(TokenFile(folder / f"{part}-{side}", "int32").whole() for side in range(sides))
+        corpora.append(LabelledCorpus(lines, ids, labels, np.array(kept[part]["weights"]), kept[part]["left_out"]))
+    texts = tuple(PackedTexts(TokenFile(folder / f"text-{side}", "uint8").whole()) for side in range(sides))
+    return KeptExamples(corpora[0], corpora[1], texts, (kept["train"]["dropped"], kept["valid"]["dropped"]))
 
 
 def measure_labels(
@@ -239,26 +341,18 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
 
     watched = "validation example"
     check = staticmethod(check_sentence_settings)
-    files = RUN_FILES
+    files, folders = RUN_FILES, (TOKENS,)
     corpus: LabelledCorpus
 
     def read(self) -> None:
-        """Read the examples; hold some out if there are no validation examples."""
-        config, data = self.config, self.config.data
-        if data.train is None:
-            raise DataError("data.train: no training data given (--train FILE)")
-        files = {"train": data.train, "valid": data.valid, "vectors": data.vectors}
-        self.digests = {name: file_digest(path) for name, path in files.items() if path is not None}
-        self.train = read_labelled_file(config, data.train)
-        if data.valid is not None:
-            self.valid = read_labelled_file(config, data.valid)
-            return
-        kept, held = hold_out_labelled(self.train.examples, data.valid_size, config.training.seed)
-        self.train, self.valid = self.train._replace(examples=kept), self.train._replace(examples=held, dropped=0)
+        """Read the examples, in the first process; hold some out if there are no validation examples."""
+        self._files: list[LabelledText] = []
+        on_first_process(self.world, lambda: self._files.append(LabelledText(self.config, self.folder)))
+        self.digests = self._files[0].digests if self.world.main else {}
 
     def make(self) -> dict[str, bytes]:
         """Train the vocabulary, and collect the labels."""
-        config, packed = self.config, ExampleList.of(self.train.examples)
+        config, packed = self.config, ExampleList.of(self._files[0].parts[0].examples)
         names = {packed.names[code] for code in np.unique(packed.codes).tolist()}
         labels = sorted(names, key=lambda label: (len(label), label) if label.isdecimal() else (0, label))
         if len(labels) < 2:
@@ -266,7 +360,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         weights = config.model.class_weights
         if isinstance(weights, Mapping) and (strange := sorted(set(weights) ^ set(labels))):
             raise ConfigError(f"model.class_weights: expected a number for each of {listed(labels)}; {shown(strange[0])} does not fit")
-        vocabulary = make_vocabulary(config.vocabulary, self._texts(sampled(self.train.examples, config.vocabulary.sample)))
+        vocabulary = make_vocabulary(config.vocabulary, self._texts(sampled(packed, config.vocabulary.sample)))
         return {VOCABULARY: vocabulary, LABELS: (json.dumps(labels, ensure_ascii=False) + "\n").encode()}
 
     def _texts(self, examples: Iterable[LabelledExample]) -> Iterator[str]:
@@ -276,10 +370,17 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
     def encode(self) -> None:
         """Encode the examples, and read word vectors."""
         self.vocabulary, self.labels = Vocabulary.load(self.folder / VOCABULARY), _load_labels(self.folder / LABELS)
-        report_unknown(self.config, self.vocabulary, self._texts(self.train.examples))
-        parts = (self.train, self.valid)
-        self.corpus, self.held = (encode_labelled(part, self.config, self.vocabulary, self.labels) for part in parts)
-        self.vectors = _read_vectors(self.config, self.vocabulary)
+
+        def encode() -> None:
+            if parts := self._files[0].parts:
+                report_unknown(self.config, self.vocabulary, self._texts(parts[0].examples))
+            self._files[0].encode(self.vocabulary, self.labels)
+
+        on_first_process(self.world, encode)
+        self.corpus, self.held, self.valid, self.dropped = open_labelled(self.folder, _sides(self.config))
+        # A checkpoint has embeddings of its own.
+        begun = any((self.folder / "checkpoints").glob("step-*"))
+        self.vectors = None if begun else _read_vectors(self.config, self.vocabulary)
 
     def network(self) -> SentenceClassifier:
         """Build the model."""
@@ -292,9 +393,9 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         progress.message(f"{time.strftime('%H:%M:%S')} {sizes[0]} training examples, {sizes[1]} validation examples")
         counts = np.bincount(self.corpus.labels, minlength=len(self.labels))
         progress.message("labels: " + ", ".join(f"{label} ({count})" for label, count in zip(self.labels, counts, strict=True)))
-        for file, part, name in zip((self.train, self.valid), corpora, ("training", "validation"), strict=True):
-            if file.dropped:
-                progress.message(f"{name} pairs without an agreed label dropped: {file.dropped}")
+        for dropped, part, name in zip(self.dropped, corpora, ("training", "validation"), strict=True):
+            if dropped:
+                progress.message(f"{name} pairs without an agreed label dropped: {dropped}")
             report_left_out(part.left_out, f"{name} examples")
         known = np.concatenate([text.ids for text in self.held.ids])
         unknown = f"; unknown in validation text: {(known == UNK).mean():.2%}" if self.vocabulary.kind in ("word", "character") else ""
@@ -319,8 +420,7 @@ class SentenceTraining(TaskTraining[SentenceConfig]):
         """Record the attention in an example."""
         from regard.tasks.hop_attention import attention_record  # which itself reads runs
 
-        packed = ExampleList.of(self.valid.examples)
-        texts = packed[int(np.argmax(packed.lines == self.held.lines[number]))].texts
+        texts = tuple(side[number] for side in self.valid)
         return attention_record(SentenceRun(self.folder, self.config, self.vocabulary, self.labels, model, self.folder), texts)
 
 

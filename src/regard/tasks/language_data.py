@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,21 +10,18 @@ from typing import Any
 import numpy as np
 
 from regard.config import LanguageConfig
-from regard.data.file_digests import FileDigest, find_digest, read_digests, write_digests
+from regard.data.file_digests import DataFiles
 from regard.data.lines import stream_lines
 from regard.data.parallel import file_digest, line_count
 from regard.data.running_text import EncodedText, append_eos, text_size
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder
 from regard.data.token_arrays import TokenFile, TokenWriter, smallest_dtype
-from regard.data.token_cache import new_cache, open_cache, read_cache
+from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.data.vocabulary import UNK, Vocabulary
 from regard.errors import DataError
 from regard.progress import stage
 
-TOKENS = "tokens"
-"""Folder of a run for its encoded text. It may be removed: the next start makes it again."""
-FILES = "files.json"
 PARTS = ("train", "valid")
 BLOCK = 16384
 """Lines that are read and encoded together."""
@@ -50,18 +46,16 @@ class TrainingLines:
         data, self._folder = config.data, folder / TOKENS
         if data.text is None:
             raise DataError("data.text: no training text given (--text FILE)")
-        known = read_digests(self._folder / FILES)
-        self._files = {name: Path(path) for name, path in (("text", data.text), ("valid_text", data.valid_text)) if path is not None}
-        self._facts: dict[str, FileDigest] = {name: find_digest(path, known) for name, path in self._files.items()}
-        self.digests = {name: facts.sha256 for name, facts in self._facts.items()}
-        lines, held = self._facts["text"].lines, 0
+        self._files = DataFiles({"text": data.text, "valid_text": data.valid_text}, self._folder)
+        self.digests = self._files.digests
+        lines, held = self._files.lines["text"], 0
         if data.valid_text is None:
             if lines < 2:
                 raise DataError(f"{data.text}: {line_count(lines)}: at least 2 are needed to hold one out for validation")
             held = max(1, min(data.valid_size, lines // 10))
-        for name, facts in self._facts.items():
-            if not facts.lines:
-                raise DataError(f"{self._files[name]}: no lines, expected at least one")
+        for name, found in self._files.lines.items():
+            if not found:
+                raise DataError(f"{self._files.paths[name]}: no lines, expected at least one")
         self.size = lines - held
 
     def sample(self, count: int) -> Iterator[str]:
@@ -84,7 +78,7 @@ class TrainingLines:
             with new_cache(self._folder, about) as (folder, kept):
                 for part in PARTS:
                     kept[part] = self._write(part, folder, vocabulary)
-        write_digests(self._folder / FILES, {os.path.abspath(self._files[name]): facts for name, facts in self._facts.items()})
+        self._files.keep()
 
     def _write(self, part: str, folder: Path, vocabulary: Vocabulary) -> dict[str, Any]:
         encoder, dtype = TextEncoder(vocabulary), smallest_dtype(len(vocabulary))
@@ -99,14 +93,14 @@ class TrainingLines:
         return {"dtype": dtype, "unknown": unknown, "size": size}
 
     def _lines(self, part: str) -> Iterator[str]:
-        name = "valid_text" if part == "valid" and "valid_text" in self._files else "text"
-        found = 0
-        for line in stream_lines(self._files[name]):
+        name = "valid_text" if part == "valid" and "valid_text" in self.digests else "text"
+        found, path, expected = 0, self._files.paths[name], self._files.lines[name]
+        for line in stream_lines(path):
             if name == "valid_text" or (found < self.size) == (part == "train"):
                 yield line
             found += 1
-        if found != self._facts[name].lines:
-            raise DataError(f"{self._files[name]}: changed while it was read, {line_count(found)} where {self._facts[name].lines} were")
+        if found != expected:
+            raise DataError(f"{path}: changed while it was read, {line_count(found)} where {expected} were")
 
 
 def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:
@@ -117,7 +111,6 @@ def open_texts(folder: Path) -> tuple[EncodedText, EncodedText]:
     """
     kept, texts = read_cache(folder / TOKENS), []
     for part in PARTS:
-        file = TokenFile(folder / TOKENS / part, kept[part]["dtype"])
-        tokens = file.part(0, len(file))
+        tokens = TokenFile(folder / TOKENS / part, kept[part]["dtype"]).whole()
         texts.append(EncodedText(tokens.ids, tokens.offsets, kept[part]["size"], kept[part]["unknown"]))
     return texts[0], texts[1]

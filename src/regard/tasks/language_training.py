@@ -16,6 +16,7 @@ from regard import progress
 from regard.config import LanguageConfig
 from regard.data.batching import split_batch
 from regard.data.running_text import EncodedText, SeparateLines, TextBatch, TextStreams, encode_text
+from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.metrics import Score
@@ -23,7 +24,7 @@ from regard.models import RecurrentLanguageModel, StreamState, build_language_mo
 from regard.ops import SequenceLoss
 from regard.tasks.batch_threads import map_batches
 from regard.tasks.fine_tuning import report_unknown
-from regard.tasks.language_data import TOKENS, TrainingLines, open_texts
+from regard.tasks.language_data import TrainingLines, open_texts
 from regard.tasks.run_folder import (
     CONFIG,
     DATA,

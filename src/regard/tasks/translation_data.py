@@ -16,7 +16,7 @@ import torch
 
 from regard.config import TranslationConfig
 from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
-from regard.data.file_digests import read_digests, write_digests
+from regard.data.file_digests import FILES, read_digests, write_digests
 from regard.data.image_tokens import find_images, images_digest
 from regard.data.input_pairs import PairEncoder, PairVocabulary, line_encoder
 from regard.data.lines import whole_characters
@@ -25,23 +25,19 @@ from regard.data.shards import ParallelText, find_shards
 from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
-from regard.data.token_cache import new_cache, open_cache, read_cache
+from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
 from regard.errors import DataError
 from regard.progress import stage
 from regard.strict_json import parse_json
 from regard.tasks.forked_processes import can_fork, in_forks
 from regard.tasks.translation_run import Vocabularies
 
-TOKENS = "tokens"
-"""Folder of a run for its encoded training text. If deleted, the next start recreates it."""
-FILES, HELD_OUT = "files.json", "held_out.jsonl"
+HELD_OUT = "held_out.jsonl"
 BLOCK = 16384
 """Number of pairs read and encoded together."""
 _BLOCKS_EACH, _MAX_PROCESSES = 4, 16
 """Blocks per additional process to be worth its start, and max number of processes: each reads the whole text."""
 _SUMMARY = "summary.json"
-_RELEASE = 512
-"""Pairs after which mapped pages are released: some 60 MB, reloaded in about a millisecond."""
 
 
 class Corpus:
@@ -66,7 +62,6 @@ class Corpus:
         self.source, self.target, self.left_out, self.pairs, self.block = source, target, left_out, list(pairs), block
         self._parts: OrderedDict[int, tuple[FlatTokens, FlatTokens]] = OrderedDict()
         self._counts: dict[int, list[int]] = {}
-        self._read = 0
 
     @property
     def size(self) -> int:
@@ -83,15 +78,8 @@ class Corpus:
         """Return the padded batch of the planned pairs."""
         number = planned.indices[0] // self.block if planned.indices else 0
         rows = [index - number * self.block for index in planned.indices]
-        sides = self.part(number)
-        found = collate(*sides, rows)._replace(indices=planned.indices)  # type: ignore[arg-type]
-        # Pairs of a batch are scattered over the files, and the system maps 64 KiB around each.
-        self._read += len(rows)
-        if self._read >= _RELEASE:
-            self._read = 0
-            for side in sides:
-                side.release()
-        return found
+        sides = [side.rows(rows) for side in self.part(number)]
+        return collate(*sides, range(len(rows)))._replace(indices=planned.indices)  # type: ignore[arg-type]
 
     def part(self, number: int) -> tuple[FlatTokens, FlatTokens]:
         """Return both sides of a block."""

@@ -15,6 +15,7 @@ from torch import nn
 from regard import progress
 from regard.config import RECIPES, TranslationConfig, with_recipe
 from regard.data.batching import PlannedBatch
+from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import IMPORTED
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf, exact_match
@@ -26,7 +27,7 @@ from regard.tasks.confidence_training import calibrate_on
 from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config
 from regard.tasks.train import TaskTraining, report_left_out, train_task
-from regard.tasks.translation_data import TOKENS, Corpus, TrainingText, encode_corpus, open_corpus, training_images, validation_pairs
+from regard.tasks.translation_data import Corpus, TrainingText, encode_corpus, open_corpus, training_images, validation_pairs
 from regard.tasks.translation_prediction import Translator, check_decoding
 from regard.tasks.translation_run import (
     TranslationRun,
