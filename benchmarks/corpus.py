@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,9 @@ def write_text(folder: Path, pairs: int) -> tuple[str, str]:
     return f"{folder}/{pairs}-*{paths[0].suffix}", f"{folder}/{pairs}-*{paths[1].suffix}"
 
 
-def start(run: Path, files: tuple[str, str], settings: list[str]) -> tuple[float, float, float]:
+def start(run: Path, words: list[str]) -> tuple[float, float, float]:
     """Train, or resume, for `UPDATES` updates; return the seconds until the first one is done, its own, and the peak memory in MB."""
-    words = ["train", "translation", "--source", files[0], "--target", files[1], "--out", str(run), "training.log_every=1", *settings]
+    words = ["train", *words, "--out", str(run), "training.log_every=1"]
     print("$ regard", *words, flush=True)
     before, first = len(times(run)), 0.0
     begun = time.monotonic()
@@ -125,14 +125,12 @@ def times(run: Path) -> list[float]:
     return [json.loads(line)["seconds"] for line in lines if line.startswith('{"event": "train"') and line.endswith("}")]
 
 
-def measure(folder: Path, pairs: int, settings: list[str]) -> dict[str, Any]:
-    """Write a text, train on it, stop and go on; return what is told of it, by name."""
-    files = write_text(folder, pairs)
+def measure(run: Path, files: Sequence[str], words: list[str]) -> dict[str, Any]:
+    """Train on files, stop and go on; return what is told of it, by name."""
     size = sum(path.stat().st_size for pattern in files for path in Path(pattern).parent.glob(Path(pattern).name))
-    run = folder / f"run-{pairs}"
     shutil.rmtree(run, ignore_errors=True)
-    first, update, most = start(run, files, settings)
-    again, update_again, most_again = start(run, files, settings)
+    first, update, most = start(run, words)
+    again, update_again, most_again = start(run, words)
     tokens = sum(path.stat().st_size for path in (run / "tokens").iterdir())
     return {
         "text, MB": round(size / 1e6),
@@ -158,7 +156,9 @@ def main() -> None:
     }
     note = f"`python benchmarks/corpus.py`: `regard train translation` with {' '.join(arguments.settings)}. {machine(os.cpu_count())}."
     for pairs in arguments.pairs:
-        columns[f"{pairs:,}"] = measure(arguments.folder, pairs, arguments.settings)
+        files = write_text(arguments.folder, pairs)
+        words = ["translation", "--source", files[0], "--target", files[1], *arguments.settings]
+        columns[f"{pairs:,}"] = measure(arguments.folder / f"run-{pairs}", files, words)
         names = sorted(columns, key=lambda name: int(name.replace(",", "")))
         rows = [[name, *(columns[column].get(name) for column in names)] for name in columns[f"{pairs:,}"]]
         write(arguments.out, ["pairs", *names], rows, note)

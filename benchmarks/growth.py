@@ -150,9 +150,10 @@ def generated(folder: Path, pairs: int) -> list[str]:
 
 def shared(folder: Path, workers: int) -> tuple[float, float]:
     """Return the seconds of an update and the megabytes of all processes, of a training with so many workers of one thread."""
-    run, updates = folder / f"workers-{workers}", 40
+    run, updates, every = folder / f"workers-{workers}", 20, 5
     shutil.rmtree(run, ignore_errors=True)
-    settings = [f"training.workers={workers}", f"training.max_updates={updates}", "training.log_every=10", "recipe=none"]
+    settings = [f"training.workers={workers}", f"training.max_updates={updates}", f"training.log_every={every}"]
+    settings += ["training.batch_tokens=2000", "recipe=none"]
     command = [sys.executable, "-m", "regard", "train", "translation", *generated(folder, 4000), "--out", str(run), *settings, "--quiet"]
     most = 0
     with subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
@@ -162,7 +163,7 @@ def shared(folder: Path, workers: int) -> tuple[float, float]:
     if process.returncode:
         sys.exit(f"growth: regard train left with {process.returncode}")
     taken = [event["seconds"] for event in training_of(run).events if event["event"] == "train"]
-    return (taken[-1] - taken[0]) / (updates - 10), most / MEBIBYTE
+    return (taken[-1] - taken[0]) / (updates - every), most / MEBIBYTE
 
 
 def quality(folder: Path) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from benchmarks.fill_tables import EMPTY, fill, stale_documents
+from benchmarks.fill_tables import EMPTY, fill, stale_documents, targets
 from regard.cli import app
 from regard.commands.shared_options import with_shared_options
 from regard.config import AttentionConfig
@@ -252,6 +252,22 @@ def test_a_table_is_written_between_its_marks(tmp_path: Path) -> None:
     expected = f"x\n<!-- table:speed -->\n{table}\n<!-- /table -->\n<!-- table:other -->\n{EMPTY}\n<!-- /table -->\ny\n"
     assert fill(text, tmp_path) == expected
     assert fill(expected, tmp_path) == expected
+
+
+def test_a_figure_over_its_target_is_missed(tmp_path: Path) -> None:
+    again = [["restart: seconds to the next update", 9.5], ["restart: of these, the update", 2.5]]
+    corpus = {"columns": ["pairs", "2,000,000"], "rows": [["first start: seconds to the first update", 90.0], *again]}
+    rows = [["study", 2, by, 100, over, killed, same] for by, over, killed, same in (("Ray", 1.06, 0, "yes"), ("Ray", 2.0, 7, "NO"))]
+    files = {"corpus": corpus, "cluster": {"columns": list("abcdefg"), "rows": rows}}
+    for name, table in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(table))
+    states = {row[0]: (row[2], row[3]) for row in targets(tmp_path)["rows"]}
+    assert states["2,000,000 pairs, first start: seconds to the first update"] == (90.0, "met")
+    assert states["2,000,000 pairs, restart: seconds until the next update begins"] == (7.0, "missed")
+    assert states["20,000,000 pairs, first start: peak memory"] == (None, None)
+    assert states["study on Ray, 2 workers: time over processes"] == (1.06, "missed")
+    assert states["study on Ray, 2 workers, 7 killed"] == ("NO", "missed")
+    assert states["progress: time over --quiet"] == (None, None)
 
 
 def test_a_table_with_a_row_too_short_is_refused(tmp_path: Path) -> None:

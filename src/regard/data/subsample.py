@@ -44,5 +44,4 @@ def sampled(items: Sequence[Item], count: int) -> Iterator[Item]:
         >>> list(sampled("abc", 5)), len(list(sampled("abcdefgh", 5)))
         (['a', 'b', 'c'], 5)
     """
-    chosen = in_sample(len(items), count, 0, len(items))
-    return (item for item, taken in zip(items, chosen, strict=True) if taken)
+    return (items[number] for number in np.flatnonzero(in_sample(len(items), count, 0, len(items))).tolist())

@@ -283,25 +283,29 @@ class CaptionText:
         self._files.keep()
 
 
-def open_caption_sets(config: CaptioningConfig, folder: Path) -> tuple[CaptionSet, CaptionSet]:
-    """Open the captioned images kept in a run folder, to train and to validate on.
+def open_caption_sets(config: CaptioningConfig, folder: Path, places: Sequence[Path | ImageArchive] = ()) -> tuple[CaptionSet, CaptionSet]:
+    """Open the captioned images kept in a run folder, to train and to validate on; `places`: of their images, where already opened.
 
     Raises:
         DataError: they are not there; or the archive of the images cannot be read.
     """
-    data, folder = config.data, folder / TOKENS
-    captions = str(data.captions)
-    places = [Path(data.images or Path(captions).parent)] * 2
-    if data.valid_captions is not None or data.valid_split is not None:
-        places[1] = Path(data.valid_images or data.images or Path(data.valid_captions or captions).parent)
-    archives = {place: ImageArchive(place) for place in set(places) if data.features is None and place.is_file()}
-    sets = []
-    for part, place in zip(PARTS, places, strict=True):
+    sets, folder = [], folder / TOKENS
+    for part, place in zip(PARTS, places or _places(config.data), strict=True):
         texts = [TokenFile(folder / f"{part}-{name}", "uint8").whole() for name in ("names", "files", "captions")]
-        names, files, lines = map(PackedTexts, texts)
+        names, files, captions = map(PackedTexts, texts)
         starts = np.fromfile(folder / f"{part}.starts", np.int64)
-        sets.append(CaptionSet(names, files, lines, starts, archives.get(place, place), {}))
+        sets.append(CaptionSet(names, files, captions, starts, place, {}))
     return sets[0], sets[1]
+
+
+def _places(data: CaptionDataConfig) -> list[Path | ImageArchive]:
+    """Return the folders or archives of the training and validation images."""
+    captions = str(data.captions)
+    paths = [Path(data.images or Path(captions).parent)] * 2
+    if data.valid_captions is not None or data.valid_split is not None:
+        paths[1] = Path(data.valid_images or data.images or Path(data.valid_captions or captions).parent)
+    archives = {path: ImageArchive(path) for path in set(paths) if data.features is None and path.is_file()}
+    return [archives.get(path, path) for path in paths]
 
 
 def open_encoded(folder: Path, part: str) -> EncodedCaptions:

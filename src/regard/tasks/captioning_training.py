@@ -14,6 +14,7 @@ from regard import progress
 from regard.config.captioning import CaptioningConfig, FeaturesConfig, SmallCNNConfig
 from regard.data.batching import PlannedBatch
 from regard.data.captions import CaptionSet
+from regard.data.image_archive import ImageArchive
 from regard.data.image_cache import ImageCache
 from regard.data.image_features import FeatureFile
 from regard.data.subsample import sampled
@@ -129,6 +130,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
     resolve = staticmethod(resolve_config)
     files, folders = RUN_FILES, (IMAGES, TOKENS)
     corpus: CaptionCorpus
+    _places: tuple[Path | ImageArchive, ...] = ()
 
     def read(self) -> None:
         """Read the captions, and locate their images, in the first process."""
@@ -146,7 +148,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         """Build the model (for its grid), and encode the captions."""
         config, self.vocabulary = self.config, Vocabulary.load(self.folder / VOCABULARY)
         on_first_process(self.world, self._keep)
-        self.train, self.valid = open_caption_sets(config, self.folder)
+        self.train, self.valid = open_caption_sets(config, self.folder, self._places)
         torch.manual_seed(config.training.seed)
         new = config.start is None and not any((self.folder / "checkpoints").glob("step-*"))
         if isinstance(config.model.encoder, SmallCNNConfig | FeaturesConfig):
@@ -162,6 +164,7 @@ class CaptioningTraining(TaskTraining[CaptioningConfig]):
         text, data = self._text.pop(), self.config.data
         report_unknown(self.config, self.vocabulary, (normalize_caption(caption, data) for caption in text.train.captions))
         text.encode(self.vocabulary)
+        self._places = (text.train.place, text.valid.place)  # an archive is indexed once
 
     def _open(self, examples: CaptionSet, part: str) -> CaptionCorpus:
         self.world.on_main(lambda: int(bool(len(self._pictures(examples)))))
