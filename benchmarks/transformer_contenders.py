@@ -92,7 +92,7 @@ def marian_run(setting: Setting, folder: Path, amount: Amount, options: list[str
     log = setting.work / "logs" / f"{folder.name}.marian.log"
     settings = {
         "updates": amount.updates,
-        "warmup_updates": amount.warmup,
+        "warmup": amount.warmup,
         "seed": amount.seed,
         "batch-tokens": amount.batch_tokens,
         "learning-rate": LEARNING_RATE,
@@ -242,7 +242,7 @@ class Decoding:
 
 def regard_decode(decoding: Decoding, beam_size: int, output: Path, precision: str = "float32") -> dict[str, Any]:
     """Decode with Regard's command; its clock spans reading, tokenisation and writing, too, and there is no warm-up."""
-    options = {"beam_size": beam_size, "length-penalty": 0, "max-length": MAX_LENGTH, "batch-size": DECODING_BATCH, "precision": precision}
+    options = {"beam-size": beam_size, "length-penalty": 0, "max-length": MAX_LENGTH, "batch-size": DECODING_BATCH, "precision": precision}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return {"seconds": regard_translate(decoding.setting, decoding.model, (decoding.source, output), words)}
 

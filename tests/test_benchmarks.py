@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+import typer
+
+from regard.commands import translation
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -104,6 +108,25 @@ def test_a_worker_measures_the_memory_and_the_time_of_what_it_prepared(tmp_path:
     peak, *times = map(float, done.stdout.split())
     assert 4.5 < peak < 9
     assert min(times) > 0
+
+
+def test_what_contenders_are_given_they_know(harness: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import peers
+    import transformer_contenders
+
+    given: dict[str, list[str]] = {}
+    monkeypatch.setattr(transformer_contenders, "run", lambda command, *_: given.update(loop=command[3:]))
+    monkeypatch.setattr(transformer_contenders, "last_line", lambda _: {})
+    monkeypatch.setattr(transformer_contenders, "regard_translate", lambda *all_: given.update(translate=all_[-1]))
+    setting = peers.Setting(work=tmp_path, python="python", kind="bf16", threads=1)
+    transformer_contenders.marian_run(setting, tmp_path, peers.Amount(1, 1), ["--evaluate"])
+    transformer_contenders.regard_decode(SimpleNamespace(setting=setting, model=None, source=None), 5, tmp_path)
+    known = {"loop": set(re.findall(r'add_argument\("(--[\w-]+)', transformer_contenders.LOOP.read_text(encoding="utf-8")))}
+    known["translate"] = {name for option in typer.main.get_command(translation.commands).params for name in option.opts}
+    for program, words in given.items():
+        options = {word for word in words if word.startswith("--")}
+        assert len(options) > 3
+        assert options <= known[program]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
