@@ -5,32 +5,16 @@ All readers, batches and caches handle such lines like single inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from regard.data.parallel import join_inputs
 from regard.data.text_encoder import EncodedLines, TextEncoder
 from regard.data.token_arrays import FlatTokens
 from regard.data.vocabulary import EOS, SPECIALS, TokenizedText, Vocabulary
 from regard.errors import DataError
 
 TAB = "\t"
-
-
-def join_lines(first: Iterable[str], second: Iterable[str], *, name: str) -> Iterator[str]:
-    """Yield the two inputs of each line as one line.
-
-    Raises:
-        DataError: unequal numbers of lines; raised during iteration.
-    """
-    for number, (one, two) in enumerate(zip_longest(first, second), start=1):
-        if one is None:
-            raise DataError(f"{name}, line {number}: there is no first input for it; expected {number - 1} lines")
-        if two is None:
-            raise DataError(f"{name}: {number - 1} lines, but there is a first input in line {number}; expected one second input per line")
-        yield join_inputs(one, two)
 
 
 class PairVocabulary(Vocabulary):

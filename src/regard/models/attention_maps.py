@@ -15,7 +15,9 @@ from regard.errors import ConfigError
 
 AttentionKind = Literal["self", "cross", "co-attention", "alignment"]
 AttentionSide = Literal["source", "target", "first", "second", "inputs"]
-"""The tokens of the source or the target; of two inputs the first, the second, both as one source, or the two as two items."""
+"""Sides of an attention: tokens of source or target; for two inputs the first, the second, both as one source, or the two inputs as two
+items.
+"""
 
 
 class LayerAttention(NamedTuple):
@@ -23,8 +25,8 @@ class LayerAttention(NamedTuple):
 
     Attributes:
         name: name of the module, such as "decoder.layers.0.cross_attention.attention".
-        kind: "self"; "cross", a Transformer's decoder on the source, or a recurrent one on one of two; "co-attention", of one branch of an
-            encoder on the other; "alignment", a recurrent decoder on the source.
+        kind: "self"; "cross", of a Transformer's decoder to the source, or of a recurrent one to one of two; "co-attention", of one encoder
+            branch to the other; "alignment", of a recurrent decoder to the source.
         query: side of the queries (axis T), "source" or "target"; for two inputs "first" or "second".
         key: side of the keys (axis S). "inputs": a decoder's attention over two inputs, S = 2.
         layer: layer of encoder or decoder, from 0; None without layers.

@@ -77,8 +77,7 @@ class ShowAttendTell(CaptionModel[DecoderState]):
         doubly_stochastic: lambda of `regard.ops.doubly_stochastic_penalty`, beside a cross-entropy summed over words.
         penalty: its reduction, "paper" or "mean".
 
-    Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`, perhaps `words.*`; buffer `estimator.baseline` where attention is
-    hard.
+    Parameters: `image_encoder.*`, `project.*`, `decoder.*`, `output.*`, perhaps `words.*`; buffer `estimator.baseline` for hard attention.
 
     Example:
         >>> model = build_captioner(ShowConfig(), image_size=16, vocab_size=11)
@@ -227,7 +226,7 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         return readout, mean_source_weights(weights), state
 
     def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
         output, words = output_plan(self.output), greedy_words(self.embedding, rules)
         return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
 

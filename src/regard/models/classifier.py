@@ -164,7 +164,7 @@ def build_classifier(
     """Build the configured model, with new weights.
 
     Args:
-        config: the model part of a run's configuration; of entailment, for two texts.
+        config: the model part of a run's configuration; for entailment, with two texts.
         vocab_size: V.
         classes: C.
         unknown: id of the unknown word, for `word_dropout`.

@@ -1,4 +1,4 @@
-"""A source as a decoder with heads sees it: projected once, and looked at many times."""
+"""Multi-head cross-attention to a source that is projected once and used at many steps."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from regard.constructor_checks import checked
 from regard.errors import ShapeError
 
 SourceMemory = HeadMemory | IndexedMemory
-"""A source as an attention keeps it: for whole targets, and for the steps of a search."""
+"""Memory of a source: for whole targets, or for the steps of a search."""
 
 
 class Source(NamedTuple):
-    """What an encoder made: states (B, S, E), and which of them are no padding, (B, S) bool or None for all."""
+    """Encoder output: states (B, S, E), and their padding mask (B, S) bool, True = real, or None for all."""
 
     states: Tensor
     mask: Tensor | None
 
 
 def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding: bool) -> SourceMemory:
-    """Project a source for an attention; `for_decoding`: for the steps of a search, to which the keys of areas are made once.
+    """Project a source for an attention; `for_decoding`: for the steps of a search, with area keys precomputed.
 
     Example:
         >>> import torch
@@ -38,7 +38,7 @@ def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding:
         torch.Size([3, 2, 9, 3])
     """
     areas = attention.areas
-    # A store is for searches: where gradients are wanted, each step would copy out of it what it attends to.
+    # The cache is for searches: with gradients, each step would copy its items from it.
     stored = for_decoding and not (torch.is_grad_enabled() and source.states.requires_grad)
     if stored and (areas is None or (scored_area_length(areas) and _begins(source.mask))):
         return attention.items(source.states, source.mask)
@@ -46,7 +46,7 @@ def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding:
     if not for_decoding or areas is None or areas.fused:
         return memory
     made = attention.areas_of(memory)
-    # Where each step would only copy them out of the store again, areas stay as they are, and where all of them are to be seen.
+    # Materialized areas are kept as they are where each step would copy all of them, and where all are displayed.
     native = made.key.dtype == torch.float32 and ops.native_takes_items(made.key, made.key)
     if not stored or not native or areas.top_k is not None or attention.score is not None or is_recording():
         return made
@@ -55,11 +55,11 @@ def cache_source(attention: MultiHeadAttention, source: Source, *, for_decoding:
 
 
 class SourcePairAttention(nn.Module):
-    """What attentions to two sources share: an attention to each. How both results are combined is up to its subclasses.
+    """Base of cross-attention to two sources, with one attention each; subclasses combine the results.
 
     Args:
-        left: of the decoder to the first source.
-        right: to the second.
+        left: attention of the decoder to the first source.
+        right: attention to the second.
 
     Parameters: `left.*`, `right.*`.
 
@@ -88,7 +88,7 @@ class SourcePairAttention(nn.Module):
 
 
 def weights_of(found: Sequence[AttentionOutput]) -> tuple[Tensor, ...] | None:
-    """Return the weights of several attentions; None where they were not asked for.
+    """Return the weights of several attentions; None if not requested.
 
     Example:
         >>> weights_of([AttentionOutput(torch.ones(1), None)]) is None
@@ -99,7 +99,7 @@ def weights_of(found: Sequence[AttentionOutput]) -> tuple[Tensor, ...] | None:
 
 
 def source_weights(areas: Areas | None, memory: IndexedMemory, weights: Tensor) -> Tensor:
-    """Give the weights (G, H, K, L) on what is in a source's store, in the order of its table, to the items of the source, (G, H, K, S).
+    """Convert weights (G, H, K, L) over the cache slots of a source to weights of its items, (G, H, K, S).
 
     Example:
         >>> import torch
@@ -109,20 +109,20 @@ def source_weights(areas: Areas | None, memory: IndexedMemory, weights: Tensor) 
     """
     if areas is None or not memory.of_areas:
         return weights
-    places = memory.places - memory.places.amin(1, keepdim=True)  # all areas of a source are in its table
+    places = memory.places - memory.places.amin(1, keepdim=True)  # the table contains all areas of a source
     return areas.project(torch.zeros_like(weights).scatter(-1, places[:, None, None].expand_as(weights), weights))
 
 
 def _begins(mask: Tensor | None) -> bool:
-    # What may be attended to stands first: a store, in which nothing else is, has the same neighbours.
+    # Attended slots come first: a cache without other slots has the same neighbors.
     return mask is None or not bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
 def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMemory, *, need_weights: bool) -> AttentionOutput:
-    """Attend with queries (B, T, E) to what `cache_source` made of B sources, or of B / G, each for G rows that follow each other.
+    """Attend with queries (B, T, E) to the memory of B sources, or of B / G sources with G consecutive rows each.
 
     Raises:
-        ShapeError: B is no multiple of the sources.
+        ShapeError: B is not a multiple of the number of sources.
 
     Example:
         >>> import torch
@@ -136,7 +136,7 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
         return found if found.weights is None else found._replace(weights=source_weights(attention.areas, memory, found.weights))
     sources = len(memory.key)
     if len(query) != sources:
-        # Rows of one source are queries on it: neither its keys nor its values are copied.
+        # Rows of one source are queries to it: keys and values are not copied.
         each = queries_per_source(len(query), sources)
         found = cross_attend(attention, query.reshape(sources, -1, query.shape[-1]), memory, need_weights=need_weights)
         context = found.context.view(*query.shape[:2], -1)
@@ -148,9 +148,9 @@ def cross_attend(attention: MultiHeadAttention, query: Tensor, memory: SourceMem
 
 
 def mean_head_weights(weights: Tensor) -> Tensor:
-    """Return one map of weights that add up to 1, (B, T, S), of those of items: (B, T, S), or with heads (B, H, T, S), whose mean is taken.
+    """Average item weights (B, T, S) or (B, H, T, S) over heads and normalize the rows: (B, T, S).
 
-    The items of an area of several get the area's weight each, so that theirs would add up to more than 1. Rows of zeros stay zeros.
+    Each item of an area gets the area's weight, so rows may sum to more than 1. Rows of zeros stay zeros.
 
     Example:
         >>> import torch
@@ -162,10 +162,10 @@ def mean_head_weights(weights: Tensor) -> Tensor:
 
 
 def queries_per_source(rows: int, sources: int) -> int:
-    """Return G, how many rows share a source, where they follow each other.
+    """Return G, the number of consecutive rows per source.
 
     Raises:
-        ShapeError: not every source has as many; holds both numbers.
+        ShapeError: the rows cannot be divided equally; the message holds both numbers.
 
     Example:
         >>> queries_per_source(6, 2)

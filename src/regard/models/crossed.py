@@ -1,4 +1,4 @@
-"""Crossed co-attention networks: a Transformer with two encoder branches that read each other, and a decoder that reads both."""
+"""Crossed co-attention networks: a Transformer with two encoder branches that attend to each other, and a decoder that attends to both."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Residual = Literal["own", "asking"]
 
 
 class CrossedEncoderLayer(nn.Module):
-    """Two branches that read each other, each with a feed-forward, residual connections and LayerNorms of its own.
+    """Encoder layer with two branches that attend to each other, each with its own feed-forward layer, residual connections and LayerNorms.
 
         left = attention_left(query=x2, key=x1, value=x1);  right = attention_right(query=x1, key=x2, value=x2)
-        own      x1 <- norm(x1 + left),  x2 <- norm(x2 + right): a branch keeps what is its own
-        asking   x2 <- norm(x2 + left),  x1 <- norm(x1 + right): an answer goes to who asked, so the lengths may differ
+        own      x1 <- norm(x1 + left),  x2 <- norm(x2 + right): the result stays in the branch of its values
+        asking   x2 <- norm(x2 + left),  x1 <- norm(x1 + right): the result goes to the querying branch, so lengths may differ
 
-    Li et al. 2019 (arXiv:1911.03897), section 2.2, written here for post-norm. The paper does not say where its residual connections are;
-    "own" follows its intent that branches "relatively keep the information in their own domains".
+    Li et al. 2019 (arXiv:1911.03897), section 2.2, written here for post-norm. The paper does not specify its residual connections; "own"
+    follows its intent that branches "relatively keep the information in their own domains".
 
     Args:
-        attention: whose left asks x1 and whose right asks x2; both are `MultiHeadAttention`.
-        left: the feed-forward of what the left attention found.
-        right: likewise.
-        pre: LayerNorm before each part instead of after each residual.
-        dropout: on what is added to a residual.
+        attention: left attends to x1, right to x2; both are `MultiHeadAttention`.
+        left: feed-forward layer after the left attention.
+        right: feed-forward layer after the right attention.
+        pre: LayerNorm before each sub-layer instead of after each residual.
+        dropout: on sub-layer outputs.
         residual: see above.
 
-    Parameters: `attention.left.*`, `attention.right.*`; for each branch `left_norm.*`, `left.*` (its feed-forward), `left_last_norm.*`, and
-    the same with `right`.
+    Parameters: `attention.left.*`, `attention.right.*`; per branch `left_norm.*`, `left.*` (its feed-forward layer), `left_last_norm.*`,
+    and the same with `right`.
 
     Example:
         >>> attention = CrossedAttention(MultiHeadAttention(6, 2), MultiHeadAttention(6, 2))
@@ -70,7 +70,7 @@ class CrossedEncoderLayer(nn.Module):
         """Map both streams, (B, T1, E) and (B, T2, E); masks (B, T1) and (B, T2) bool, True = no padding.
 
         Raises:
-            ShapeError: the lengths differ, but answers go to the own stream; the message holds both shapes.
+            ShapeError: the lengths differ, but results stay in their own branch; the message holds both shapes.
         """
         own = self.residual == "own"
         if own and first.shape != second.shape:
@@ -78,7 +78,7 @@ class CrossedEncoderLayer(nn.Module):
                 f"CrossedEncoderLayer: residual 'own' needs streams of one shape, found {tuple(first.shape)} and {tuple(second.shape)}; "
                 "'asking' takes any two lengths"
             )
-        # The left norms belong to the stream that the left answers are added to.
+        # The left norms belong to the stream that receives the left output.
         kept, other = (first, second) if own else (second, first)
         kept_given, other_given = self.left_norm.before(kept), self.right_norm.before(other)
         asked = (kept_given, other_given) if own else (other_given, kept_given)
@@ -99,7 +99,7 @@ class CrossedEncoder(nn.Module):
 
     Args:
         layers: from the bottom up.
-        norms: of what comes out of each branch, or None.
+        norms: final norm of each branch, or None.
 
     Parameters: `layers.0.*`, ..., `norms.0.*`, `norms.1.*`.
 
@@ -128,16 +128,16 @@ class CrossedEncoder(nn.Module):
 
 
 class CrossedSourceAttention(SourcePairAttention):
-    """Attend to two sources, and join what was found: `W [ff_1(attention_1(q, x1)); ff_2(attention_2(q, x2))] + b`.
+    """Attend to two sources and join the results: `W [ff_1(attention_1(q, x1)); ff_2(attention_2(q, x2))] + b`.
 
-    Li et al. 2019, section 2.2: "concatenation, linear transformation". The feed-forward before it is not in the text; the published
-    numbers of parameters have it.
+    Li et al. 2019, section 2.2: "concatenation, linear transformation". The feed-forward layer before it is not in the text; the published
+    parameter counts include it.
 
     Args:
-        left: of the decoder to the first source.
-        right: to the second.
-        left_feed_forward: of what the left attention found.
-        right_feed_forward: likewise.
+        left: attention of the decoder to the first source.
+        right: attention to the second.
+        left_feed_forward: feed-forward layer after the left attention.
+        right_feed_forward: feed-forward layer after the right attention.
 
     Parameters: `left.*`, `right.*`, `left_feed_forward.*`, `right_feed_forward.*`, `join.weight` (E, 2 E), `join.bias` (E,).
 
@@ -169,15 +169,15 @@ class CrossedSourceAttention(SourcePairAttention):
 
 
 class CrossedTransformer(Transformer):
-    """Translate with two encoder branches that read the same sentence, each with a dropout and a corruption of its own.
+    """Translate with two encoder branches that read the same sentence, each with its own dropout and corruption.
 
     Li et al. 2019, section 2.2. For two different inputs use the parts: `decoder(x, encoder(x1, x2, mask1, mask2))`.
 
     Args:
-        source_embedding: (V_source, E), scaled; both branches have it.
+        source_embedding: (V_source, E), scaled; shared by both branches.
         target_embedding: (V_target, E), scaled; may be the same.
-        encoder: of two branches.
-        decoder: whose layers read two sources.
+        encoder: encoder with two branches.
+        decoder: decoder with two sources.
         output: E to vocabulary (V_target), without bias.
         dropout: on the sums of embeddings and positions.
         swap_probability: p, see `swap_tokens`; in training only.
@@ -219,18 +219,18 @@ class CrossedTransformer(Transformer):
 
 
 def swap_tokens(tokens: Tensor, lengths: Tensor, probability: float) -> Tensor:
-    """Swap two randomly chosen tokens in some of the sentences.
+    """Swap two random tokens in some of the sentences.
 
-    Li et al. 2019, section 2.2: "we randomly select and swap two sub-word tokens at a probability of" p. The end of a sentence, its last
-    token, stays where it is; a sentence without two others stays as it is.
+    Li et al. 2019, section 2.2: "we randomly select and swap two sub-word tokens at a probability of" p. EOS, the last token, is not
+    swapped; sentences with fewer than two other tokens are unchanged.
 
     Args:
         tokens: (B, S).
-        lengths: (B,), the ends of sentence included.
-        probability: p, for each sentence.
+        lengths: (B,), EOS included.
+        probability: p, per sentence.
 
     Returns:
-        (B, S). What is drawn comes from torch's own generator, three numbers a sentence.
+        (B, S). Draws three numbers per sentence from torch's generator.
 
     Example:
         >>> swap_tokens(torch.tensor([[5, 6, 3]]), torch.tensor([3]), 1.0).tolist()
@@ -239,7 +239,7 @@ def swap_tokens(tokens: Tensor, lengths: Tensor, probability: float) -> Tensor:
     batch, size = tokens.shape
     chance, one, other = torch.rand(3, batch, device=tokens.device, dtype=torch.float64)
     count = lengths - 1
-    # Two different places: the second is drawn among the others.
+    # Two different positions: the second is drawn among the others.
     one = (one * count).long()
     other = (other * (count - 1)).long()
     other = other + (other >= one)

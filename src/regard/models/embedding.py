@@ -77,7 +77,7 @@ def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = to
 
 
 def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:
-    """Return the vectors that tell cells where they stand: (L, E), the first half of the row, the second of the column.
+    """Return position encodings of grid cells (L, E): the first half encodes the row, the second the column.
 
     Example:
         >>> grid_positions((2, 3), 8).shape

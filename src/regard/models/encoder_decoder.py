@@ -62,7 +62,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         return self.logits(readout) if unread is None else unread, weights, state
 
     def greedy(self, state: AnyState, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search in native code; None: this model has none, or not outside `regard.ops.packed_weights`."""
+        """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
         return None
 
     @abstractmethod
@@ -87,7 +87,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         return collect_attention(self, recorded, self.side_lengths(source, source_lengths))
 
     def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
-        """Return the lengths (B,) of what a source has: "source" and, in a model of two inputs, "first" and "second"."""
+        """Return the lengths (B,) per side: "source" and, for two inputs, "first" and "second"."""
         return {"source": source_lengths}
 
     def logits(self, readout: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         return self.decoder.step(tokens, state)
 
     def greedy(self, state: DecoderState | PackedState, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
         output = output_plan(self.output)
         return None if output is None else self.decoder.greedy(state, output, rules)
 

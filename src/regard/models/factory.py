@@ -114,7 +114,7 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
         config: the model part of a run's configuration.
         source_size: entries of the source vocabulary.
         target_size: entries of the target vocabulary.
-        second_size: entries of the second input's vocabulary, of a model of two inputs; None: as many as `source_size`.
+        second_size: size of the second input's vocabulary, for a model of two inputs; None: `source_size`.
 
     Returns:
         The model, in training mode.

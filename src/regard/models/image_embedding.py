@@ -1,4 +1,4 @@
-"""Images in the place of tokens: the cells of an image as the vectors that an encoder reads behind, or beside, those of a sentence."""
+"""Embeds images: their cells become vectors that an encoder reads after, or next to, those of a sentence."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ ReadImages = Callable[[Sequence[int]], Tensor]
 
 
 class ImageEmbedding(nn.Module):
-    """Look images up by number, and give the vectors of their cells, with where these stand, and of an end sign.
+    """Embed images by id: the vectors of their cells with positions, and an EOS vector.
 
     Args:
-        image_encoder: from images to features (B, L, D).
+        image_encoder: images to features (B, L, D).
         embed_dim: E.
 
     Attributes:
-        images: gives images (n, 3, H, W) by number, such as `regard.data.image_tokens.ImageTokens.read`.
+        images: returns images (n, 3, H, W) by id, such as `regard.data.image_tokens.ImageTokens.read`.
 
-    Parameters: `image_encoder.*`, `project.*` (E, D), `end` (E,), which alone stands for an image that is missing.
+    Parameters: `image_encoder.*`, `project.*` (E, D), `end` (E,), which alone represents a missing image.
 
     Example:
         >>> from regard.config.images import SmallCNNConfig
@@ -46,7 +46,7 @@ class ImageEmbedding(nn.Module):
         self.end = nn.Parameter(torch.randn(embed_dim))
 
     def forward(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Embed rows (B, T) of the numbers of images, each L times and with an end sign, or an end sign alone: (B, T, E)."""
+        """Embed rows (B, T) of image ids, each repeated L times and followed by EOS, or EOS alone: (B, T, E)."""
         rows = (lengths > 1).nonzero().squeeze(1)
         vectors = self.end.expand(*tokens.shape, -1)
         if not len(rows):

@@ -15,7 +15,7 @@ from regard import ops
 from regard.models.cross_attention import Source
 
 END = 3
-"""The end sign of `regard.data.vocabulary`, which stands behind each input."""
+"""EOS of `regard.data.vocabulary`, which follows each input."""
 
 
 class TwoInputs(NamedTuple):

@@ -115,7 +115,7 @@ class StatePooling(nn.Module):
 
         max    c_d = max over s of h_sd       the weight of a word: the share of the features that are taken from it
         mean   c = 1/S sum over s of h_s      the weight of a word: 1/S
-        last   c = what the encoders ended with: the last state forwards, the first backwards; no weights
+        last   c = final states: the last state of the forward, the first of the backward direction; no weights
 
     Args:
         kind: "max", "mean" or "last".

@@ -1,4 +1,4 @@
-"""What a recurrent decoder attends with: one attention to one source, or two to two sources, combined."""
+"""Attention of a recurrent decoder: one attention to one source, or two attentions to two sources, combined."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class TwoAttentions(nn.Module):
         serial         context = [c1; c2],  c1 = attend_1(s),  c2 = attend_2(s + W c1)
         hierarchical   context = sum_k b_k U_k c_k,  b = softmax_k(v . tanh(W s + V U_k c_k))
 
-    Parallel: Zoph and Knight 2016 (arXiv:1601.00710), section 3.2, whose attentional state reads both contexts; Libovický and Helcl
-    2017 (arXiv:1704.06567), section 3, "concatenation". Hierarchical: their section 3.2, but for V, which is one matrix for both contexts
-    as the state sees them. Serial is what Libovický et al. 2018, section 3, do in a Transformer.
+    Parallel: Zoph and Knight 2016 (arXiv:1601.00710), section 3.2, whose attentional state reads both contexts; Libovický and Helcl 2017
+    (arXiv:1704.06567), section 3, "concatenation". Hierarchical: their section 3.2, except that V is shared by both contexts. Serial: as in
+    the Transformer of Libovický et al. 2018, section 3.
 
     Args:
-        left: of the decoder to the first source.
-        right: to the second.
+        left: attention of the decoder to the first source.
+        right: attention to the second.
         query_dim: H, size of s.
-        context_dim: C of each context.
+        context_dim: C, size of each context.
         combine: see above.
-        attention_dim: of v, where it is hierarchical.
+        attention_dim: size of v, for hierarchical.
 
     Parameters: `left.*`, `right.*`; serial: `found.weight` (H, C); hierarchical: `inputs.K.weight` (C, C) and `share.*`.
 
@@ -72,7 +72,7 @@ class TwoAttentions(nn.Module):
             self.share = Attention(AdditiveScore(query_dim, context_dim, attention_dim))
 
     def attend(self, query: Tensor, memory: PairMemory, *, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
-        """Attend with queries (B, T, H): contexts (B, T, `output_dim`), and weights (B, T, S), both inputs one behind the other."""
+        """Attend with queries (B, T, H): contexts (B, T, `output_dim`), and weights (B, T, S) of both inputs, concatenated."""
         left, left_weights = attend_memory(self.left, query, memory.first, position=position, need_weights=need_weights)
         asking = query if self.found is None else query + self.found(left)
         right, right_weights = attend_memory(self.right, asking, memory.second, position=position, need_weights=need_weights)
@@ -99,7 +99,7 @@ DecoderAttention = Attention | MultiHeadAttention | TwoAttentions
 
 
 def attention_memory(attention: DecoderAttention, encoded: EncoderOutput, *, for_decoding: bool) -> DecoderMemory:
-    """Make what an encoder returned ready for an attention; `for_decoding`: it is attended to many times.
+    """Project an encoder's output for an attention; `for_decoding`: for many steps.
 
     Example:
         >>> attention = Attention(AdditiveScore(5, 6, 7))
@@ -124,7 +124,7 @@ def attention_memory(attention: DecoderAttention, encoded: EncoderOutput, *, for
 def attend_memory(
     attention: DecoderAttention, query: Tensor, memory: DecoderMemory, *, position: int | Tensor, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with queries (B, T, H) to what `attention_memory` made: contexts (B, T, C), and weights (B, T, S) if asked for.
+    """Attend with queries (B, T, H) to the result of `attention_memory`: contexts (B, T, C), and weights (B, T, S) if requested.
 
     Example:
         >>> attention = Attention(AdditiveScore(5, 6, 7))

@@ -192,7 +192,7 @@ class RecurrentDecoder(nn.Module):
         return self.dropout(readout), weights, replace(state, position=state.position + 1)
 
     def greedy(self, state: DecoderState | PackedState, output: OutputPlan, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search by the native library; None where it does not know all that the decoder does."""
+        """Run a greedy search in the native library; None if it does not support the decoder."""
         plan = self._plan()
         if plan is None or state.position:
             return None

@@ -21,7 +21,7 @@ class EncoderOutput(NamedTuple):
         lengths: (B,).
         final: last states, in the order layer 0 forward, layer 0 backward, layer 1 forward ...: tuples of (B, H) parts (hidden, and cell
             for an LSTM).
-        second: of a second input, for a decoder with an attention to each; `final` is then that of both.
+        second: states of a second input, for a decoder with two attentions; `final` then covers both inputs.
     """
 
     states: Tensor

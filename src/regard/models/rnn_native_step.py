@@ -144,13 +144,13 @@ def native_step(plan: RecurrentPlan, tokens: Tensor, state: PackedState) -> tupl
 
 
 def native_greedy(plan: RecurrentPlan, output: OutputPlan, state: PackedState, rules: GreedyRules) -> GreedyTokens | None:
-    """Do all steps of a greedy search.
+    """Run a greedy search.
 
     Args:
-        plan: of `plan_of`.
-        output: of the output layer.
-        state: before the first step, one hypothesis a sentence.
-        rules: what may be generated.
+        plan: from `plan_of`.
+        output: weights of the output layer.
+        state: state before the first step, one hypothesis per sentence.
+        rules: constraints of the search.
 
     Returns:
         See `regard.ops.kernels.greedy_cpu.search`.

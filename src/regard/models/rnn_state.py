@@ -13,7 +13,7 @@ from regard.models.rnn_cells import Layers
 
 
 class PairMemory(NamedTuple):
-    """Two sources as the two attentions of a decoder keep them, and the lengths (B, 2) of both."""
+    """Memories of two sources for the decoder's two attentions, and the lengths (B, 2) of both."""
 
     first: Memory | SourceMemory
     second: Memory | SourceMemory

@@ -1,4 +1,4 @@
-"""A recurrent encoder-decoder that reads two inputs: as one sequence, or with two encoders under one attention or two."""
+"""Recurrent encoder-decoder with two inputs: as one sequence, or with two encoders and one or two attentions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 class TwoInputRecurrent(RecurrentEncoderDecoder):
     """Translate two inputs into one sequence with recurrent networks.
 
-    A row of the source holds both, see `regard.models.split_inputs`. With one encoder it is read as it stands, the end sign of the first
-    input between them. With two, each reads its input, and the decoder attends to the states of both as one source (Libovický and Helcl
-    2017, section 3.1, "flat"; with one projection of the states instead of one for each encoder), or to each of them
-    (`regard.models.rnn_attention.TwoAttentions`). It starts from the mean of their last states.
+    A row of the source holds both, see `regard.models.split_inputs`. One encoder reads the row as a sequence, with the first input's EOS in
+    between. Two encoders read one input each, and the decoder attends to the states of both as one source (Libovický and Helcl 2017,
+    section 3.1, "flat"; with one projection of the states for both encoders), or to each (`regard.models.rnn_attention.TwoAttentions`). It
+    starts from the mean of their last states.
 
     Args:
-        source_embeddings: of the first and of the second input, (V, E) each; may be the same.
-        encoders: one of both inputs, or one of each.
-        bridge: makes the decoder's first state.
+        source_embeddings: embeddings of the first and the second input, (V, E) each; may be the same.
+        encoders: one for both inputs, or one for each.
+        bridge: computes the decoder's initial state.
         decoder: generates the target.
         output: readout (R) to vocabulary (V).
         dropout: on source embeddings.
-        drop: probability with which one of the inputs is hidden in training, for each example.
+        drop: probability of hiding one of the inputs of an example in training.
 
     Parameters: those of `RecurrentEncoderDecoder`, `second_embedding.*`, and `second_encoder.*` if there are two.
 
@@ -60,7 +60,7 @@ class TwoInputRecurrent(RecurrentEncoderDecoder):
         self.drop = drop
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:
-        """Encode rows (B, S) of two inputs each."""
+        """Encode rows (B, S) with two inputs each."""
         inputs = split_inputs(source, source_lengths)
         if self.training and self.drop:
             inputs = inputs.hidden(self.drop)
@@ -80,6 +80,6 @@ class TwoInputRecurrent(RecurrentEncoderDecoder):
         return EncoderOutput(states.masked_fill(~real, 0.0), lengths.sum(1), final)
 
     def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
-        """Return the lengths (B,) of the "source", a whole row, and of the "first" and the "second" input in it."""
+        """Return the lengths (B,) of the "source", a whole row, and of its "first" and "second" input."""
         inputs = split_inputs(source, source_lengths)
         return {"source": source_lengths, "first": inputs.first_lengths, "second": inputs.second_lengths}

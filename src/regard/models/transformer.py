@@ -94,7 +94,7 @@ class Transformer(EncoderDecoder[TransformerState]):
         return readout, mean_source_weights(weights, state.input_lengths), state
 
     def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search in native code; None where there is none, and outside `regard.ops.packed_weights`."""
+        """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
         output, words = output_plan(self.output), greedy_words(self.target_embedding, rules, self.positions)
         return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
 
@@ -106,12 +106,12 @@ class Transformer(EncoderDecoder[TransformerState]):
 
 
 def greedy_words(embedding: nn.Embedding, rules: GreedyRules, kind: PositionKind = "paper") -> Words | None:
-    """Return how a greedy search in native code embeds tokens; None where it cannot.
+    """Return the embedding parameters of a native greedy search; None if unsupported.
 
     Args:
-        embedding: of the target.
-        rules: of the search.
-        kind: of positions.
+        embedding: the target embedding.
+        rules: constraints of the search.
+        kind: kind of positions.
 
     Example:
         >>> rules = GreedyRules(torch.tensor([7, 5]), 2, torch.tensor([3]), 0, -1e9, 3)

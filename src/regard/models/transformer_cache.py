@@ -88,7 +88,7 @@ class AreaCache(NamedTuple):
 
 
 LayerCache = KeyValueCache | AreaCache
-"""What one layer's self-attention remembers: items, and items with the areas that were made of them."""
+"""Cache of a layer's self-attention: items, or items with materialized areas."""
 
 
 class CurrentStep(NamedTuple):

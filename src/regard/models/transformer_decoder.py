@@ -85,7 +85,7 @@ class Decoder(nn.Module):
         return x if self.norm is None else self.norm(x), shown, state.advanced(current, caches)
 
     def greedy(self, state: TransformerState, output: OutputPlan, words: Words, rules: GreedyRules) -> GreedyTokens | None:
-        """Do all steps of a greedy search by the native library; None where it does not know all that the layers do."""
+        """Run a greedy search in the native library; None if it does not support the layers."""
         plan = self._plan(state)
         return None if plan is None or state.position else native_greedy(plan, output, state, words, rules)
 

@@ -79,23 +79,23 @@ def native_step(
 
 
 def native_greedy(plan: DecoderPlan, output: OutputPlan, state: TransformerState, words: Words, rules: GreedyRules) -> GreedyTokens | None:
-    """Do all steps of a greedy search.
+    """Run a greedy search.
 
     Args:
-        plan: of `plan_of`.
-        output: of the output layer.
-        state: before the first token, one hypothesis a sentence.
-        words: how tokens are embedded.
-        rules: what may be generated.
+        plan: from `plan_of`.
+        output: weights of the output layer.
+        state: state before the first token, one hypothesis per sentence.
+        words: parameters of the token embedding.
+        rules: constraints of the search.
 
     Returns:
         See `regard.ops.kernels.greedy_cpu.search`.
     """
     heads, size = plan.heads_and_size
-    like = words.table.new_empty(1, heads, size).expand(int(rules.limits.sum()), -1, -1)  # memory is taken where a step writes
+    like = words.table.new_empty(1, heads, size).expand(int(rules.limits.sum()), -1, -1)  # memory is allocated where a step writes
     caches = [_with_room(None, 0, like, areas) for areas in plan.learned]
     sources = [cast(IndexedMemory, memory) for (memory,) in state.memories]
-    own = [source.rows(torch.arange(source.batch)) for source in sources]  # tables that the search may change
+    own = [source.rows(torch.arange(source.batch)) for source in sources]  # tables that the search may modify
     memories = [DecoderMemory(*_parts(past), *each[:4]) for past, each in zip(caches, own, strict=True)]
     call, hidden = plan.prepared(len(rules.limits), memories)
     return search(call, hidden, output, rules, words=words, kept=torch.arange(len(rules.limits)))

@@ -1,4 +1,4 @@
-"""Transformers that read two inputs: as one sequence, with two encoders, or with two that attend to each other."""
+"""Transformers with two inputs: as one sequence, with two encoders, or with two encoders that attend to each other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from regard.models.transformer_layers import CrossAttentionOutput, DecoderLayer,
 
 
 class Corruption(NamedTuple):
-    """What is done to the inputs in training.
+    """Corruption of the inputs in training.
 
     Attributes:
-        drop: probability with which one of the two is hidden, for each example.
-        swap: see `swap_tokens`; for each example and input.
+        drop: probability of hiding one of the two inputs of an example.
+        swap: see `swap_tokens`; per example and input.
     """
 
     drop: float = 0.0
@@ -33,15 +33,15 @@ class Corruption(NamedTuple):
 
 
 class JoinedEncoder(nn.Module):
-    """Read two inputs as one sequence, with an embedding of the segment added to each state, as BERT has it (Devlin et al. 2019).
+    """Encode two inputs as one sequence with segment embeddings, as in BERT (Devlin et al. 2019).
 
     Positions count from the start of each input.
 
     Args:
-        encoder: of the sequence.
+        encoder: encoder of the sequence.
         embed_dim: E.
 
-    Parameters: `encoder.*`, `segments` (2, E), normal with the deviation E^-0.5.
+    Parameters: `encoder.*`, `segments` (2, E), normal with standard deviation E^-0.5.
 
     Example:
         >>> from regard.models import EncoderLayer
@@ -64,13 +64,13 @@ class JoinedEncoder(nn.Module):
 
 
 class TwoEncoders(nn.Module):
-    """Read each of two inputs with an encoder of its own.
+    """Encode each of two inputs with its own encoder.
 
     Args:
-        first: of the first input.
-        second: of the second.
-        flat: what both found is one source, so that a decoder's attention divides itself between the inputs (Libovický and Helcl 2017,
-            section 3.1; 2018, section 3, "flat"); else two sources.
+        first: encoder of the first input.
+        second: encoder of the second.
+        flat: concatenate the states to one source, so that a decoder divides its attention between the inputs (Libovický and Helcl 2017,
+            section 3.1; 2018, section 3, "flat"); otherwise two sources.
 
     Parameters: `first.*`, `second.*`.
 
@@ -103,17 +103,17 @@ class TwoEncoders(nn.Module):
 
 
 class TwoSourceAttention(SourcePairAttention):
-    """Attend to two sources that know nothing of each other. Libovický et al. 2018 (arXiv:1811.04716), section 3.
+    """Cross-attention to two separate sources. Libovický et al. 2018 (arXiv:1811.04716), section 3.
 
         parallel       context = attention_1(q, x1) + attention_2(q, x2)
         hierarchical   context = share(q, [c1; c2]),  c1 = attention_1(q, x1),  c2 = attention_2(q, x2)
 
     Args:
-        left: of the decoder to the first source.
-        right: to the second.
-        share: of the decoder to what both found; None: parallel.
+        left: attention of the decoder to the first source.
+        right: attention to the second.
+        share: attention to the two contexts; None: parallel.
 
-    Parameters: `left.*`, `right.*`, and `share.*` if there is one.
+    Parameters: `left.*`, `right.*`, and `share.*` if hierarchical.
 
     Example:
         >>> attention = TwoSourceAttention(*(MultiHeadAttention(6, 2) for _ in range(3)))
@@ -143,16 +143,16 @@ class TwoSourceAttention(SourcePairAttention):
 
 
 class SerialDecoderLayer(DecoderLayer):
-    """A decoder's layer that attends to two sources one after the other, each time with a residual connection and a LayerNorm.
+    """Decoder layer that attends to two sources in turn, each with a residual connection and a LayerNorm.
 
     Libovický et al. 2018 (arXiv:1811.04716), section 3, "serial".
 
     Args:
-        attention: of the states to themselves.
-        cross_attention: its left attention attends to the first source, its right one, with what was found there, to the second.
-        feed_forward: its size is E, too.
-        pre: LayerNorm before each part instead of after each residual.
-        dropout: on what is added to a residual.
+        attention: self-attention.
+        cross_attention: left attends to the first source, right, with the result, to the second.
+        feed_forward: of size E.
+        pre: LayerNorm before each sub-layer instead of after each residual.
+        dropout: on sub-layer outputs.
 
     Parameters: those of `DecoderLayer`, and `second_norm.*`.
 
@@ -185,15 +185,15 @@ class SerialDecoderLayer(DecoderLayer):
 class TwoInputTransformer(Transformer):
     """Translate two inputs into one sequence: two languages, a sentence and its keywords, or a sentence and an image.
 
-    A row of the source holds both, each with its end sign, see `split_inputs`; so training, decoding and looking need nothing of their own.
-    The alignment that is shown has a row's layout, too. It gives both inputs the same weight, unless the decoder itself divides its
-    attention between them (joined, flat, hierarchical).
+    A row of the source holds both inputs, each with EOS, see `split_inputs`, so training, decoding and attention maps need no special case.
+    The returned alignment has the same layout. It weights both inputs equally, unless the decoder divides its attention between them
+    (joined, flat, hierarchical).
 
     Args:
-        source_embeddings: of the first and of the second input, scaled; may be the same. The second may be images.
+        source_embeddings: embeddings of the first and the second input, scaled; may be the same. The second may embed images.
         target_embedding: (V_target, E), scaled; may be the same.
         encoder: `CrossedEncoder`, `TwoEncoders` or `JoinedEncoder`.
-        decoder: whose layers read what the encoder returns.
+        decoder: attends to the encoder's output.
         output: E to vocabulary (V_target).
         dropout: on the sums of embeddings and positions.
         corruption: in training only.
@@ -226,7 +226,7 @@ class TwoInputTransformer(Transformer):
         self.corruption = corruption
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> tuple[Source, ...]:
-        """Encode rows (B, S) of two inputs each."""
+        """Encode rows (B, S) with two inputs each."""
         inputs = split_inputs(source, source_lengths)
         if self.training and self.corruption.drop:
             inputs = inputs.hidden(self.corruption.drop)
@@ -245,10 +245,10 @@ class TwoInputTransformer(Transformer):
         return self.encoder(*embedded, *masks)
 
     def input_lengths(self, sources: Sequence[Source]) -> Tensor | None:
-        """Return the lengths (B, 2) of two sources; None where the encoder made one of both."""
+        """Return the lengths (B, 2) of two sources; None if the encoder returns one."""
         return source_lengths(sources) if len(sources) == 2 else None
 
     def side_lengths(self, source: Tensor, source_lengths: Tensor) -> dict[str, Tensor]:
-        """Return the lengths (B,) of the "source", a whole row, and of the "first" and the "second" input in it."""
+        """Return the lengths (B,) of the "source", a whole row, and of its "first" and "second" input."""
         inputs = split_inputs(source, source_lengths)
         return {"source": source_lengths, "first": inputs.first_lengths, "second": inputs.second_lengths}
