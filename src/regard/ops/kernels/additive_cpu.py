@@ -1,4 +1,4 @@
-"""Additive scores by the native library: forward and backward without a tensor of the size (T, S, A)."""
+"""Native additive scores: forward and backward without a tensor of size (T, S, A)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BACKWARD = Kernel(
 
 
 def supports(query: Tensor, key: Tensor, vector: Tensor) -> bool:
-    """Tell whether the native library computes these scores: plain or traced tensors in float32 on a CPU, leading axes alike.
+    """Return whether the native library supports this call: plain or traced float32 tensors on a CPU with equal leading axes.
 
     Args:
         query: (..., T, A).
@@ -44,7 +44,7 @@ def supports(query: Tensor, key: Tensor, vector: Tensor) -> bool:
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
     """Score queries (..., T, A) against keys (..., S, A): (..., T, S); see `regard.ops.additive_scores`.
 
-    Only for what `supports` accepts.
+    Only for calls that `supports` accepts.
 
     Example:
         >>> query, key, vector = torch.ones(2, 3), torch.ones(5, 3), torch.ones(3)
@@ -60,7 +60,7 @@ def _forward(query: Tensor, key: Tensor, vector: Tensor) -> tuple[Tensor, ...]:
 
 def _backward(grad: Tensor, result: None, others: list[Tensor], *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     query_grad, key_grad, vector_grad = _BACKWARD(solid(grad), *(part.contiguous() for part in inputs))
-    # Summed here, in a fixed order, so that the result does not depend on which thread took which sentence.
+    # Summed here in a fixed order, so that the result does not depend on the assignment of threads.
     return query_grad, key_grad, vector_grad.sum(0)
 
 

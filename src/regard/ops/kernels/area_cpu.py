@@ -1,7 +1,7 @@
-"""Area attention by the native library, with mean keys or those of Eq. 9: shapes and strides in, nothing computed here.
+"""Native area attention with mean keys or area features (Eq. 9): passes shapes and strides to the library.
 
-`csrc/area.h` attends to mean keys. For Eq. 9 `csrc/area_features.h` makes what is left of an area's key, and `csrc/area_keyed.h` attends,
-head by head, so that nothing of the size of all areas leaves the cache.
+`csrc/area.h` computes attention with mean keys. For Eq. 9 `csrc/area_features.h` computes the remaining part of an area's key, and
+`csrc/area_keyed.h` attends head by head, so that nothing of the size of all areas leaves the cache.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from regard.ops.tensor_checks import Argument, Signature
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 TILE, STEP = 32, 16  # AREA_TILE and FEATURE_STEP of csrc/calls.h
 LONGEST, TALLEST, LONGEST_LEARNED = 64, 4, 16  # MOST_LENGTH, MOST_SIDE and MOST_KEYED of csrc/calls.h
-EPSILON = 1e-6  # added to the variance, as `regard.ops.window_moments` does
-LONE = math.sqrt(EPSILON)  # the deviation of a single item
+EPSILON = 1e-6  # added to the variance, as in `regard.ops.window_moments`
+LONE = math.sqrt(EPSILON)  # standard deviation of a single item
 _TENSORS = Signature(
     "area_attention",
     Argument("query", "B H T D"),
@@ -36,12 +36,12 @@ _TENSORS = Signature(
 
 
 def unsupported(query: Tensor, size: int, spec: AreaSpec) -> str | None:
-    """Say in words why the native kernel cannot compute this; None where it can.
+    """Return why the native kernel does not support a call, or None.
 
     Args:
-        query: of the call, (B, H, T, D); its device, dtype and D count.
-        size: S, looked at only where areas are long: a comparison would tie a traced program to it.
-        spec: of the call, with the key modes mean and features.
+        query: (B, H, T, D); its device, dtype and D matter.
+        size: S, read only for long areas: a comparison would bind a traced program to it.
+        spec: settings of the call, with key mode mean or features.
 
     Example:
         >>> unsupported(torch.ones(1, 1, 1, 5, dtype=torch.float16), 7, AreaSpec(3))
@@ -72,10 +72,10 @@ def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
     """Attend, without gradients.
 
     Args:
-        inputs: those of the operator in `area_op.py`.
+        inputs: inputs of the operator in `area_op.py`.
 
     Returns:
-        Context (B, H, T, Dv), laid out as (B, T, H, Dv); largest score and sum of each row (B, H, T, 2), for `backward`.
+        Context (B, H, T, Dv), stored as (B, T, H, Dv); maximum and sum of each row (B, H, T, 2), for `backward`.
 
     Example:
         >>> x = torch.zeros(1, 1, 3, 2)
@@ -94,12 +94,12 @@ def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
 
 
 def backward(grad: Tensor, sums: Tensor, *inputs: Any) -> list[Tensor]:
-    """Return the gradients of query, key and value, and for keys by Eq. 9 of what makes them.
+    """Return the gradients of query, key and value, and for Eq. 9 of the key weights.
 
     Args:
-        grad: (B, H, T, Dv), of the context.
-        sums: of `forward`.
-        inputs: likewise.
+        grad: (B, H, T, Dv), gradient of the context.
+        sums: second result of `forward`.
+        inputs: inputs of `forward`.
 
     Example:
         >>> x, none = torch.zeros(1, 1, 3, 2), [None] * 5
@@ -129,7 +129,7 @@ def backward(grad: Tensor, sums: Tensor, *inputs: Any) -> list[Tensor]:
 
 
 def empty_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return room for a context and its rows' sums. The heads of a query lie side by side, as a projection after the attention wants them.
+    """Allocate a context and its row sums, with the heads of a query adjacent, as the following projection expects.
 
     Example:
         >>> empty_output(torch.ones(2, 3, 5, 7), torch.ones(2, 3, 11, 13))[0].stride()
@@ -141,7 +141,7 @@ def empty_output(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def room(x: Tensor) -> Tensor:
-    """Return room for a gradient: of heads laid out as they are, for the projection before left those of a query side by side.
+    """Allocate a gradient in the layout of its tensor, with the heads of a query adjacent.
 
     Example:
         >>> room(torch.ones(2, 5, 3, 7).transpose(1, 2)).stride(), room(torch.ones(2, 3).t()).stride()
@@ -160,7 +160,7 @@ def _view(x: Tensor) -> AreaView:
 
 
 def _call(*inputs: Any) -> tuple[AreaCall, list[Any]]:
-    # Returns also what must live as long as the call: the memory that it points to.
+    # Also returns the objects that must stay alive during the call.
     query, key, value, mean, deviation, output, shape, mask, sides, grid, causal, mean_values, scale = inputs
     query, key, value = kept = [_rows(x) for x in (query, key, value)]
     _TENSORS.check(query, key, value, mean, deviation, output, shape)
@@ -179,7 +179,7 @@ def _call(*inputs: Any) -> tuple[AreaCall, list[Any]]:
         strides = (stride if size > 1 else 0 for stride, size in zip(mask.stride(), mask.shape, strict=True))
         call.mask = AreaMask(mask.data_ptr(), *strides)
     if mean is not None:
-        # The deviation of a single item is the same for all; it joins what only the size adds.
+        # The deviation of a single item is constant; it is added to the size embedding.
         shape = _present(shape, keys, sides, grid).clone(memory_format=torch.contiguous_format)
         shape.view(-1, shape.shape[-1])[0] += LONE * deviation.sum(1)
         given = [x.contiguous() for x in (mean, mean.t(), deviation, deviation.t(), output, shape)]
@@ -189,7 +189,7 @@ def _call(*inputs: Any) -> tuple[AreaCall, list[Any]]:
 
 
 def _present(shape: Tensor, size: int, sides: list[int], grid: list[int]) -> Tensor:
-    # Of what the sizes add, (A, D), the part (height, width, D) of the sizes that fit into the memory: a view.
+    # A view of the size embeddings (A, D) for the sizes (height, width) that fit into the memory.
     spec = AreaSpec((sides[0], sides[1]), (grid[0], grid[1])) if grid else AreaSpec(sides[0])
     height, width = spec.extent(size)[1]
     return shape.unflatten(0, (-1, sides[-1]))[:height, :width]
@@ -199,14 +199,14 @@ def _extent(size: int, sides: list[int], grid: list[int]) -> Extent:
     if not grid:
         return (1, size), (1, min(sides[0], size))
     (rows, columns), (height, width) = area_extent(size, (sides[0], sides[1]), (grid[0], grid[1]))
-    # A column is a sequence, too.
+    # A column is also a sequence.
     return ((columns, rows), (width, height)) if columns == 1 else ((rows, columns), (height, width))
 
 
 def _by_key(mask: Tensor, queries: int) -> Tensor:
-    """Turn a mask to (B, H, S, T), broadcast axes of size 1, the queries side by side and padded to whole tiles."""
+    """Transpose a mask to (B, H, S, T), broadcast axes of size 1, with adjacent queries padded to whole tiles."""
     mask = mask.view((1,) * (4 - mask.ndim) + mask.shape)
-    for axis in range(4):  # what was expanded is the same everywhere
+    for axis in range(4):  # expanded axes are constant
         if mask.stride(axis) == 0 and mask.shape[axis] > 1:
             mask = mask.narrow(axis, 0, 1)
     mask = mask.transpose(-1, -2)

@@ -1,4 +1,4 @@
-"""The operator through which PyTorch sees the kernels of area attention: CPU tensors go to the native library, CUDA tensors to Triton."""
+"""The PyTorch operator of the area attention kernels: CPU tensors use the native library, CUDA tensors Triton."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.ops.materialized_areas import AreaWeights
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spec: AreaSpec, weights: AreaWeights | None = None) -> Tensor:
-    """Attend by a kernel, with mean keys or those of Eq. 9; of these half precision is computed in float32.
+    """Attend by a kernel, with mean keys or Eq. 9; for Eq. 9 half precision is computed in float32.
 
         key of an area   = W_d relu(W_mu mu + W_sigma sigma + W_e e)
         query . key      = (W_d^T query) . relu(mean of (W_mu key) over the area + W_sigma sigma + W_e e)
@@ -26,8 +26,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spec:
         key: (B, H, S, D).
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
-        spec: what `regard.ops.area_path` gives to the kernels.
-        weights: of keys by Eq. 9.
+        spec: the settings from `regard.ops.area_path`.
+        weights: key weights of Eq. 9.
 
     Returns:
         (B, H, T, Dv).
@@ -52,7 +52,7 @@ def _by_triton(query: Tensor) -> bool:
 
 
 def _is_of_triton(found: tuple[Tensor, ...]) -> bool:
-    return found[1].dim() == 3  # one log-sum a row; the native library gives two numbers
+    return found[1].dim() == 3  # one log-sum per row; the native library returns two numbers
 
 
 def _spec(sides: list[int], grid: list[int], causal: bool, mean_values: bool, scale: float) -> AreaSpec:

@@ -1,4 +1,4 @@
-"""Area attention in the space of scores, by PyTorch alone: any device, any mask, grids, dropout, weights on request.
+"""Area attention in score space with PyTorch: any device, any mask, grids, dropout, weights on request.
 
     e = scale q k^T;   score of an area = mean of e over it;   p = softmax;   w_j = sum of p over the areas that hold j;   context = w v
 
@@ -20,12 +20,12 @@ from regard.ops.materialized_areas import AreaWeights, area_mask, area_softmax, 
 from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.reference import AreaResult, allowed_items
 
-# C libraries give tensors of 32 MiB and more back to the system at once, and each new one is zeroed again, page by page.
+# C libraries return tensors of 32 MiB and more to the system at once, and new pages are zeroed again.
 PIECE = 24 * 2**20
 
 
 class KeyParts(NamedTuple):
-    """What makes the keys of areas by Eq. 9, W_d relu(W_mu mu + W_sigma sigma + W_e e).
+    """Weights of the keys by Eq. 9, W_d relu(W_mu mu + W_sigma sigma + W_e e).
 
     Attributes:
         mean: (D, D), W_mu.
@@ -41,14 +41,14 @@ class KeyParts(NamedTuple):
 
 
 def key_parts(weights: AreaWeights, max_area: AreaSize) -> KeyParts:
-    """Split the weights of keys by Eq. 9.
+    """Split the key weights of Eq. 9.
 
     Args:
-        weights: see `regard.ops.AreaWeights`. The output's bias is left out: it adds the same to the scores of all areas.
+        weights: see `regard.ops.AreaWeights`. The output's bias is ignored: it adds the same to the scores of all areas.
         max_area: A, or (A_height, A_width).
 
     Raises:
-        ShapeError: the tables hold fewer sizes; the message holds both.
+        ShapeError: the tables hold fewer sizes; the message holds both numbers.
 
     Example:
         >>> weights = AreaWeights(torch.zeros(1, 1), torch.ones(2, 1), torch.ones(2, 6), torch.ones(2, 2))
@@ -70,10 +70,10 @@ def hidden_features(key: Tensor, spec: AreaSpec, parts: KeyParts) -> Tensor:
     Args:
         key: (B, H, S, D).
         spec: `max_area` and `grid` are used.
-        parts: for areas as large as there can be.
+        parts: for areas of the maximum size.
 
     Returns:
-        (B, H, N, D), NaN for areas whose deviation is beyond the type, see `regard.ops.area_windows.safe_deviation`.
+        (B, H, N, D), NaN for areas whose deviation exceeds the dtype's range, see `regard.ops.area_windows.safe_deviation`.
 
     Example:
         >>> parts = KeyParts(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))
@@ -100,7 +100,7 @@ def attend(
     spec: AreaSpec,
     key_parts: KeyParts | None = None,
 ) -> AreaResult:
-    """Attend to areas with mean keys or those of Eq. 9, and sum or mean values; differentiable as often as wanted.
+    """Attend to areas with mean keys or Eq. 9, and sum or mean values; differentiable any number of times.
 
     Args:
         query: (B, H, T, D).
@@ -108,7 +108,7 @@ def attend(
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
         spec: the settings.
-        key_parts: of keys by Eq. 9.
+        key_parts: key weights of Eq. 9.
 
     Returns:
         `AreaResult`; the weights before dropout.
@@ -124,13 +124,13 @@ def attend(
     seen = None if allowed is None else area_mask(allowed, max_area, grid)
     if key_parts is None:
         scores = _scores(query * spec.scale, key)
-        if key.shape[-2]:  # no weight depends on it; near 0, where it matters, sums round off little, and none overflows upwards
+        if key.shape[-2]:  # no weight depends on it; sums near 0, where it matters, round little, and none overflows
             largest = (scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)).detach().amax(-1, keepdim=True)
             scores = scores - largest.masked_fill(largest.isinf(), 0.0)
         areas = window_sums(scores.unsqueeze(-1), max_area, grid, mean=True).squeeze(-1)
     else:
         keys = hidden_features(key, spec, key_parts)
-        # Once more: finite items may have an infinite deviation.
+        # Again: finite items may have an infinite deviation.
         keys, _, overflown = mask_nonfinite(keys, keys, seen)
         if tainted is not None and overflown is not None:
             tainted = tainted | overflown
@@ -156,7 +156,7 @@ def attend_in_pieces(
     spec: AreaSpec,
     key_parts: KeyParts | None = None,
 ) -> Tensor:
-    """Return the context of `attend`, computed for a part of the batch at a time where a CPU is faster so.
+    """Return the context of `attend`, computed for chunks of the batch where this is faster on a CPU.
 
     Args:
         query: (B, H, T, D).
@@ -164,7 +164,7 @@ def attend_in_pieces(
         value: (B, H, S, Dv).
         mask: bool, broadcastable to (B, H, T, S), or None.
         spec: the settings.
-        key_parts: of keys by Eq. 9.
+        key_parts: key weights of Eq. 9.
 
     Returns:
         (B, H, T, Dv).

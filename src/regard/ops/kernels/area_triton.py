@@ -7,23 +7,22 @@
 
 Li et al. 2018 (arXiv:1810.10126), Eq. 3 and 4, moved from keys and values to scores and weights. Only the rows' log-sum-exp is kept.
 
-How a window gets its neighbours. Shifting a tile along its key axis is what a GPU does worst: the axis lies across the lanes of a warp,
-and a trip through shared memory takes about as long as the exponentials of the tile do. Three ways round it were weighed on paper, for a
-tile of 128 x 64 scores at head size 64 in bfloat16 on a Hopper processor, where one product takes about 256 cycles, one exponential a score
-about 512:
+Neighbors in a window: shifting a tile along its key axis is slow on a GPU, because the axis lies across the lanes of a warp, and a trip
+through shared memory takes about as long as the exponentials of the tile. Alternatives, estimated for a tile of 128 x 64 scores at head
+size 64 in bfloat16 on a Hopper processor, where one product takes about 256 cycles, one exponential per score about 512:
 
-- a product with shifted keys for each size, and one with shifted values: 2 A products, what making the areas costs, without their memory;
-- a product with a constant banded matrix for each size: products of float32 scores, each dearer than the score product itself;
+- a product with shifted keys per size, and one with shifted values: 2 A products, the cost of materialized areas without their memory;
+- a product with a constant banded matrix per size: products of float32 scores, each slower than the score product itself;
 - `tl.gather`: 2 (A - 1) trips through shared memory forward, twice that backward.
 
-Here instead the items are dealt out over small tiles when they are read: tile l holds the items l, l + L, l + 2 L, ... A window's items
-then stand at the same place of A different tiles, in the same registers, and its sum is an addition of tiles. L tiles need A - 1 more at
-the end (a halo), so the products grow by (L + A - 1) / L, 1.5 at A = 5 and L = 8; those for keys' and values' gradients, by
-(L + 2 A - 2) / L. What is left is A exponentials a score. In a grid the tiles are dealt out in rows and columns alike.
+Instead, items are distributed over small tiles when they are read: tile l holds the items l, l + L, l + 2 L, ... The items of a window are
+then at the same position of A different tiles, in the same registers, and their sum is an addition of tiles. L tiles need A - 1 more at the
+end (a halo), so the products grow by (L + A - 1) / L, 1.5 at A = 5 and L = 8; those for the gradients of keys and values by (L + 2 A - 2) /
+L. The rest is A exponentials per score. In a grid, tiles are distributed over rows and columns.
 
-Which tile sizes are best can only be measured. Those below were chosen by what the assembler says of registers: at A = 5 in half precision
-next to nothing spills up to head size 128 at compute capability 9.0, up to 64 at 8.0; head size 128 there, and float32, spill much.
-Not yet measured on a GPU.
+The best tile sizes can only be measured, which has not been done on a GPU yet. Those below follow the assembler's register counts: at A = 5
+in half precision almost nothing spills up to head size 128 at compute capability 9.0, up to 64 at 8.0; head size 128 there, and float32,
+spill much.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ from regard.ops.kernels.area_triton_backward import memory_kernel, query_kernel
 from regard.ops.kernels.area_triton_forward import Plan, encode, forward_kernel
 from regard.ops.nonfinite import finite_rows
 
-MAX_ITEMS = 16  # in the largest area: every size of area is written out in the kernel
-MAX_HEAD = 128  # beyond it a tile of queries no longer fits into registers and shared memory
+MAX_ITEMS = 16  # items of the largest area: each size is unrolled in the kernel
+MAX_HEAD = 128  # beyond it a tile of queries exceeds registers and shared memory
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
-INTERPRETED = (torch.float16, torch.float32)  # Triton's interpreter takes bfloat16 for whole numbers in products
+INTERPRETED = (torch.float16, torch.float32)  # Triton's interpreter treats bfloat16 as integers in products
 LOG2_E = 1.4426950408889634
-FUSED = {"enable_fp_fusion": True}  # multiply-adds rounded once; said aloud, for Triton is about to change its default
+FUSED = {"enable_fp_fusion": True}  # fused multiply-adds; explicit, because Triton will change its default
 
 
 class Tiles(NamedTuple):
-    """How a kernel cuts its work: see `Plan` for the first four; warps and pipeline stages of a program."""
+    """Tile sizes of a kernel: see `Plan` for the first four; warps and pipeline stages of a program."""
 
     rows: int
     blocks: int
@@ -64,17 +63,17 @@ class Tiles(NamedTuple):
 def supports(
     query: Tensor, key: Tensor, value: Tensor, *, max_area: int | tuple[int, int], grid: tuple[int, int] | None
 ) -> tuple[bool, str]:
-    """Tell whether the kernels compute this, and if not why.
+    """Return whether the kernels support a call, and if not the reason.
 
     Args:
-        query: (B, H, T, D); only its device, dtype and head size count, and so for the next two.
+        query: (B, H, T, D); only device, dtype and head size matter, also for the next two.
         key: (B, H, S, D).
         value: (B, H, S, Dv).
-        max_area: the largest length of an area, or with a grid the largest (height, width).
+        max_area: max length of an area, or with a grid its max (height, width).
         grid: (rows, columns) of the memory; None for a sequence.
 
     Returns:
-        (True, "") or (False, a reason to be read by people).
+        (True, "") or (False, a reason for users).
 
     Example:
         >>> x = torch.ones(1, 1, 2, 4, dtype=torch.float64)
@@ -104,16 +103,16 @@ def supports(
 
 
 def tiles(kernel: Literal["forward", "query", "memory"], targets: int, area: tuple[int, int], row_bytes: int) -> Tiles:
-    """Cut the work of one kernel.
+    """Choose the tile sizes of a kernel.
 
     Args:
-        kernel: the forward pass, or the half of the backward pass that makes the gradient of the query, or of key and value.
+        kernel: the forward pass, or the half of the backward pass for the gradient of the query, or of key and value.
         targets: T.
-        area: the largest (height, width); (1, A) in a sequence.
-        row_bytes: of one row of the keys or the values, the larger one; float32 counts double, its products take twice the registers.
+        area: max (height, width); (1, A) for a sequence.
+        row_bytes: bytes per row of keys or values, the larger one; float32 counts double, because its products take twice the registers.
 
     Returns:
-        `Tiles`. `rows` is 16 for each warp, 8 in "memory", so that no two warps do the same work; `high` and `wide` as large as the
+        `Tiles`. `rows` is 16 per warp, 8 in "memory", so that no two warps do the same work; `high` and `wide` are as large as the
         registers allow.
 
     Example:
@@ -148,19 +147,18 @@ def area_attention_triton(
         query: (B, H, T, D), float16, bfloat16 or float32, on a CUDA device; see `supports`.
         key: (B, H, S, D).
         value: (B, H, S, Dv).
-        max_area: the largest length of an area, or with a grid the largest (height, width).
+        max_area: max length of an area, or with a grid its max (height, width).
         grid: (rows, columns) of a memory in raster order, rows * columns = S; None for a sequence.
-        mask: bool, broadcastable to (B, H, T, S), True = may be attended. An area may be attended iff every item in it may.
-        causal: also hide what stands after the query, aligned bottom-right; for a grid, in raster order.
-        scale: what products of query and key are multiplied with.
+        mask: bool, broadcastable to (B, H, T, S), True = may attend. An area may be attended if all its items may.
+        causal: also mask items after the query, aligned bottom-right; for a grid, in raster order.
+        scale: factor of the dot products.
 
     Returns:
-        Context (B, H, T, Dv), zeros for a query that may attend nothing, and log-sum-exp of the area scores (B, H, T), float32, -inf for
-        such a query. With a mask or `causal`, what a hidden item holds changes nothing; a query that may attend an item that is not finite
-        gets NaN.
+        Context (B, H, T, Dv), zeros for a query with nothing to attend to, and log-sum-exp of the area scores (B, H, T), float32, -inf for
+        such a query. Masked items have no influence; a query that may attend a non-finite item gets NaN.
 
     Raises:
-        ShapeError: `supports` says no, with its reason, or the grid does not hold S items.
+        ShapeError: unsupported, with the reason of `supports`, or the grid does not hold S items.
 
     Example:
         >>> query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4)
@@ -206,27 +204,27 @@ def area_attention_triton_backward(
     causal: bool = False,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of `area_attention_triton`, the same bits at every call.
+    """Compute the gradients of `area_attention_triton`; deterministic.
 
     Args:
         grad: (B, H, T, Dv), the gradient of the context, same dtype.
-        query: as in the forward pass, like everything not named here.
+        query: as in the forward pass, like all others.
         key: (B, H, S, D).
         value: (B, H, S, Dv).
         out: (B, H, T, Dv), the context.
         lse: (B, H, T), the log-sum-exp.
-        max_area: the largest length of an area, or with a grid the largest (height, width).
+        max_area: max length of an area, or with a grid its max (height, width).
         grid: (rows, columns) of the memory; None for a sequence.
         mask: bool, broadcastable to (B, H, T, S).
-        causal: also hide what stands after the query.
-        scale: what products of query and key are multiplied with.
+        causal: also mask items after the query.
+        scale: factor of the dot products.
 
     Returns:
-        Gradients of query, key and value in their shapes and dtype. Exactly 0 for an item hidden from every query and for a query that may
-        attend nothing; NaN for whatever a query with a NaN context, or with a gradient that is not finite, may attend.
+        Gradients of query, key and value in their shapes and dtype. Exactly 0 for an item masked for every query and for a query with
+        nothing to attend to; NaN for everything that a query with NaN context or non-finite gradient may attend.
 
     Raises:
-        ShapeError: as the forward pass.
+        ShapeError: see the forward pass.
 
     Example:
         >>> query, key = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4)
@@ -240,7 +238,7 @@ def area_attention_triton_backward(
         return dq, dk, dv
     delta = (grad.float() * out.float()).sum(-1)
     if mask is not None or causal:
-        # Zero weights do not stop a NaN in a product: such rows are zeroed, and the log-sum-exp carries the NaN to those it concerns.
+        # Zero weights do not stop a NaN in a product: such rows are zeroed, and the log-sum-exp passes the NaN to its queries.
         bad = ~(finite_rows(grad) & (delta.abs() < torch.inf))
         lse, delta = lse.masked_fill(bad, torch.nan), delta.masked_fill(bad, 0.0)
         grad, query, key, value = (_finite(x) for x in (grad, query, key, value))
@@ -280,7 +278,7 @@ def _areas(key: Tensor, max_area: int | tuple[int, int], grid: tuple[int, int] |
 def _plan(cut: Tiles, area: tuple[int, int], query: Tensor, value: Tensor, *, masked: bool, causal: bool) -> Plan:
     head, width = query.shape[-1], value.shape[-1]
     padded = (max(16, 1 << (size - 1).bit_length()) for size in (head, width))
-    # Three tf32 products are about as exact as one in float32, which would run beside the tensor cores. One, if the user lets torch do so.
+    # Three tf32 products are about as exact as one in float32, which would not use the tensor cores. One, if torch's setting allows it.
     precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
     return Plan(*cut[:4], *area, head, next(padded), width, next(padded), masked, causal, precision)
 
@@ -294,27 +292,27 @@ def _sizes(query: Tensor, key: Tensor, room: tuple[int, int], mask: Tensor) -> t
 
 
 def _mask(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
-    """Return the mask as bytes (B, H, T, S) without copying it; without one, anything with four strides, never read."""
+    """Return the mask as bytes (B, H, T, S) without copying; without a mask any tensor with four strides, never read."""
     if mask is None:
         return query
     return mask.expand(*query.shape[:3], key.shape[2]).view(torch.uint8)
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return x with gapless rows, copied only if need be."""
+    """Return x with contiguous rows, copied only if necessary."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _taint(finite: Tensor) -> Tensor:
-    """Return float32 0 where finite, NaN elsewhere, without gaps."""
+    """Return contiguous float32, 0 for finite and NaN for other values."""
     return torch.zeros(finite.shape, device=finite.device).masked_fill_(~finite, torch.nan)
 
 
 def _finite(x: Tensor) -> Tensor:
-    """Return x with zeros for the rows that are not finite."""
+    """Return x with non-finite rows set to zero."""
     return x.masked_fill(~finite_rows(x).unsqueeze(-1), 0.0)
 
 
 def _on(x: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Make the tensor's device the one to launch on."""
+    """Launch on the tensor's device."""
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""What a step of a beam search keeps of its candidates, by the native library."""
+"""Native selection of the candidates of a beam search step."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _BEAM = Kernel(
 
 
 class BeamCandidates(NamedTuple):
-    """B sentences still searched, K hypotheses of each, C candidates of each of those.
+    """Candidates of B active sentences with K hypotheses each and C continuations per hypothesis.
 
     Attributes:
-        rows: (B,) which of all sentences each is.
-        max_length: (A,) long, of all sentences: the length at which all ends.
-        ceiling: (A,) float32, of all sentences: the length penalty at that length.
-        totals: (B, K) float32, sums of log-probabilities; -inf where there is no hypothesis.
-        log_probs: (B, K, C) float32, of the candidates; -inf where there is none.
-        tokens: (B, K, C) long, likewise.
-        scores: (B, N) float32, the best hypotheses that have ended, descending; -inf where there are fewer.
-        ended: (B,) long, how many have ended.
+        rows: (B,) index of each sentence in the whole batch.
+        max_length: (A,) long, for the whole batch: maximum length.
+        ceiling: (A,) float32, for the whole batch: length penalty at that length.
+        totals: (B, K) float32, sums of log-probabilities; -inf for unused slots.
+        log_probs: (B, K, C) float32, of the candidates; -inf for unused slots.
+        tokens: (B, K, C) long, their tokens.
+        scores: (B, N) float32, the best finished hypotheses, descending; -inf for unused slots.
+        ended: (B,) long, number of finished hypotheses.
     """
 
     rows: Tensor
@@ -62,16 +62,16 @@ class BeamCandidates(NamedTuple):
 
 
 class BeamSelection(NamedTuple):
-    """What a step leaves.
+    """Result of a step.
 
     Attributes:
-        ends: of the E hypotheses that end now: rows, places among their sentence's candidates, flat places (B * K) of what they
-            extend, tokens, scores, log-probabilities, (E,) each.
-        rows: (B',) places among the B of the sentences that are searched on.
-        scores: (B', N), as before, with what has ended now.
-        ended: (B',), likewise.
-        going: their hypotheses, best first: totals, log-probabilities, tokens, which of K each extends, and its flat place, (B', G) each.
-        bad: the first of the B whose candidates hold NaN; -1: none does.
+        ends: the E hypotheses that finish: sentences, indices among their sentence's candidates, flat indices (B * K) of their parents,
+            tokens, scores, log-probabilities, (E,) each.
+        rows: (B',) indices of the sentences that stay active.
+        scores: (B', N), updated.
+        ended: (B',), updated.
+        going: their hypotheses, best first: totals, log-probabilities, tokens, index and flat index of the parent, (B', G) each.
+        bad: the first sentence with NaN among its candidates; -1: none.
     """
 
     ends: tuple[Tensor, ...]
@@ -83,7 +83,7 @@ class BeamSelection(NamedTuple):
 
 
 def supports(searched: BeamCandidates) -> bool:
-    """Tell whether the native library can do it: plain tensors on a CPU, log-probabilities in float32.
+    """Return whether the native library supports this call: plain CPU tensors, log-probabilities in float32.
 
     Example:
         >>> supports(BeamCandidates(*[torch.zeros(1, 2, 3, device="meta")] * 8))
@@ -93,17 +93,17 @@ def supports(searched: BeamCandidates) -> bool:
 
 
 def keep(searched: BeamCandidates, *, beam: int, length: int, eos: int, enough: float, penalty: float) -> BeamSelection:
-    """Decide which candidates of a step end, which go on, and which sentences are done; `regard.decoding` says by which rules.
+    """Select the candidates that finish and those that continue, and the finished sentences; see `regard.decoding` for the rules.
 
-    Only for what `supports` accepts.
+    Only for calls that `supports` accepts.
 
     Args:
-        searched: the sentences, all on the CPU.
-        beam: hypotheses of a sentence that go on, at most.
-        length: of the candidates, in tokens.
-        eos: the token that ends a hypothesis.
-        enough: a sentence is done when so many of its hypotheses have ended.
-        penalty: by which totals are divided at this length.
+        searched: the candidates, on the CPU.
+        beam: max number of continuing hypotheses per sentence.
+        length: length of the candidates in tokens.
+        eos: EOS.
+        enough: number of finished hypotheses that completes a sentence.
+        penalty: length penalty at this length.
 
     Example:
         >>> one, log_probs, tokens = torch.ones(1, dtype=torch.long), torch.tensor([[[-1.0, -2.0]]]), torch.tensor([[[7, 3]]])

@@ -1,4 +1,4 @@
-"""The greatest log-probabilities of rows of logits, by the native library."""
+"""Native top-k log-probabilities of logits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEST = Kernel(
 
 
 def supports(logits: Tensor, count: int) -> bool:
-    """Tell whether the native library can do it: a plain tensor in float32 on a CPU, no gradient asked, a short list.
+    """Return whether the native library supports this call: a plain float32 CPU tensor without gradient, and a short list.
 
     Example:
         >>> supports(torch.ones(2, 3, dtype=torch.float64), 1)
@@ -34,9 +34,9 @@ def supports(logits: Tensor, count: int) -> bool:
 
 
 def best(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities (..., count) and places (..., count) of logits (..., V); see `regard.ops.top_log_probs`.
+    """Return the top log-probabilities (..., count) and indices (..., count) of logits (..., V); see `regard.ops.top_log_probs`.
 
-    Only for what `supports` accepts.
+    Only for calls that `supports` accepts.
 
     Example:
         >>> logits = torch.zeros(1, 4)

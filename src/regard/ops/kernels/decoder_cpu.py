@@ -1,4 +1,4 @@
-"""A step of a Transformer's decoder by the native library: all layers in one call, without Python's lock and without other threads."""
+"""Native step of a Transformer decoder: all layers in one call, without the GIL and other threads."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from regard.ops.tensor_checks import Argument, Signature, check_range
 
 
 class AreaKeyWeights(NamedTuple):
-    """What makes keys of areas by Eq. 9, for heads of size D: W_d relu(W_mu mean + W_sigma deviation + shape).
+    """Weights of area keys by Eq. 9 for heads of size D: W_d relu(W_mu mean + W_sigma deviation + shape).
 
     Attributes:
-        moments: W_mu and W_sigma side by side, (D, 2 D).
+        moments: W_mu and W_sigma concatenated, (D, 2 D).
         output: W_d.
-        shape: (A, D), what the size of an area adds, W_e e.
+        shape: (A, D), the size embedding W_e e.
     """
 
     moments: Affine
@@ -30,18 +30,18 @@ class AreaKeyWeights(NamedTuple):
 
 
 class DecoderLayerWeights(NamedTuple):
-    """The weights of a decoder's layer.
+    """Weights of a decoder layer.
 
     Attributes:
-        project: of self-attention's queries, keys and values.
-        join: of its output.
-        ask: of the queries to the source.
-        answer: of the output of the attention to the source.
-        hidden: of the feed-forward, before relu.
-        output: behind it.
-        norms: of self-attention, of the attention to the source, of the feed-forward.
-        areas: the most items of an area, of self-attention and of the attention to the source; 1: items alone, or areas that are made.
-        learned: of self-attention, where its areas have keys by Eq. 9, A of them for each item.
+        project: projection of self-attention's queries, keys and values.
+        join: output projection of self-attention.
+        ask: query projection of cross-attention.
+        answer: output projection of cross-attention.
+        hidden: first layer of the feed-forward network, before relu.
+        output: its second layer.
+        norms: norms of self-attention, cross-attention and feed-forward network.
+        areas: max area of self-attention and of cross-attention; 1: items only, or materialized areas.
+        learned: key weights of self-attention with Eq. 9, A areas per item.
     """
 
     project: tuple[Affine, Affine, Affine]
@@ -56,16 +56,16 @@ class DecoderLayerWeights(NamedTuple):
 
 
 class DecoderMemory(NamedTuple):
-    """What a layer attends to; an item's numbers stand side by side.
+    """Memory of a layer, with contiguous items.
 
     Attributes:
-        key: (M, H, D) of its past, contiguous; those of the newest items are written into it.
+        key: (M, H, D) self-attention cache, contiguous; the current items are written into it.
         value: (M, H, D), likewise.
-        area_key: (M A, H, D), likewise, where keys of areas are learned: those that end at an item, the shortest first.
+        area_key: (M A, H, D), the same for learned area keys: those that end at an item, shortest first.
         area_value: (M A, H, D), likewise.
         source_key: (N, H, D).
         source_value: (N, H, D).
-        places: (G, S) long, what is attended to of the sources, R / G rows each.
+        places: (G, S) long, attended source slots, for R / G rows each.
         lengths: (G,) long, or None: all S.
     """
 
@@ -87,7 +87,7 @@ _STEP = Kernel(
     results=[Argument("out", "rows width", "float32"), Argument("weights", "groups share heads sources", "float32")],
     operation="decoder step",
 )
-# A layer's tensors, checked and pointed to as those of a call are.
+# A layer's tensors, checked and passed like those of a call.
 _MEMORY = Kernel(
     "decoder",
     DecoderLayer,
@@ -118,20 +118,20 @@ _LEARNED = Signature(
 
 
 class DecoderPlan:
-    """The weights of a decoder as the native library wants them, copied once for many steps.
+    """Weights of a decoder in the native library's layout, copied once for many steps.
 
     Args:
         layers: float32 on the CPU.
-        norm: of what comes out, or None.
+        norm: final norm, or None.
         heads: H of every attention.
-        pre: norms stand before the parts of a layer.
+        pre: pre-norm layers.
         eps: of the norms.
-        shown: the layer whose weights on the source are returned.
+        shown: layer whose cross-attention weights are returned.
         dtype: of the packed products; see `PackedWeights`.
 
     Attributes:
-        shown: likewise.
-        learned: for each layer how many areas with learned keys end at an item, 0 where there are none.
+        shown: as passed.
+        learned: per layer the number of areas with learned keys that end at an item; 0 without.
 
     Example:
         >>> one = lambda *shape: Affine(torch.zeros(shape), torch.zeros(shape[:1]))
@@ -166,16 +166,16 @@ class DecoderPlan:
         return self._heads, self.width // self._heads
 
     def step(self, x: Tensor, memories: Sequence[DecoderMemory], places: Tensor, first: int) -> tuple[Tensor, Tensor]:
-        """Map the newest token of each row through all layers.
+        """Run all layers on the current token of each row.
 
         Args:
             x: (R, E), embedded.
-            memories: for each layer.
-            places: (R, T) long, the past of each row in the stores, with the newest item last.
-            first: where the newest item of row 0 will stand in the stores; those of the others follow.
+            memories: one per layer.
+            places: (R, T) long, cache slots of each row, the current item last.
+            first: cache slot of the current item of row 0; those of the other rows follow.
 
         Returns:
-            (R, E), and the shown layer's weights (G, R / G, H, S).
+            (R, E), and the weights of layer `shown` (G, R / G, H, S).
         """
         x, places = x.contiguous(), places.contiguous()
         given, kept = self._given(len(x), memories)
@@ -186,18 +186,18 @@ class DecoderPlan:
         except RangeError:
             self._complain(memories, places, (first, len(x)))
             raise
-        del kept  # until here
+        del kept  # alive until here
         return out, weights
 
     def prepared(self, rows: int, memories: Sequence[DecoderMemory]) -> tuple[DecoderCall, Tensor]:
-        """Return a call of a step, for a search that says where its rows begin and stand; no weights are shown.
+        """Return a prepared call for a search that updates the slots; it returns no weights.
 
         Args:
-            rows: R, one for each row of the memories' tables, which are changed.
-            memories: for each layer, with room for all items to come.
+            rows: R, one per row of the memories' tables, which are modified.
+            memories: one per layer, with capacity for all future items.
 
         Returns:
-            The call, and where its result (R, E) will stand.
+            The call, and its output buffer (R, E).
         """
         given, kept = self._given(rows, memories)
         x, places = torch.zeros(rows, self.width), torch.zeros(rows, 1, dtype=torch.long)
@@ -206,19 +206,19 @@ class DecoderPlan:
         return call, out
 
     def _given(self, rows: int, memories: Sequence[DecoderMemory]) -> tuple[dict[str, Any], object]:
-        # The other fields of a step's call, and what must live as long as it.
+        # The other fields of a step's call, and objects that must stay alive.
         groups, length = memories[self.shown].places.shape
         if not groups or rows % groups or any(len(each.places) != groups for each in memories):
             tables = ", ".join(str(tuple(each.places.shape)) for each in memories)
             raise ShapeError(f"decoder step: x (R, {self.width}) for tables (G, S) with G dividing R: found {rows} rows and {tables}")
-        layers = type(self._layers).from_buffer_copy(self._layers)  # threads with stores of their own share the weights
+        layers = type(self._layers).from_buffer_copy(self._layers)  # threads with separate caches share the weights
         kept = [self._point_to(layer, memory, areas) for layer, memory, areas in zip(layers, memories, self.learned, strict=True)]
         given: dict[str, Any] = {"layers": layers, "norm": self._norm, "count": len(layers), "wide": self._shelf.widest}
         given |= {"pre": self._pre, "eps": self._eps}
         return given | {"groups": groups, "share": rows // groups, "heads": self._heads, "sources": length}, kept
 
     def _complain(self, memories: Sequence[DecoderMemory], places: Tensor, newest: tuple[int, int]) -> None:
-        # Says which whole number names nothing: those of the memories are not in the table of the call.
+        # Report an index out of range: the memories are not in the table of the call.
         first, rows = newest
         for memory in memories:
             room = memory.key.shape[0]
@@ -256,7 +256,7 @@ class DecoderPlan:
         return DecoderNorm(self._shelf.keep(part.weight), self._shelf.keep(part.bias))
 
     def _point_to(self, layer: DecoderLayer, memory: DecoderMemory, areas: int) -> tuple[Tensor | None, ...]:
-        # Returns what must live as long as the pointers.
+        # Returns the objects that must stay alive with the pointers.
         kept = (*memory[:6], memory.places.contiguous(), None if memory.lengths is None else memory.lengths.contiguous())
         found, _ = _MEMORY.make(*kept)
         made = 0 if memory.area_key is None or memory.area_value is None else len(memory.area_key)

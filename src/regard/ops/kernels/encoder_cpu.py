@@ -1,4 +1,4 @@
-"""A recurrent layer over whole sources by the native library: all positions in one call."""
+"""Native recurrent layer over whole sources in one call."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CELL = Signature("encoder", Argument("weight", "gates hidden", "float32"), Argu
 
 
 class EncoderPlan:
-    """A cell's recurrent weights as the native library wants them, copied once for many sources.
+    """Recurrent weights of a cell in the native library's layout, copied once for many sources.
 
     Args:
         weight: (G H, H) float32 on the CPU.
-        bias: (H,) of a GRU's new state; None: an LSTM.
+        bias: (H,) of a GRU's candidate state; None: an LSTM.
         dtype: of the packed products; see `PackedWeights`.
 
     Example:
@@ -50,20 +50,20 @@ class EncoderPlan:
         self.hidden = weight.shape[1]
 
     def run(self, gates: Tensor, lengths: Tensor, states: Tensor, *, backward: bool) -> tuple[Tensor, ...]:
-        """Read sources in one direction.
+        """Encode sources in one direction.
 
         Args:
-            gates: (B, S, G H), from the input, biases included.
+            gates: (B, S, G H), input projections with biases.
             lengths: (B,) long, 0 to S.
-            states: (B, S, H), where the hidden states are written, zeros past the lengths; an item's numbers stand side by side.
-            backward: from the last item to the first.
+            states: (B, S, H), output buffer of hidden states, zeros after the lengths; items are contiguous.
+            backward: run from the last item to the first.
 
         Returns:
             The last state of each sentence: hidden (B, H), and for an LSTM its cell.
 
         Raises:
             ShapeError: a tensor is not of these shapes, or not float32.
-            RangeError: a length is none; the message holds it.
+            RangeError: a length is out of range; the message holds it.
         """
         gates, lengths = gates.contiguous(), lengths.to(torch.long).contiguous()
         if gates.shape[-1] != self._recurrent.outputs or states.shape[-1] != self.hidden:

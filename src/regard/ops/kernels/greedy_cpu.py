@@ -1,4 +1,4 @@
-"""A greedy search by the native library: many steps in one call, without Python's lock and without Python between them."""
+"""Native greedy search: many steps in one call, without Python in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.ops.kernels.structures import DecoderCall, GreedyCall, RecurrentCall
 from regard.ops.kernels.vocabulary_cpu import OutputPlan
 from regard.ops.tensor_checks import Argument
 
-# Steps of a call. Between calls Python can be interrupted.
+# Steps per call. Between calls Python can be interrupted.
 _TURNS = 16
 _GREEDY = Kernel(
     "greedy",
@@ -37,15 +37,15 @@ _GREEDY = Kernel(
 
 
 class GreedyRules(NamedTuple):
-    """What a greedy search may generate.
+    """Constraints of a greedy search.
 
     Attributes:
-        limits: (B,) long, most tokens of each sentence; 1 or more.
-        bos: what the first step is given.
-        early: (n,) long, tokens that are never generated; the last of them, EOS, may be once there are `min_length` others.
-        min_length: see there.
-        least: the lowest log-probability of an EOS that is generated because there is nothing else.
-        highest: the greatest token of these.
+        limits: (B,) long, max tokens of each sentence; at least 1.
+        bos: first input token.
+        early: (n,) long, tokens that are never generated; the last one, EOS, is allowed after `min_length` tokens.
+        min_length: see `early`.
+        least: min log-probability of an EOS generated because nothing else is allowed.
+        highest: largest of these token ids.
     """
 
     limits: Tensor
@@ -57,15 +57,15 @@ class GreedyRules(NamedTuple):
 
 
 class GreedyTokens(NamedTuple):
-    """What a greedy search found.
+    """Result of a greedy search.
 
     Attributes:
-        tokens: (B, T) long; what stands behind the length of a sentence means nothing.
-        log_probs: (B, T) float32, of each.
-        totals: (B,) float32, their sums, added up in their order.
+        tokens: (B, T) long; arbitrary after a sentence's length.
+        log_probs: (B, T) float32, per token.
+        totals: (B,) float32, their sums, in order.
         lengths: (B,) long.
-        bad: the first sentence whose logits were no distribution ; -1: none.
-        steps: how many there were.
+        bad: the first sentence with invalid logits; -1: none.
+        steps: number of steps.
     """
 
     tokens: Tensor
@@ -77,7 +77,7 @@ class GreedyTokens(NamedTuple):
 
 
 class Words(NamedTuple):
-    """How a Transformer embeds: table (V, E) times `scale`, plus positions (T, E), T the most tokens of a sentence."""
+    """Token embedding of a Transformer: table (V, E) times `scale`, plus positions (T, E) for max T tokens."""
 
     table: Tensor
     scale: float
@@ -87,21 +87,21 @@ class Words(NamedTuple):
 def search(
     step: DecoderCall | RecurrentCall, hidden: Tensor, output: OutputPlan, rules: GreedyRules, *, words: Words | None, kept: Tensor
 ) -> GreedyTokens | None:
-    """Do all steps.
+    """Run all steps.
 
     Args:
-        step: the first, prepared by a plan: its tables are changed, so they must be nobody else's.
-        hidden: (B, R), where the step leaves what the output layer sees.
+        step: the first step, prepared by a plan: its tables are modified, so they must not be shared.
+        hidden: (B, R), output buffer of the step.
         output: the output layer.
-        rules: what may be generated.
-        words: of a Transformer; `step` is given x (B, E).
-        kept: (B,) long, changed likewise: which row of its past each sentence continues.
+        rules: the constraints.
+        words: embedding of a Transformer; `step` reads x (B, E).
+        kept: (B,) long, also modified: cache row that each sentence continues.
 
     Returns:
-        What was found; None where a token of the rules is outside the output layer.
+        The result; None if a token of the rules is outside the output layer.
 
     Raises:
-        RangeError: a token is outside the table.
+        RangeError: a token is outside the embedding table.
     """
     if rules.highest >= output.size:
         return None
@@ -116,7 +116,7 @@ def search(
         tensors += [None] * 3
     else:
         x = hidden.new_empty(batch, words.table.shape[1])
-        step.x, step.rows = x.data_ptr(), 0  # no step has been done
+        step.x, step.rows = x.data_ptr(), 0  # no step yet
         given |= {"decoder": ctypes.pointer(step), "scale": words.scale}
         tensors += [words.table, words.positions, x]
     call, (tokens, log_probs, lengths, _) = _GREEDY.make(*tensors, turns=_TURNS, **given)

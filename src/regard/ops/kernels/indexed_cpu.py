@@ -1,4 +1,4 @@
-"""Attention to scattered items by the native library."""
+"""Native attention to indexed items."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _INDEXED = Kernel(
 
 
 class SlotTable(NamedTuple):
-    """Which items the queries of each group attend to: places (G, L) long, of which the first `lengths` (G,) count, None for all."""
+    """Slots attended to by the queries of each group: (G, L) long, of which the first `lengths` (G,) are valid; None: all."""
 
     places: Tensor
     lengths: Tensor | None
 
 
 def check_slots(table: SlotTable, items: int) -> None:
-    """Refuse places that are none of `items`, and lengths that are none.
+    """Refuse slots and lengths that are out of range.
 
     Raises:
-        RangeError: the message holds the first that is wrong.
+        RangeError: the message holds the first invalid one.
 
     Example:
         >>> check_slots(SlotTable(torch.tensor([[0, 2]]), torch.tensor([1])), 3)
@@ -48,13 +48,13 @@ def check_slots(table: SlotTable, items: int) -> None:
 
 
 def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> bool:
-    """Tell whether the native library can do it: plain tensors in float32 on a CPU, no gradient asked, an item's numbers side by side.
+    """Return whether the native library supports this call: plain float32 CPU tensors without gradient, with contiguous items.
 
     Args:
         query: (G, K, H, D).
         keys: (N, H, D).
         values: (N, H, D).
-        table: what is attended to.
+        table: the attended slots.
 
     Example:
         >>> items, table = torch.ones(3, 1, 2), SlotTable(torch.zeros(1, 1, dtype=torch.long), None)
@@ -70,9 +70,9 @@ def supports(query: Tensor, keys: Tensor, values: Tensor, table: SlotTable) -> b
 def attend(
     query: Tensor, keys: Tensor, values: Tensor, table: SlotTable, *, scale: float, max_area: int, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return context (G, K, H, D) and, if asked for, weights (G, K, H, L); see `regard.ops.cached_attention`.
+    """Return context (G, K, H, D) and, if requested, weights (G, K, H, L); see `regard.ops.cached_attention`.
 
-    Only for what `supports` accepts.
+    Only for calls that `supports` accepts.
 
     Raises:
         RangeError: see `check_slots`.

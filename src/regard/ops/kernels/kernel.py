@@ -1,8 +1,7 @@
-"""The one door to the native library: what a call takes is checked against a table before its addresses are taken.
+"""Calls of the native library: arguments are checked against a table before their addresses are passed.
 
-A kernel names the tensors of its structure with their axes; sizes that the structure has under the names of axes come from the tensors
-themselves, so that what C is told of them cannot be wrong, and so do the shapes of its results. Calls go by ctypes, and not by operators
-registered with PyTorch: ARCHITECTURE.md says why.
+A kernel names the tensors of its structure with their axes. Sizes in the structure, and shapes of results, are derived from the tensors, so
+they are always consistent. Calls use ctypes, not operators registered with PyTorch: ARCHITECTURE.md says why.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ _MAX_PLANS = 1024
 
 
 class _Plan(NamedTuple):
-    # What calls with tensors of the same shapes have in common: fields of the structure, and shape and dtype of each result, or None.
+    # Shared by calls with tensors of the same shapes: fields of the structure, and shape and dtype of each result, or None.
     fields: dict[str, int]
     results: tuple[tuple[str, tuple[int, ...], torch.dtype] | None, ...]
 
 
 class Kernel:
-    """A function of the native library, what it takes and what it returns.
+    """A function of the native library with its arguments and results.
 
     Args:
-        name: of the function, without `regard_`.
-        structure: of its argument.
-        arguments: the pointers of the structure that are tensors of the call, in any order; axes are fields of it, numbers, or other names.
-        results: those that are made for each call; their axes are axes of the arguments, or numbers of the call.
-        loose: arguments whose strides the binding sees to itself; only the numbers of the last axis must lie side by side.
-        operation: what messages begin with; None: the function's name.
+        name: name of the function, without `regard_`.
+        structure: its argument structure.
+        arguments: tensor pointers of the structure, in any order; axes are its fields, numbers, or other names.
+        results: tensors allocated for each call; their axes are axes of the arguments, or numbers of the call.
+        loose: arguments whose strides the binding handles; only their last axis must be contiguous.
+        operation: prefix of error messages; None: the function's name.
 
     Example:
         >>> from regard.ops.kernels.structures import BestCall
@@ -69,16 +68,16 @@ class Kernel:
         self._plans: dict[tuple[object, ...], _Plan] = {}
 
     def make(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Check the tensors, make the results, and fill the structure.
+        """Check the tensors, allocate the results, and fill the structure.
 
         Args:
-            tensors: one for each argument, contiguous.
-            without: the results that are not wanted: None stands in their place.
-            numbers: the other fields, and axes of results; what is not named stays 0.
+            tensors: one per argument, contiguous.
+            without: results that are not needed; they are None.
+            numbers: other fields, and axes of results; missing ones are 0.
 
         Raises:
-            ShapeError: a tensor is not what the kernel takes; see `Signature.check`.
-            ConfigError: a tensor has no numbers in memory.
+            ShapeError: a tensor does not match the table; see `Signature.check`.
+            ConfigError: a tensor has no memory.
         """
         asked = (*[None if x is None else (x.shape, x.dtype) for x in tensors], *[numbers[axis] for axis in self._given], without)
         plan = self._plans.get(asked) or self._plan(asked, tensors, without, numbers)
@@ -99,19 +98,19 @@ class Kernel:
                 made = first.new_empty(shape) if dtype == first.dtype else first.new_empty(shape, dtype=dtype)
                 fields[name] = made.data_ptr()
             found.append(made)
-        fields["threads"] = torch.get_num_threads()  # of a structure without threads no field
+        fields["threads"] = torch.get_num_threads()  # ignored by a structure without threads
         call = self.structure(**fields)
-        call.tensors = tensors  # of which it holds addresses only: a copy made for the call may have no other owner
+        call.tensors = tensors  # keeps the tensors alive: the structure holds addresses only
         return call, tuple(found)
 
     def run(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, tuple[Any, ...]]:
         """Make a call and return its structure and its results.
 
         Raises:
-            RangeError: a whole number names nothing; the message holds the first one.
-            ConfigError: there is no library, or as `make`.
-            ShapeError: as `make`.
-            MemoryError: the threads got none.
+            RangeError: an index is out of range; the message holds the first one.
+            ConfigError: there is no library; or see `make`.
+            ShapeError: see `make`.
+            MemoryError: a thread could not allocate memory.
         """
         call, found = self.make(*tensors, without=without, **numbers)
         if invoke(self.name, call, self.signature.operation) == OUTSIDE:
@@ -149,11 +148,11 @@ def invoke(name: str, call: ctypes.Structure, operation: str) -> int:
     """Call a function of the native library.
 
     Returns:
-        0, or `OUTSIDE`: a whole number names nothing, and nothing was computed.
+        0, or `OUTSIDE`: an index is out of range, and nothing was computed.
 
     Raises:
         ConfigError: there is no library.
-        MemoryError: the threads got none.
+        MemoryError: a thread could not allocate memory.
 
     Example:
         >>> from regard.ops.kernels.structures import BestCall
@@ -167,10 +166,10 @@ def invoke(name: str, call: ctypes.Structure, operation: str) -> int:
 
 
 def address(tensor: Tensor, what: str, name: str) -> int:
-    """Return where the numbers of a tensor lie.
+    """Return the address of a tensor's data.
 
     Raises:
-        ConfigError: it has none in memory; the message begins with `what` and names the argument.
+        ConfigError: it has no memory; the message begins with `what` and names the argument.
 
     Example:
         >>> address(torch.ones(2), "f", "x") > 0
@@ -183,12 +182,12 @@ def address(tensor: Tensor, what: str, name: str) -> int:
 
 
 def solid(tensor: Tensor) -> Tensor:
-    """Return a tensor whose numbers lie side by side as they are, without a sign or order that only a view knows of; most often itself.
+    """Return a contiguous tensor without lazy negation or conjugation, usually the argument itself.
 
-    For what a backward pass is given, which no `supports` has seen.
+    For the inputs of a backward pass, which no `supports` has checked.
 
     Raises:
-        ConfigError: its numbers are not in memory, as within `torch.vmap` over a backward pass.
+        ConfigError: it has no memory, as in `torch.vmap` over a backward pass.
 
     Example:
         >>> solid(torch._neg_view(torch.ones(1))).tolist()

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits by the native library: three quick passes over a row instead of eight over all of them."""
+"""Native cross-entropy of logits in three passes per row instead of eight over the whole tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOSS = Kernel(
 
 
 class Losses(NamedTuple):
-    """Of each row (N,): negative log-likelihood, the same against the uniform distribution, and whether the target was the best class."""
+    """Per row (N,): negative log-likelihood, the same against the uniform distribution, and whether the target was the best class."""
 
     nll: Tensor
     uniform: Tensor
@@ -31,7 +31,7 @@ class Losses(NamedTuple):
 
 
 def supports(logits: Tensor, target: Tensor) -> bool:
-    """Tell whether the native library can do it: plain tensors on a CPU, contiguous logits in float32, at least one class.
+    """Return whether the native library supports this call: plain contiguous float32 CPU logits with at least one class.
 
     Example:
         >>> supports(torch.ones(2, 3, dtype=torch.float64), torch.tensor([0, 1]))
@@ -41,12 +41,12 @@ def supports(logits: Tensor, target: Tensor) -> bool:
 
 
 def cross_entropy_(logits: Tensor, target: Tensor, *, smoothing: float, gradient: bool) -> Losses:
-    """Measure logits (N, V) against targets (N,); with `gradient` they become the gradient of the smoothed loss.
+    """Compute the losses of logits (N, V) and targets (N,); with `gradient` the logits become the gradient of the smoothed loss.
 
-    Only for what `supports` accepts; see `regard.ops.linear_cross_entropy`.
+    Only for calls that `supports` accepts; see `regard.ops.linear_cross_entropy`.
 
     Raises:
-        RangeError: a target is no class; the message holds V.
+        RangeError: a target is out of range; the message holds V.
 
     Example:
         >>> logits, target = torch.zeros(1, 2), torch.tensor([1])

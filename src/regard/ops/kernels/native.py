@@ -1,7 +1,7 @@
-"""The library of native CPU kernels, which the package's own build makes where there is a C compiler.
+"""Loads the library of native CPU kernels, built with the package if there is a C compiler.
 
-It is loaded once, when this module is imported: after torch, so that both share one OpenMP runtime. Without it everything works, by
-PyTorch alone.
+It is loaded once, when this module is imported: after torch, so that both share one OpenMP runtime. Without it, PyTorch computes
+everything.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from torch import Tensor  # torch also loads the OpenMP runtime that the library
 from regard.errors import ConfigError
 from regard.ops.tensor_checks import is_plain
 
-ABI = 14  # REGARD_ABI of csrc/native.h: raised whenever a function, a struct or a limit that Python sees changes
+ABI = 14  # REGARD_ABI of csrc/native.h: raised whenever a function, a struct or a limit visible to Python changes
 PATHS = ("reference", "torch", "cpu", "triton")
 TARGETS = ("the vector units every such processor has", "AVX2", "AVX-512", "AVX-512 with VNNI")
 
 
 class Status(NamedTuple):
-    """Whether the native library can be used, and why (not), in words."""
+    """Whether the native library can be used, and the reason in words."""
 
     usable: bool
     reason: str
 
 
 def load(folder: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Load the library that lies in a folder.
+    """Load the library from a folder.
 
     Args:
-        folder: where `_cpu*.so` is expected.
+        folder: folder of `_cpu*.so`.
 
     Returns:
-        The library and what it was built for, or None and why there is none.
+        The library and its build targets, or None and the reason.
 
     Example:
         >>> load(Path("nowhere"))
@@ -60,10 +60,10 @@ _LIBRARY, _REASON = load(Path(__file__).parent)
 
 
 def forced_path() -> str | None:
-    """Return what `REGARD_KERNELS` asks for, None where it is not set.
+    """Return the value of `REGARD_KERNELS`, None if unset.
 
     Raises:
-        ConfigError: it holds something else than reference, torch, cpu or triton.
+        ConfigError: it is not one of reference, torch, cpu and triton.
 
     Example:
         >>> forced_path() in (None, *PATHS)
@@ -76,7 +76,7 @@ def forced_path() -> str | None:
 
 
 def library() -> ctypes.CDLL | None:
-    """Return the native library; None where there is none or `REGARD_KERNELS` asks for reference or torch.
+    """Return the native library; None without one, or if `REGARD_KERNELS` is reference or torch.
 
     Raises:
         ConfigError: see `forced_path`.
@@ -89,7 +89,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def function(name: str, operation: str) -> Any:
-    """Return a function of the native library, for a call that was found to be for it: `REGARD_KERNELS` is not asked again.
+    """Return a function of the native library for a supported call; `REGARD_KERNELS` is not checked again.
 
     Raises:
         ConfigError: there is no library; the message begins with `operation`.
@@ -104,10 +104,10 @@ def function(name: str, operation: str) -> Any:
 
 
 def takes(*tensors: Tensor | None) -> bool:
-    """Tell whether the native library may be given these tensors: plain ones on a CPU, the library there; every `supports` asks this.
+    """Return whether the native library can read these tensors: plain CPU tensors, and the library is loaded. Part of every `supports`.
 
     Args:
-        tensors: all that a call takes; None where one is left out.
+        tensors: all tensors of a call; None for missing ones.
 
     Example:
         >>> import torch
@@ -121,7 +121,7 @@ def takes(*tensors: Tensor | None) -> bool:
 
 
 def status() -> Status:
-    """Tell whether the native library is used.
+    """Return whether the native library is used, and why.
 
     Raises:
         ConfigError: see `forced_path`.

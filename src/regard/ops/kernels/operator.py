@@ -1,6 +1,6 @@
-"""Native operations as PyTorch sees them: differentiable as often as wanted, and one operator in a program that is traced.
+"""Differentiable operators for native operations, with one registered operator for traced programs.
 
-A call that nothing traces goes past PyTorch's dispatcher, which takes longer than a small operation: ARCHITECTURE.md has the measurement.
+Untraced calls bypass PyTorch's dispatcher, which takes longer than a small operation: ARCHITECTURE.md has the measurement.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Forms(NamedTuple):
     """The functions of an operation.
 
     Attributes:
-        forward: of the inputs, natively: the result, and what `backward` needs besides.
-        backward: of the result's gradient, the result, the list of the other tensors of `forward`, and the inputs: the gradients of the
-            inputs that are not None.
-        plain: the result in operations of PyTorch, which second derivatives go through.
-        shapes: of the inputs: tensors like those of `forward`.
-        room: of an input: a tensor like its gradient.
-        keeps_result: of what `forward` returned: whether `backward` wants the result; if not, it gets None.
+        forward: native forward pass: inputs to the result, and the additional tensors for `backward`.
+        backward: native backward pass: gradient of the result, the result, the list of the other tensors of `forward`, and the inputs, to
+            the gradients of the inputs that are not None.
+        plain: the result in PyTorch operations, used for second derivatives.
+        shapes: returns tensors like those of `forward` from the inputs.
+        room: returns a tensor like an input's gradient.
+        keeps_result: whether `backward` needs the result; if not, it gets None.
     """
 
     forward: Callable[..., tuple[Tensor, ...]]
@@ -39,14 +39,14 @@ class Forms(NamedTuple):
 
 
 class Operator:
-    """A differentiable operation with a native form and a plain one.
+    """A differentiable operation with a native and a PyTorch form.
 
     Args:
-        name: of the operator, `regard::name`.
-        schema: its inputs: tensors first, and of those the ones with gradients.
-        forms: what it computes.
-        results: how many tensors `forms.forward` returns.
-        gradients: how many inputs have gradients.
+        name: name of the operator, `regard::name`.
+        schema: its inputs: tensors first, starting with those that have gradients.
+        forms: its functions.
+        results: number of tensors that `forms.forward` returns.
+        gradients: number of inputs with gradients.
 
     Example:
         >>> forms = Forms(
@@ -89,7 +89,7 @@ class Operator:
         self.traced = getattr(torch.ops.regard, name).default
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Compute the result; only for tensors that are plain or traced, see `regard.ops.tensor_checks`."""
+        """Compute the result, for plain or traced tensors; see `regard.ops.tensor_checks`."""
         tensors = inputs[: self.tensors]
         if is_tracing(*tensors):
             found = self.traced(*inputs)
@@ -99,14 +99,14 @@ class Operator:
         return self.forms.forward(*inputs)[0]
 
     def keep(self, ctx: Any, inputs: tuple[Any, ...], found: tuple[Tensor, ...]) -> None:
-        """Keep what `differentiate` needs."""
+        """Save tensors for `differentiate`."""
         result = found[0] if self.forms.keeps_result(found) else None
         ctx.save_for_backward(*inputs[: self.tensors], result, *found[1:])
         ctx.settings = inputs[self.tensors :]
 
     def differentiate(self, ctx: Any, needed: Sequence[bool], grad: Tensor, backward: Callable[..., Any]) -> tuple[Tensor | None, ...]:
-        """Return a gradient for each input, by `backward` or, where it will be differentiated again, by the plain form."""
-        saved = ctx.saved_tensors  # once: activation checkpointing computes them anew, and refuses to do so twice
+        """Return the gradient of each input, by `backward` or, for second derivatives, by the plain form."""
+        saved = ctx.saved_tensors  # once: activation checkpointing recomputes them, and refuses to do so twice
         tensors, (result, *others) = saved[: self.tensors], saved[self.tensors :]
         first, inputs = tensors[: self.gradients], (*tensors, *ctx.settings)
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():

@@ -1,4 +1,4 @@
-"""Weights as the native library's products read them: copied once, in panels, for many calls."""
+"""Weights in the layout of native products: copied once, in panels, for many calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HUGE_PAGE = 1 << 21
 
 
 class Affine(NamedTuple):
-    """A product or a norm: its weight, (O, I) or (E,), and bias, (O,) or (E,) or None."""
+    """Weight and bias of a product, (O, I) and (O,), or of a norm, (E,) and (E,); the bias may be None."""
 
     weight: Tensor
     bias: Tensor | None
@@ -43,14 +43,14 @@ _AFFINE = Signature("packed weights", Argument("weight", "O I", "float32"), Argu
 
 
 class PackedWeights:
-    """Keeps what structures of native calls point to: packed copies of products, and other weights as they are.
+    """Owner of the memory that structures of native calls point to: packed products and other weights.
 
     Args:
-        dtype: torch.float32, or torch.int8: the weights of products are rounded to 8 bits, each output with a scale of its own, and what
-            they are multiplied by row by row; 7 bits on x86 processors without VNNI.
+        dtype: torch.float32, or torch.int8: weights of products are rounded to 8 bits, with a scale per output, and their inputs row by
+            row; 7 bits on x86 processors without VNNI.
 
     Attributes:
-        widest: the most outputs of a product so far, in whole panels.
+        widest: max number of outputs of a product so far, in whole panels.
 
     Example:
         >>> import torch
@@ -67,10 +67,10 @@ class PackedWeights:
         self.widest = 0
 
     def keep(self, part: Tensor) -> int:
-        """Keep a tensor, contiguous, and return where it is.
+        """Keep a contiguous copy of a tensor alive, and return its address.
 
         Raises:
-            ConfigError: it is no plain tensor on a CPU.
+            ConfigError: it is not a plain CPU tensor.
         """
         self._kept.append(solid(part.detach()))
         if not part.is_cpu:
@@ -78,7 +78,7 @@ class PackedWeights:
         return self._kept[-1].data_ptr()
 
     def whole(self, outputs: int) -> int:
-        """Return how many numbers the outputs of a product take, in whole panels."""
+        """Return the number of outputs of a product rounded up to whole panels."""
         return -(-outputs // self._panel) * self._panel
 
     def linear(self, part: Affine) -> PanelLinear:
@@ -140,12 +140,12 @@ class PackedLinear:
 
 
 def _room(count: int) -> Tensor:
-    """Return memory for float32 numbers, in huge pages where there are such: every product goes through all of its weight."""
+    """Allocate float32 memory, in huge pages if available, because every product reads all of its weight."""
     size = 4 * count
     if size < _HUGE_PAGE // 2 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count, dtype=torch.float32, device="cpu")
     memory = mmap.mmap(-1, (size // _HUGE_PAGE + 2) * _HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without
+    with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(memory, dtype=torch.float32)
     start = -whole.data_ptr() % _HUGE_PAGE // 4

@@ -1,4 +1,4 @@
-"""A step of a recurrent decoder by the native library: from tokens to what the output layer sees, in one call, without Python's lock."""
+"""Native step of a recurrent decoder: from tokens to the output layer's input in one call, without the GIL."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from regard.ops.kernels.panels import Affine, PackedWeights
 from regard.ops.kernels.structures import RecurrentCall, RecurrentLayer
 from regard.ops.tensor_checks import Argument, Signature
 
-_MAX_WORD_GATES = 1 << 26  # numbers, of all words of a vocabulary
+_MAX_WORD_GATES = 1 << 26  # numbers, for all words of a vocabulary
 
 
 class CellWeights(NamedTuple):
-    """The weights of a layer of G gates: of its input (G H, I), of its hidden state (G H, H), and of a GRU the bias behind the reset."""
+    """Weights of a layer with G gates: input (G H, I), hidden state (G H, H), and the GRU bias inside the reset."""
 
     input: Affine
     recurrent: Affine
@@ -28,19 +28,19 @@ class CellWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class RecurrentWeights:
-    """The weights of a recurrent decoder; None for what it has not.
+    """Weights of a recurrent decoder; missing parts are None.
 
     Attributes:
         table: (V, E) the embedding.
-        scale: of what comes out of it.
+        scale: factor of the embedding.
         layers: from the bottom up, all GRU or all LSTM.
-        extra: to the first layer's gates, of the context or of the last readout.
-        query: of an additive score.
-        vector: (A,) of an additive score; None: the inner product.
-        score_scale: of the inner product.
-        readout: its parts, of state, embedded word (perhaps None) and context (None: the values hold what it makes of them).
-        attend_first: Bahdanau's order, in which `extra` is of the context.
-        deep: the readout takes the greater of two neighbours; otherwise it is tanh.
+        extra: weights from the context or the last readout to the first layer's gates.
+        query: query projection of an additive score.
+        vector: (A,) of an additive score; None: dot product.
+        score_scale: factor of the dot product.
+        readout: its weights for state, embedded word (or None) and context (None: values are already projected).
+        attend_first: Bahdanau's order, in which `extra` reads the context.
+        deep: maxout readout; otherwise tanh.
     """
 
     table: Tensor
@@ -67,10 +67,10 @@ class Hypotheses(NamedTuple):
     """The hypotheses (B, K) of a step.
 
     Attributes:
-        tokens: (B, K) long, the last of each.
-        past: (N, W) the states that they continue: of each layer hidden, and cell of an LSTM; then the last readout if it is fed back.
-        parents: (B, K) long, which of the N each continues.
-        sentences: (B,) long, which source each sentence has.
+        tokens: (B, K) long, last token of each.
+        past: (N, W) states to continue: per layer hidden, and cell for an LSTM; then the last readout for input feeding.
+        parents: (B, K) long, row of each in `past`.
+        sentences: (B,) long, source of each sentence.
     """
 
     tokens: Tensor
@@ -119,7 +119,7 @@ _UPPER = Signature(
 
 
 def _check(weights: RecurrentWeights) -> dict[str, int]:
-    # Returns the sizes of `_WEIGHTS`.
+    # Returns the sizes for `_WEIGHTS`.
     bottom, *upper = weights.layers
     parts = (bottom.input, bottom.recurrent, weights.extra, weights.query, *weights.readout)
     of_input, recurrent, extra, query, *readout = (None if part is None else part.weight for part in parts)
@@ -135,7 +135,7 @@ def _check(weights: RecurrentWeights) -> dict[str, int]:
 
 
 class RecurrentPlan:
-    """The weights of a recurrent decoder as the native library wants them, copied once for many steps.
+    """Weights of a recurrent decoder in the native library's layout, copied once for many steps.
 
     Args:
         weights: float32 on the CPU.
@@ -160,7 +160,7 @@ class RecurrentPlan:
         self._layers = (RecurrentLayer * len(layers))(*layers)
         self.hidden, self.read = sizes["H"], sizes["O"] // (2 if weights.deep else 1)
         fed = weights.extra is not None and not weights.attend_first
-        # What the keys, the values and the states of a step have.
+        # Sizes of the keys, values and states of a step.
         self._attended, self._depth = sizes.get("A", self.hidden), sizes.get("C", sizes["O"])
         self._width = len(layers) * self.hidden * (2 if weights.layers[0].bias is None else 1) + (self.read if fed else 0)
         word_gates, word_known = self._words(shelf)
@@ -175,31 +175,31 @@ class RecurrentPlan:
         }
 
     def _words(self, shelf: PackedWeights) -> tuple[int | None, int | None]:
-        # Room for what the first layer makes of each word, filled by the steps; memory is taken only where one writes.
+        # Cache of the first layer's projection per word, filled on use; pages are allocated only when written.
         vocabulary, gates = self._weights.table.shape[0], shelf.whole(self._layers[0].recurrent.outputs)
         if self._weights.readout[1] is not None or vocabulary * gates > _MAX_WORD_GATES:
             return None, None
         return shelf.keep(torch.empty(vocabulary, gates, dtype=torch.float32)), shelf.keep(torch.zeros(vocabulary, dtype=torch.int32))
 
     def step(self, hypotheses: Hypotheses, sources: Sources) -> tuple[Tensor, Tensor, Tensor]:
-        """Read the last token of each hypothesis.
+        """Decode the last token of each hypothesis.
 
         Returns:
             The readouts (B, K, R), the weights on the source (B, K, S), and the new states (B K, W).
 
         Raises:
-            ShapeError: a tensor has not the shape or dtype that the weights ask for.
-            RangeError: a token is outside the vocabulary, or a parent, sentence or length names nothing; the message holds it.
+            ShapeError: a tensor has another shape or dtype than the weights require.
+            RangeError: a token, parent, sentence or length is out of range; the message holds it.
         """
         tokens, past, parents, sentences = self._checked(hypotheses, sources)
         readout, weights, new = _STEP(*sources, past, tokens, parents, sentences, rows=tokens.numel(), **self._constants)
         return readout, weights, new
 
     def prepared(self, hypotheses: Hypotheses, sources: Sources) -> tuple[RecurrentCall, Tensor]:
-        """Return a call of a step, for a search that changes what it is given: copies of the states, and one hypothesis a sentence.
+        """Return a prepared call for a search that modifies its inputs: copies of the states, one hypothesis per sentence.
 
         Returns:
-            The call, and where its readouts (B, R) will stand.
+            The call, and its output buffer of readouts (B, R).
 
         Raises:
             ShapeError: see `step`.

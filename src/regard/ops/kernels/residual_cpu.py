@@ -1,4 +1,4 @@
-"""Residual connections with dropout and a layer norm by the native library: forward and backward in one pass each."""
+"""Native residual connections with dropout and layer norm: one pass forward and one backward."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BACKWARD = Kernel(
 
 
 def supports(x: Tensor | None, change: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> bool:
-    """Tell whether the native library can do it: plain tensors in float32 on a CPU, the change also in bfloat16.
+    """Return whether the native library supports this call: plain float32 CPU tensors, the change also in bfloat16.
 
     Args:
         x: (..., E) or None.
@@ -60,7 +60,7 @@ def supports(x: Tensor | None, change: Tensor, weight: Tensor | None = None, bia
 def residual(x: Tensor | None, change: Tensor, weight: Tensor | None, bias: Tensor | None, *, dropout: float, eps: float) -> Tensor:
     """Compute `norm(x + dropout(change))`, without weight the sum alone, without x `dropout(change)`; see `regard.ops.residual`.
 
-    Only for what `supports` accepts. With a dropout the seed of what is dropped is drawn from torch's generator.
+    Only for calls accepted by `supports`. Dropout takes its seed from torch's generator.
 
     Example:
         >>> x = torch.ones(2, 3)
@@ -96,7 +96,7 @@ class _Residual(torch.autograd.Function):
             weight = None if weight is None else weight.contiguous()
             sum_grad, change_grad, sums = _BACKWARD(grad, total, weight, stats, without=without, **given)
             sum_grad = grad if sum_grad is None else sum_grad
-        # Summed here, in a fixed order, so that the result does not depend on which thread took which rows.
+        # Summed here in a fixed order, so that the result does not depend on the assignment of threads.
         weight_grad, bias_grad = (None, None) if sums is None else sums.sum(0)
         change_grad = (sum_grad if change_grad is None else change_grad).to(ctx.dtype)
         return None if ctx.alone else sum_grad, change_grad, weight_grad, bias_grad if ctx.biased else None, None

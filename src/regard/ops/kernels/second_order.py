@@ -1,4 +1,4 @@
-"""Gradients of a native operation that can be differentiated again: what its backward pass returns under `create_graph=True`."""
+"""Differentiable gradients of a native operation, for backward passes under `create_graph=True`."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from torch import Tensor
 def differentiable_gradients(
     function: Callable[..., Tensor], tensors: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Differentiate the plain form of an operation with respect to each of its arguments.
+    """Differentiate the PyTorch form of an operation with respect to each argument.
 
-    These are partial derivatives. Every argument is made a tensor of its own first: where one tensor is passed twice, is a view of another
-    or was computed from another, `torch.autograd.grad` would follow all of those ways, and the engine, which follows them too, would count
-    them twice. The views that do this belong to the graph, so that second derivatives reach the caller's tensors.
+    These are partial derivatives. Every argument is first made a separate view: if a tensor is passed twice, is a view of another or was
+    computed from another, `torch.autograd.grad` would follow all paths, and the engine, which follows them too, would count them twice. The
+    views belong to the graph, so that second derivatives reach the caller's tensors.
 
     Args:
         function: the operation in operations of PyTorch.
-        tensors: its arguments, as the caller passed them; None where one is left out.
-        needed: for each of them whether its gradient is wanted, `ctx.needs_input_grad`.
+        tensors: its arguments, as passed by the caller; None for missing ones.
+        needed: which gradients are needed, `ctx.needs_input_grad`.
         grad: the gradient of the result.
 
     Returns:
-        A gradient for each argument, None where it is not wanted.
+        A gradient per argument, None if not needed.
 
     Example:
         >>> x = torch.tensor(3.0, requires_grad=True)
         >>> [part.item() for part in differentiable_gradients(torch.mul, (x, x), (True, True), torch.tensor(1.0))]
         [3.0, 3.0]
     """
-    # In the tensors' own types: autocast has had its say in the forward pass.
+    # In the tensors' own dtypes: autocast was applied in the forward pass.
     with torch.enable_grad(), torch.autocast(grad.device.type, enabled=False):
         own = [None if x is None else x.view_as(x) if wanted else x.detach() for x, wanted in zip(tensors, needed, strict=True)]
         asked = [x for x, wanted in zip(own, needed, strict=True) if x is not None and wanted]

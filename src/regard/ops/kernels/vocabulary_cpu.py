@@ -1,4 +1,4 @@
-"""The most probable outputs of an output layer by the native library: the logits are never written down."""
+"""Native top-k of an output layer, without storing the logits."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OUTPUT = Signature("output layer", Argument("weight", "V R", "float32"), Argume
 
 
 class RunningTotals(NamedTuple):
-    """What log-probabilities are added to, (B, K), descending; only the `need` greatest sums over the K of a sentence matter.
+    """Totals (B, K), descending, to which log-probabilities are added; only the `need` largest sums per sentence matter.
 
-    Beside them what is as great of the output that may come `instead`: it is not counted.
+    Additional entries equal to the `instead` output are not counted.
     """
 
     totals: Tensor
@@ -35,7 +35,7 @@ class RunningTotals(NamedTuple):
 
 
 class OutputPlan:
-    """An output layer's weights as the native library wants them, copied once for many steps.
+    """Weights of an output layer in the native library's layout, copied once for many steps.
 
     Args:
         output: float32 on the CPU, (V, R) and (V,) or None.
@@ -53,7 +53,7 @@ class OutputPlan:
         _OUTPUT.check(*output)
         self._shelf, self._width = PackedWeights(dtype), output.weight.shape[1]
         if dtype == torch.float32 and output.bias is not None:
-            # The bias as the weight of one input more, which is 1: one pass over the logits less.
+            # The bias is the weight of a constant input 1: saves a pass over the logits.
             output = Affine(torch.cat([output.weight, output.bias.unsqueeze(1)], 1), None)
         self._output = self._shelf.linear(output)
 
@@ -65,22 +65,22 @@ class OutputPlan:
     def best(
         self, hidden: Tensor, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the greatest log-probabilities of the outputs, and their places.
+        """Return the largest log-probabilities of the outputs, and their indices.
 
         Args:
             hidden: (..., R) float32.
             count: C, 1 to V.
-            forbidden: (n,) long, outputs that are not among the best; they stay in the sum of probabilities.
-            instead: the output that comes first where none is left or possible.
-            least: the lowest log-probability that this one may have.
-            sums: for hidden (B, K, R), what else is known; where nothing of a hypothesis matters it gets `least` throughout.
+            forbidden: (n,) long, outputs excluded from the result, but not from the normalization.
+            instead: the output that is returned first if no other is left or possible.
+            least: min log-probability of `instead`.
+            sums: for hidden (B, K, R), running totals; hypotheses that cannot matter get `least` throughout.
 
         Returns:
-            Log-probabilities (..., C), descending, and places (..., C), equal ones ascending; -inf behind the last.
+            Log-probabilities (..., C), descending, and indices (..., C), ties ascending; -inf after the last one.
 
         Raises:
             ShapeError: hidden, forbidden or sums do not have these shapes and dtypes.
-            RangeError: a count or `instead` outside of the outputs.
+            RangeError: a count or `instead` is out of range.
         """
         inputs = self._width
         if hidden.shape[-1] != inputs:
@@ -96,7 +96,7 @@ class OutputPlan:
         return log_probs, places
 
     def prepared(self, hidden: Tensor, forbidden: Tensor, *, instead: int, least: float) -> VocabularyCall:
-        """Return a call for the best output of each row of `hidden` (N, R) as it will be then, contiguous; see `best`."""
+        """Return a prepared call for the best output of each row of the buffer `hidden` (N, R), contiguous; see `best`."""
         given: dict[str, Any] = {"output": self._output, "count": 1, "instead": instead, "least": least, "share": 1}
         call, call.results = _BEST.make(hidden, forbidden.contiguous(), None, **given)
         return call
