@@ -142,7 +142,7 @@ def test_gradients_of_a_transformer_are_those_of_a_small_step(name: str) -> None
         ("no attention", attention_weights, "weights: RecurrentEncoderDecoder has no attention to show"),
         ("no attention", value_norms, "value norms: RecurrentEncoderDecoder has no attention"),
         ("label mean", gradient_times_attention, "gradient x attention: mean-pooling has no weights"),
-        ("show hard", gradient_times_attention, "hard attention chooses one place, which has no gradient"),
+        ("show hard", gradient_times_attention, "hard attention selects one position, which has no gradient"),
         ("language without attention", value_norms, "value norms: RecurrentLanguageModel has no attention"),
     ],
 )

@@ -255,7 +255,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     [
         ("trg_vocab.txt", "ein\n<pad>\n<s>\n</s>\n", r"trg_vocab.txt: lines 1 to 4: expected <unk>, <pad>, <s> and </s>, found ein"),
         ("trg_vocab.txt", "<unk>\n<pad>\n<s>\n</s>\nein\n", "target vocabulary: has 5 tokens, the model 31"),
-        ("src_vocab.txt", "<unk>\n<pad>\n<s>\n</s>\nein\nein\n", "source vocabulary: 'ein' stands there twice"),
+        ("src_vocab.txt", "<unk>\n<pad>\n<s>\n</s>\nein\nein\n", "source vocabulary: 'ein' is duplicated"),
     ],
 )
 def test_a_vocabulary_that_does_not_fit_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -292,7 +292,7 @@ def test_a_model_that_was_set_to_another_attention_is_left_alone_but_check_says_
 def test_an_option_that_is_not_known_is_refused_not_dropped(name: str) -> None:
     layer, tensors = layer_and_tensors(5)
     read_call(layer, tensors, None, {name: None})
-    with pytest.raises(ConfigError, match=f"does not know what to do with '{name}'"):
+    with pytest.raises(ConfigError, match=f"does not support '{name}'"):
         read_call(layer, tensors, None, {name: torch.ones(1)})
 
 

@@ -69,7 +69,7 @@ def test_a_job_whose_worker_is_lost_is_done_by_a_new_one(messages: list[str]) ->
     Pool(started(begun, made), 2).run(jobs(7, lost=["j2", "j5"], times=2), answers.__setitem__)
     assert sorted(answers) == sorted(jobs(7))
     assert {name: begun.count(name) for name in jobs(7)} == dict.fromkeys(jobs(7), 1) | {"j2": 3, "j5": 3}
-    assert messages.count("j2: its worker was lost (signal 9); another one takes it up") == 2
+    assert messages.count("j2: its worker was lost (signal 9); another worker takes it") == 2
     assert len(made) == 2 + 4
 
 

@@ -160,9 +160,9 @@ NAMED: dict[str, tuple[Spelling, str]] = {
         "each of its queries has keys of its own, as in a window, which make no map",
     ),
     "a diagonal of windows": (lambda s, v: F.pad(soft(s), (0, 1)).flatten(1)[:, :-5].view(3, 5, 5) @ v, "its weights go through pad"),
-    "chosen": (lambda s, v: v[0][soft(s[0]).argmax(-1)], "it picks values by the largest of its weights"),
-    "chosen by index_select": (lambda s, v: v[0].index_select(0, soft(s[0]).max(-1)[1]), "it picks values by the largest"),
-    "sampled": (sampled, "it picks values by the largest of its weights"),
+    "chosen": (lambda s, v: v[0][soft(s[0]).argmax(-1)], "it selects values by the largest of its weights"),
+    "chosen by index_select": (lambda s, v: v[0].index_select(0, soft(s[0]).max(-1)[1]), "it selects values by the largest"),
+    "sampled": (sampled, "it selects values by the largest of its weights"),
 }
 
 NOTHING: dict[str, Spelling] = {

@@ -74,7 +74,7 @@ def masks() -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", AREAS)
 def test_what_is_hidden_has_no_effect_whatever_it_holds(name: str, seen: str, way: str) -> None:
     if way == "torch" and name in ("concat", "max"):
-        pytest.skip("only the reference makes these areas")
+        pytest.skip("only the reference supports these areas")
     mask, found = masks()[seen], options(name)
     query, key, value = drawn(2, 1, T, D), drawn(2, 1, S, D, seed=1), drawn(2, 1, S, D, seed=2)
 
@@ -109,7 +109,7 @@ def test_what_is_hidden_has_no_effect_whatever_it_holds(name: str, seen: str, wa
 def test_scores_of_any_finite_size_are_a_softmax(name: str, shift: int, size: float, way: str) -> None:
     """Scores around -size, 0 and +size, with items that tie."""
     if way == "torch" and name == "max":
-        pytest.skip("only the reference makes these areas")
+        pytest.skip("only the reference supports these areas")
     key = torch.tensor([1.0, 1, 0.5, 0.75, 1, 1, 0.25, 1, 0.5])[:, None] * (0.5 if shift == 0 else 1.0)
     if shift == 0:
         key[::2] *= -1

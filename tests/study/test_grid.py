@@ -252,7 +252,7 @@ def test_workers_share_a_study_and_a_killed_one_is_replaced(
         os.kill(json.loads((first / ".lock").read_text())["pid"], signal.SIGKILL)
         _, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
-    assert "letters-none-1: its worker was lost (signal 9); another one takes it up" in err
+    assert "letters-none-1: its worker was lost (signal 9); another worker takes it" in err
     for name in ("letters-none-1", "letters-additive-1"):
         files = [tmp_path / each / "runs" / name / "model" / "model.safetensors" for each in ("alone", "out")]
         assert files[0].read_bytes() == files[1].read_bytes()

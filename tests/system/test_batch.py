@@ -92,7 +92,7 @@ def test_the_same_command_does_what_is_new_changed_or_damaged_and_nothing_else(t
     assert times(output) == after
     code, _, err = call(*words, "--beam-size", "3")
     assert code == 2
-    assert "manifest.jsonl: of another command, other options or another model; choose another --output, or remove it" in err
+    assert "manifest.jsonl: written by another command, other options or another model; choose another --output, or remove it" in err
 
 
 def test_a_shard_that_cannot_be_read_keeps_no_other_from_being_done(tmp_path: Path, call: Call) -> None:
@@ -175,7 +175,7 @@ def test_workers_and_their_parent_may_be_killed_at_any_time(tmp_path: Path, call
     assert 3 <= len(done) < 23
     code, err = kill(lambda pid: next(iter(children(pid)), None), len(done))
     assert code == 0, err
-    assert "its worker was lost (signal 9); another one takes it up" in err
+    assert "its worker was lost (signal 9); another worker takes it" in err
     listed = {entry["shard"] for entry in manifest(output)[1]}
     assert listed == {path.name for path in paths}
     # One shard at most had been written, and not yet listed, when the parent was killed.

@@ -115,7 +115,7 @@ def test_an_image_is_looked_at_with_its_own_or_a_given_caption(call: Callable[..
             ["evaluate", "{runs}/classification", "--examples", "a", "--beam-size", 3],
             "--beam-size: not for a run of the task classification",
         ),
-        (["view", "{runs}/captioning", "--text", "a"], "a captioner looks at images (--image FILE), not at text"),
+        (["view", "{runs}/captioning", "--text", "a"], "a captioner reads images (--image FILE), not text"),
         (["view", "{runs}/lm", "--image", "a.png"], "is a run of the task lm, which reads text"),
         (["view", "{runs}/lm", "--image", "a.png", "--text", "a"], "--text and --image: no model here reads both"),
         (["view", "{runs}/lm", "--text", "a", "--beam-size", 3], "--target, --beam-size: not for a run of the task lm"),

@@ -110,7 +110,7 @@ def test_beginnings_and_terms_are_held_and_what_is_not_is_told(call: Call, folde
     assert lines_of(answer) == [item.text for item in expected]
     assert expected[0].text.split()[0] == "der"
     assert all("Haus" in item.text.split() for item in expected[:2])
-    assert "line 1: left out 'Zebra', the vocabulary lacks a word of it" in answer.err
+    assert "line 1: left out 'Zebra', the vocabulary lacks one of its words" in answer.err
     assert "line 2" not in answer.err
     assert "line 3: no room for 'ein'" in answer.err
     found = [json.loads(line) for line in lines_of(call(*words, "--json", stdin="\n".join(sources).encode() + b"\n"))]

@@ -192,7 +192,7 @@ def _read_manifest(output: Path, about: Mapping[str, Any]) -> dict[str, dict[str
         with suppress(ValueError, RecursionError):  # the last line of a killed process
             entries.append(parse_json(line))
     if not entries or entries[0] != about:
-        raise ConfigError(f"{path}: of another command, other options or another model; choose another --output, or remove it")
+        raise ConfigError(f"{path}: written by another command, other options or another model; choose another --output, or remove it")
     return {entry["shard"]: entry for entry in entries[1:] if {"shard", *FIELDS} <= entry.keys()}
 
 

@@ -101,5 +101,5 @@ def _image_files(images: Sequence[Path], listing: Path | None) -> Sequence[Image
     with progress.stage("Finding images"):
         expanded = expand_images([*images, *listed])
     if expanded.ignored:
-        write_message(f"{expanded.ignored} files of the folders are no images")
+        write_message(f"{expanded.ignored} files in the folders are not images")
     return expanded.paths

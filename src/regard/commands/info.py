@@ -173,7 +173,7 @@ def setting_lines(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         # An optional part whose settings have no defaults is listed as a whole.
         if inner and not any(part.is_required() for part in inner[0].model_fields.values()):
             if field.default is None:
-                yield f"{prefix}{name} = null    # none of what follows applies until one of it is set"
+                yield f"{prefix}{name} = null    # the following settings apply once one of them is set"
             yield from setting_lines(inner[0], f"{prefix}{name}.")
             others += [(f"{prefix}{name}.", one) for one in inner[1:]]
         else:

@@ -39,7 +39,7 @@ def generate(
     out: Annotated[Path | None, typer.Option(help="SET: output folder")] = None,
     count: Annotated[int | None, typer.Option(min=1, max=10_000_000, help="SET: training pairs; default: 10000")] = None,
     test: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="SET: test pairs; default: 1000")] = None,
-    seed: Annotated[int | None, typer.Option(help="of the set, or with --sample; default: 1")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the set, or of --sample; default: 1")] = None,
 ) -> None:
     """Continue text, or generate a data set.
 

@@ -56,7 +56,7 @@ def translate(
     no_repeat_ngram_size: Annotated[int | None, typer.Option(min=0, help="never generate the same n tokens twice")] = None,
     replace_unknown: Annotated[bool | None, typer.Option(help="replace an unknown word by the source word it attends to most")] = None,
     precision: Annotated[
-        DecodingPrecision | None, typer.Option(help="of the matrix products; bfloat16 and int8 change some translations")
+        DecodingPrecision | None, typer.Option(help="precision of matrix products; bfloat16 and int8 change some translations")
     ] = None,
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses per line, written as JSON")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="sample instead of beam search")] = False,
@@ -68,10 +68,10 @@ def translate(
     json_input: JsonInput = False,
     links: Annotated[Path | None, typer.Option(help="write source-target word links of each line to this file, such as 0-0 2-1")] = None,
     keep_tags: Annotated[bool, typer.Option("--keep-tags", help="carry tags, placeholders and addresses over, by word links")] = False,
-    prefix: Annotated[Path | None, typer.Option(help="file of beginnings: line by line what each translation begins with")] = None,
-    terms: Annotated[Path | None, typer.Option(help="file of terms: source, tab and wanted translation per line")] = None,
+    prefix: Annotated[Path | None, typer.Option(help="file with the beginning of each translation, line by line")] = None,
+    terms: Annotated[Path | None, typer.Option(help="file of terms: source, tab and required translation per line")] = None,
     document: Annotated[Path | None, typer.Option(help="translate a whole document: .txt, .md, .html")] = None,
-    language: Annotated[str, typer.Option(help="of --document; decides where its sentences end")] = "en",
+    language: Annotated[str, typer.Option(help="language of --document, for sentence splitting")] = "en",
     timing: Annotated[bool, typer.Option("--timing", help="print sentences per second to standard error, as JSON")] = False,
 ) -> None:
     """Translate files or standard input.
@@ -197,7 +197,7 @@ def _tell(number: int, item: Translation, vocabulary: Vocabulary) -> None:
     if item.truncated:
         write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
     for text, ids in zip(item.unplaced, vocabulary.encode_ids(item.unplaced), strict=True):
-        why = f"left out {text!r}, the vocabulary lacks a word of it" if UNK in ids else f"no room for {text!r}"
+        why = f"left out {text!r}, the vocabulary lacks one of its words" if UNK in ids else f"no room for {text!r}"
         write_message(f"line {number}: {why}")
 
 

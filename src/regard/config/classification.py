@@ -50,7 +50,7 @@ class LabelledTrainingConfig(TrainingConfig):
 
     epochs: int = Field(default=15, ge=1, le=MAX_COUNT)
     batch_tokens: int = Field(default=1000, ge=1, le=MAX_COUNT, description="max padded tokens per batch (of pairs: of the longer texts)")
-    metric: Metric = Field(default="accuracy", description="what decides which weights are best: accuracy, macro_f1 or loss")
+    metric: Metric = Field(default="accuracy", description="metric that selects the best weights: accuracy, macro_f1 or loss")
 
 
 class RecurrentEncoderConfig(Frozen):

@@ -47,14 +47,14 @@ class StudyDataConfig(Frozen):
     test: dict[str, str] = Field(
         description="the test set, named as `regard evaluate` takes it: source and target, captions, examples, text"
     )
-    published: dict[str, FigureName | str] = Field(default={}, description="figures to stand beside ours, by variant")
+    published: dict[str, FigureName | str] = Field(default={}, description="published figures, by variant")
 
 
 class VariantConfig(Frozen):
     """A variant, trained on each data set."""
 
     title: str | None = Field(default=None, description="in the report; absent: its name")
-    settings: dict[str, Any] = Field(default={}, description="what makes it differ")
+    settings: dict[str, Any] = Field(default={}, description="settings in which it differs")
     seeds: tuple[Seed, ...] | None = Field(
         default=None, min_length=1, description="some of the study's, for a variant that costs much; absent: all"
     )
@@ -63,9 +63,9 @@ class VariantConfig(Frozen):
 class HypothesisConfig(Frozen):
     """A hypothesis: one variant is better than another by the main score. State it before there are results."""
 
-    says: str = Field(min_length=1, description="in words, for the report")
-    better: str = Field(description="the variant said to be better")
-    than: str = Field(description="the variant it is said to be better than")
+    says: str = Field(min_length=1, description="text for the report")
+    better: str = Field(description="the variant claimed to be better")
+    than: str = Field(description="the variant it is compared with")
     data: tuple[str, ...] = Field(default=(), description="on these data sets; none: on each")
     published: str | None = Field(
         default=None, description="the difference in a paper; absent: that of the data set's published figures, if it has both"
@@ -99,12 +99,12 @@ class StudyConfig(Frozen):
     name: str = Field(description="letters, digits, dots and underscores")
     task: str = Field(default="translation", description="of all runs")
     title: str | None = None
-    source: str | None = Field(default=None, description="what is studied here, such as a table of a paper")
+    source: str | None = Field(default=None, description="subject of the study, such as a table of a paper")
     config: str | None = Field(default=None, description="configuration to begin with; relative to the study's file")
     settings: dict[str, Any] = Field(default={}, description="settings of all runs")
-    metric: str | None = Field(default=None, description="what runs are compared by; absent: the first of the task's")
+    metric: str | None = Field(default=None, description="metric of the comparison; absent: the first of the task's")
     checkpoints: bool = Field(
-        default=False, description="translations: measure every kept checkpoint, too, and tell what rank on the test set validation chose"
+        default=False, description="translations: also measure every kept checkpoint; report the test rank of the one chosen by validation"
     )
     scales: dict[str, dict[str, Any]] = Field(
         default={}, description="other settings, data, variants, seeds, budget, by a name that --scale chooses"
@@ -114,7 +114,7 @@ class StudyConfig(Frozen):
     seeds: tuple[Seed, ...] = Field(default=(1, 2, 3), min_length=1)
     budget: BudgetConfig | None = Field(default=None, description="absent: what the settings say")
     baseline: str | None = Field(default=None, description="the variant that others are compared with; absent: the first")
-    hypotheses: tuple[HypothesisConfig, ...] = Field(default=(), description="what is said to be better than what, to be tested")
+    hypotheses: tuple[HypothesisConfig, ...] = Field(default=(), description="hypotheses to test: one variant is better than another")
 
     @field_validator("data", "variants")
     @classmethod

@@ -36,7 +36,7 @@ class SentencePieceVocabulary(Vocabulary):
         self._entries, self._model = list(entries), model
         self._ids = {entry: number for number, entry in enumerate(entries)}
         if len(self._ids) != len(self._entries):
-            raise ValueError("an entry stands there twice")
+            raise ValueError("an entry is duplicated")
         self._processor = _processor(model)
 
     def encode_batch(self, texts: Iterable[str]) -> list[TokenizedText]:

@@ -185,7 +185,7 @@ def sample(
         (3, True)
     """
     if options.phrases is not None:
-        raise ConfigError("phrases: need a search; what is drawn may not come to hold them")
+        raise ConfigError("phrases: need beam search; samples may not contain them")
     rules = BatchedOptions.build(options, batch_size, device)
     generators = list(generator) if isinstance(generator, Sequence) else [generator] * batch_size
     if len(generators) != batch_size:

@@ -118,12 +118,12 @@ def check_model(model: nn.Module) -> None:
         >>> check_model(nn.Linear(3, 2))
         Traceback (most recent call last):
             ...
-        regard.errors.ConfigError: explanations: Linear is in training mode, in which dropout is drawn anew; call model.eval()
+        regard.errors.ConfigError: explanations: Linear is in training mode, with random dropout; call model.eval()
     """
     if isinstance(model, Ensemble):
         raise ConfigError("explanations: several models that decode together have no forward pass of their own; explain each of them")
     if model.training:
-        raise ConfigError(f"explanations: {type(model).__name__} is in training mode, in which dropout is drawn anew; call model.eval()")
+        raise ConfigError(f"explanations: {type(model).__name__} is in training mode, with random dropout; call model.eval()")
 
 
 def _take_away(tokens: Tensor, lengths: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

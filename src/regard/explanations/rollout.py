@@ -151,7 +151,7 @@ def contributions(sublayer: Sublayer) -> dict[str, Tensor]:
     (branch,) = sublayer.branches
     areas = branch.attention.areas
     if isinstance(areas, Areas) and areas.value_mode == "max":
-        raise ConfigError("ALTI: the value of an area is the largest of its items (value_mode max), not a sum that they share")
+        raise ConfigError("ALTI: the value of an area is the largest of its items (value_mode max), not their sum")
     mapped = mapped_values(branch.attention, branch.values)
     own = branch.stream == sublayer.into
     # One example at a time: there is a vector per pair of positions.

@@ -54,7 +54,7 @@ def attention_weights(batch: ModelBatch) -> Tensor:
             case _:
                 raise ConfigError(f"attention weights: {type(batch).__name__} shows none")
     if weights is None:
-        raise ConfigError(f"weights: {type(batch.model).__name__} has no attention to show; take the gradients of inputs or leave-one-out")
+        raise ConfigError(f"weights: {type(batch.model).__name__} has no attention to show; take input gradients or leave-one-out")
     return weights * batch.outputs.unsqueeze(2)
 
 
@@ -163,10 +163,10 @@ def shown_attentions(batch: ModelBatch, method: str) -> list[nn.Module]:
         case _:
             found = model.decoder.attention
     if found is None:
-        raise ConfigError(f"{method}: {type(model).__name__} has no attention; the gradients of inputs and leave-one-out need none")
+        raise ConfigError(f"{method}: {type(model).__name__} has no attention; input gradients and leave-one-out need none")
     areas = getattr(found, "areas", None)
     if isinstance(areas, Areas) and areas.value_mode == "max":
-        raise ConfigError(f"{method}: the value of an area is the largest of its items (value_mode max), not a sum that they share")
+        raise ConfigError(f"{method}: the value of an area is the largest of its items (value_mode max), not their sum")
     return [found]
 
 
@@ -230,7 +230,7 @@ def _read_single(batch: ModelBatch, attention: Attention, method: str) -> _Readi
     with _replaced(attention, "memory", noted), _hook(attention.dropout, lambda args, out: weights.append(args[0])):
         log_probs = batch.log_probs()
     if method.startswith("gradient") and not all(one.requires_grad for one in weights):
-        raise ConfigError(f"{method}: hard attention chooses one place, which has no gradient; take another method")
+        raise ConfigError(f"{method}: hard attention selects one position, which has no gradient; take another method")
     found, values = torch.cat(weights, 1).detach(), given[0].detach()  # (B, T, N), (B, S, Dv)
 
     def to_items(parts: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ def read_call(module: nn.Module, tensors: tuple[Tensor, Tensor, Tensor], mask: T
     query, key, value = tensors
     for name in REFUSED:
         if options.get(name) is not None:
-            raise ConfigError(f"{type(module).__name__}: area attention does not know what to do with {name!r}, and will not drop it")
+            raise ConfigError(f"{type(module).__name__}: area attention does not support {name!r}, which changes the result")
     allowed, bias = _read_mask(mask, query.dtype)
     if allowed is None:
         allowed = _missing_mask(module, query.shape[-2], key.shape[-2], options)

@@ -52,7 +52,7 @@ def split_heads(attention: MultiHeadAttention, x: Value) -> Value:
 def head_memory(attention: MultiHeadAttention, states: Value, mask: Value | None) -> Heads:
     """Project states (B, S, E); the mask (B, S) marks real positions."""
     if attention.score is not None:
-        raise ConfigError("attention.score: the export knows the scaled dot product for several heads")
+        raise ConfigError("attention.score: with several heads the export supports the scaled dot product only")
     key, value = split_heads(attention, linear(attention.key, states)), split_heads(attention, linear(attention.value, states))
     if attention.areas is None:
         return Heads(key, value, None if mask is None else mask.unsqueeze(1, 2))
@@ -141,7 +141,7 @@ class Items(NamedTuple):
 def item_memory(attention: Attention, states: Value, dim: int) -> tuple[Value, Value]:
     """Project states (B, S, D): keys (B, N, A) and values (B, N, D) of the items, or of areas."""
     if attention.choice is not None and attention.choice.mode != "expected":
-        raise ConfigError("model.attention: hard, but the export attends softly (model.hard.mode=expected)")
+        raise ConfigError("model.attention: hard, but the export supports expected weights only (model.hard.mode=expected)")
     if attention.areas is None:
         return project_keys(attention.score, states), states
     blocks = AreaBlocks(attention.areas)

@@ -113,7 +113,7 @@ def model_graphs(model: nn.Module, *, maps: bool = False) -> ModelGraphs:
     """
     match model:
         case TwoInputRecurrent() | TwoInputTransformer():
-            raise ConfigError("model.second: set, but the export reads one input")
+            raise ConfigError("model.second: set, but the export supports one input")
         case RecurrentEncoderDecoder():
             return _recurrent(model, maps)
         case Transformer():
@@ -127,7 +127,7 @@ def model_graphs(model: nn.Module, *, maps: bool = False) -> ModelGraphs:
         case SentenceClassifier():
             return label_graphs(model, maps=maps)
         case _:
-            raise ConfigError(f"{type(model).__name__}: no export of this model is known")
+            raise ConfigError(f"{type(model).__name__}: this model cannot be exported")
 
 
 def _stack(stack: RecurrentStack, embedded: Value, layers: Sequence[Sequence[Value]], extra: Value | None) -> list[tuple[Value, ...]]:
@@ -291,7 +291,7 @@ def _cross_attention(
         found = attend_heads(attention.attention, query, memory)
         return found.context, sums_to_one(found.weights.mean(1, keep=False))
     if not isinstance(attention, CrossedSourceAttention):
-        raise ConfigError(f"{type(attention).__name__}: no export of this attention is known")
+        raise ConfigError(f"{type(attention).__name__}: this attention cannot be exported")
     both = list[tuple[Value, Value]]()
     for side, source, own, part in zip(
         ("left", "right"),
@@ -313,7 +313,7 @@ def _image(encoder: ImageEncoder, graph: Graph) -> Value:
     if isinstance(encoder, GivenFeatures):
         return graph.input("features", "float32", "B", cells, encoder.output_dim)
     if not isinstance(encoder, SmallCNN):
-        raise ConfigError("model.encoder.type: timm, whose networks are not part of the export; use features computed beforehand")
+        raise ConfigError("model.encoder.type: timm, whose networks are not exported; use precomputed features")
     x = graph.input("images", "float32", "B", 3, encoder.image_size, encoder.image_size)
     for number, step in enumerate(step for stage in encoder.stages for step in cast(Sequence[nn.ModuleDict], stage)):
         convolution, batch_norm = cast(nn.Conv2d, step["convolution"]), cast(nn.BatchNorm2d, step["norm"])

@@ -255,7 +255,7 @@ class AreaBlocks:
 
     def __init__(self, areas: Areas) -> None:
         if areas.top_k is not None:
-            raise ConfigError("area.top_k: set, but the export attends to every area")
+            raise ConfigError("area.top_k: set, but the export supports all areas only")
         self.areas = areas
         self.grid = areas.grid
         height, width = (1, areas.max_area) if isinstance(areas.max_area, int) else areas.max_area

@@ -111,7 +111,7 @@ def numbering(tokens: ToolkitVocabulary, name: str) -> Numbering:
     if len(set(words)) != len(words):
         seen: set[str] = set()
         twice = next(word for word in words if word in seen or seen.add(word))
-        raise DataError(f"{name} vocabulary: {shown(twice)} stands there twice")
+        raise DataError(f"{name} vocabulary: {shown(twice)} is duplicated")
     first = [tokens.pad, tokens.unk]
     return Numbering([*first, tokens.start, tokens.eos, *others], [*first, tokens.bos, tokens.eos, *others], words)
 

@@ -272,7 +272,7 @@ def restore(model: Any, folder: str | Path | None = None) -> AreaHandle:
         for name, parameter in layer.areas.named_parameters()
     }
     if expected and folder is None:
-        raise CheckpointError("restore: these areas have learned weights; name the folder that save_pretrained wrote")
+        raise CheckpointError("restore: these areas have learned weights; pass the folder written by save_pretrained")
     if expected:
         _load(expected, Path(folder or ""))
     return handle

@@ -104,7 +104,7 @@ class Pool:
                     if losses[name] >= MAX_LOSSES:
                         raise TrainingError(f"{name or 'no worker begins'}: {MAX_LOSSES} workers were lost, the last one: {result}")
                     if name and not self._stopping:
-                        message(f"{name}: its worker was lost ({result}); another one takes it up", warning=True)
+                        message(f"{name}: its worker was lost ({result}); another worker takes it", warning=True)
                         self._hand_out(name)
                 elif isinstance(result, BaseException):
                     raise result

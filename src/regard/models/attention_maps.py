@@ -88,7 +88,7 @@ def attention_site(name: str, inputs: tuple[AttentionSide, AttentionSide] = ("so
             # The left branch attends from the second input to the first.
             asked, asking = inputs if side == "left" else inputs[::-1]
             return AttentionSite("co-attention", asking, asked, int(number))
-    raise ConfigError(f"attention_maps: cannot say what the attention {name} is between")
+    raise ConfigError(f"attention_maps: cannot determine the role of the attention {name}")
 
 
 def collect_attention(model: nn.Module, recorded: Sequence[RecordedWeights], lengths: Mapping[str, Tensor]) -> list[LayerAttention]:

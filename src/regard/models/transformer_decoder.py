@@ -45,7 +45,7 @@ class Decoder(nn.Module):
     def __init__(self, layers: Sequence[DecoderLayer], norm: nn.LayerNorm | None, *, alignment_layer: int = -1) -> None:
         super().__init__()
         if not -len(layers) <= alignment_layer < len(layers):
-            raise ConfigError(f"alignment_layer: {alignment_layer} is none of {len(layers)} layers")
+            raise ConfigError(f"alignment_layer: {alignment_layer} is not one of {len(layers)} layers")
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.alignment_layer = alignment_layer % len(layers)

@@ -359,7 +359,7 @@ class Follower:
         source = next((arg for arg in given if isinstance(arg, Tensor) and arg.is_floating_point()), None)
         if name in PICK and source is not None:
             if not is_learned(source) and id(source) not in self._held and not self._is_done(source):
-                self._miss(found.scope, "it picks values by the largest of its weights")
+                self._miss(found.scope, "it selects values by the largest of its weights")
         elif isinstance(out, Tensor) and not out.is_floating_point():
             self._chosen[id(out)] = (out, found)
         elif isinstance(out, Tensor) and scopes and source is None and out.dim() and _sum_to_one(out):

@@ -183,10 +183,10 @@ def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) 
     if forced == "reference":
         return forced, "forced by REGARD_KERNELS"
     made = spec.key_mode not in ("mean", "features") or spec.value_mode == "max"
-    lacking = f"key mode {spec.key_mode!r} with value mode {spec.value_mode!r}: only the reference makes these areas" if made else ""
+    lacking = f"key mode {spec.key_mode!r} with value mode {spec.value_mode!r}: only the reference supports these areas" if made else ""
     reasons = {"torch": lacking}
     if not lacking and not plain:
-        lacking = "kernels give no weights and know no top_k or dropout"
+        lacking = "kernels return no weights and support no top_k or dropout"
     if not lacking and not (tensor_checks.is_plain(*tensors) or tensor_checks.is_tracing(*tensors)):
         lacking = "kernels take plain tensors, none that torch.vmap wraps, no subclasses and no negative views"
     fused = forced if forced in ("cpu", "triton") else "triton" if query.is_cuda else "cpu"
@@ -231,7 +231,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     elif key.shape[-2] != value.shape[-2]:
         wrong = "the length S of key and value differs"
     elif not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
-        wrong = f"one floating dtype is wanted, found {query.dtype}, {key.dtype} and {value.dtype}"
+        wrong = f"expected one floating dtype, found {query.dtype}, {key.dtype} and {value.dtype}"
     elif not (query.device == key.device == value.device == (query if mask is None else mask).device):
         wrong = f"the tensors are on different devices: {', '.join(str(x.device) for x in (query, key, value, mask) if x is not None)}"
     if wrong:

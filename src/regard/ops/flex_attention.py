@@ -340,7 +340,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     elif key.shape[-2] != value.shape[-2]:
         wrong = "the length S of key and value differs"
     elif not (query.dtype == key.dtype == value.dtype and query.is_floating_point()):
-        wrong = f"one floating dtype is wanted, found {query.dtype}, {key.dtype} and {value.dtype}"
+        wrong = f"expected one floating dtype, found {query.dtype}, {key.dtype} and {value.dtype}"
     elif not query.device == key.device == value.device:
         wrong = f"the tensors are on different devices: {query.device}, {key.device}, {value.device}"
     if wrong:

@@ -130,7 +130,7 @@ class Service:
     async def _refuse(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            raise HTTPError(405, "this path is asked with another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
+            raise HTTPError(405, "this path needs another method; see Allow", {"Allow": ", ".join(sorted(_allowed(error)))})
         there = f"a run of the task {self._task} has {' and '.join(self._paths)}; /openapi.json describes them"
         raise HTTPError(error.status_code, f"there is nothing under this path: {there}")
 

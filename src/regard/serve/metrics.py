@@ -89,7 +89,7 @@ class Metrics:
         self.requests = Counter("regard_requests_total", "Requests by path, method and status.", ("path", "method", "status"))
         self.seconds = Histogram("regard_request_seconds", "Time from a request to its answer, by path.", SECONDS, ("path",))
         self.lines = Counter("regard_lines_total", "Lines the model has worked on.")
-        self.batches = Histogram("regard_batch_lines", "Lines the model worked on together.", LINES)
+        self.batches = Histogram("regard_batch_lines", "Lines per batch.", LINES)
         self.busy = Counter("regard_model_seconds_total", "Time the model has worked.")
         self._started = time.time()
 

@@ -11,13 +11,13 @@ from regard.serve.endpoints import Endpoint
 ERROR = {
     "type": "object",
     "properties": {
-        "error": {"type": "string", "description": "what is wrong, naming the field, the header or the limit"},
+        "error": {"type": "string", "description": "the error; names the field, the header or the limit"},
         "request_id": {"type": "string"},
     },
     "required": ["error", "request_id"],
     "additionalProperties": False,
 }
-REQUEST_ID = {"X-Request-Id": {"description": "the client's own if it was sane, else one made up", "schema": {"type": "string"}}}
+REQUEST_ID = {"X-Request-Id": {"description": "the client's own if valid, else a random one", "schema": {"type": "string"}}}
 RETRY = {"Retry-After": {"description": "seconds after which to try again", "schema": {"type": "integer"}}}
 STATUSES = {
     403: "sent from a page of another site",
@@ -25,7 +25,7 @@ STATUSES = {
     413: "the body is too large",
     415: "the body is not application/json, or is compressed",
     421: "the Host header is not a name of this server",
-    422: "the body does not fit, or an image cannot be read; the message names the field",
+    422: "the body is invalid, or an image cannot be read; the message names the field",
     429: "too many lines are waiting, or too much is being read",
     503: "too many connections, or the server is stopping, or the model could not do it",
     504: "the answer took too long",
@@ -64,7 +64,7 @@ def describe_api(jobs: Sequence[Endpoint]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (summary, kind) in TEXTS.items():
         paths[path] = {"get": _operation(summary, {kind: {"schema": {"type": "string"}}}, EVERYWHERE)}
-    paths["/health"] = {"get": _operation("Whether it works, and what it serves.", _json(HEALTH), EVERYWHERE)}
+    paths["/health"] = {"get": _operation("Status of the server, and its models.", _json(HEALTH), EVERYWHERE)}
     # During shutdown the response has the same form.
     paths["/health"]["get"]["responses"]["503"]["content"] = _json({"anyOf": [HEALTH, {"$ref": "#/components/schemas/Error"}]})
     paths["/openapi.json"] = {"get": _operation("This description.", _json({"type": "object"}), EVERYWHERE)}

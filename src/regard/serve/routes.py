@@ -209,7 +209,7 @@ KEEP_TAGS = {
 SHORT = {"type": "string", "maxLength": 1000, "pattern": "^[^\\n]*$", "description": LINE}
 PREFIX = {
     "anyOf": [SHORT, {"type": "array", "items": SHORT, "maxItems": 1000}],
-    "description": "what each translation begins with: one text for all lines, or a list with one for each line",
+    "description": "forced beginning of each translation: one text for all lines, or a list with one per line",
 }
 TERMS = {
     "type": "array",
@@ -218,17 +218,17 @@ TERMS = {
         target={**SHORT, "pattern": r"^[^\n]*\S[^\n]*$", "description": "one line of text that is not blank"},
     ),
     "maxItems": 1000,
-    "description": "terms and their wanted translations, as `regard translate --terms` reads them",
+    "description": "terms and their required translations, as in `regard translate --terms`",
 }
 TRANSLATION = ServedTask(
     path="/translate",
     summary="Translate lines, as `regard translate` does.",
-    looks="Translate lines and return what the model attended to, as `regard view` does; a blank line has no record.",
+    looks="Translate lines and return the attention, as `regard view` does; a blank line has no record.",
     result="translations",
     item=object_schema(
         text={"type": "string", "description": "the translation; empty for a blank line"},
-        score={"type": ["number", "null"], "description": "by which it was chosen; null for a blank line"},
-        confidence={"type": ["number", "null"], "description": "the chrF it is expected to have, 0 to 100; null without a calibration"},
+        score={"type": ["number", "null"], "description": "ranking score; null for a blank line"},
+        confidence={"type": ["number", "null"], "description": "expected chrF, 0 to 100; null without a calibration"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
         unplaced={"type": "array", "items": {"type": "string"}, "description": "prefix and terms that could not be placed"},
     ),
@@ -243,12 +243,12 @@ TRANSLATION = ServedTask(
 )
 CAPTIONING = ServedTask(
     path="/caption",
-    summary="Describe an image, as `regard caption` does.",
-    looks="Describe an image and return where the model looked for each word, as `regard view` does.",
+    summary="Caption an image, as `regard caption` does.",
+    looks="Caption an image and return the attention of each word, as `regard view` does.",
     result="captions",
     item=object_schema(
         text={"type": "string", "description": "the caption"},
-        score={"type": ["number", "null"], "description": "by which it was chosen"},
+        score={"type": ["number", "null"], "description": "ranking score"},
     ),
     fields=lambda models, limits: {"image": image_schema(limits)},
     items=lambda body: [decode_image(body["image"])],
@@ -260,12 +260,12 @@ CAPTIONING = ServedTask(
 )
 LABELLING = ServedTask(
     path="/classify",
-    summary="Label lines as `regard classify` does, or pairs of premise and hypothesis as `regard entail` does.",
-    looks="Label texts and return what the model attended to, as `regard view` does; a blank text has none.",
+    summary="Classify lines as `regard classify` does, or pairs of premise and hypothesis as `regard entail` does.",
+    looks="Classify texts and return the attention, as `regard view` does; a blank text has no record.",
     result="labels",
     item=object_schema(
-        label={"type": ["string", "null"], "description": "the most probable one; null for a blank text"},
-        probabilities={"type": "object", "additionalProperties": PROBABILITY, "description": "of each label; none for a blank text"},
+        label={"type": ["string", "null"], "description": "the most probable label; null for a blank text"},
+        probabilities={"type": "object", "additionalProperties": PROBABILITY, "description": "by label; none for a blank text"},
         truncated={**COUNT, "description": "tokens that were cut off"},
     ),
     fields=_label_fields,
@@ -277,15 +277,15 @@ LABELLING = ServedTask(
 )
 LANGUAGE = ServedTask(
     path="/score",
-    summary="Return how likely lines are, as `regard score` does.",
-    looks="Return what the model looked at while it predicted each token of the lines, as `regard view` does.",
+    summary="Return the log-probabilities of lines, as `regard score` does.",
+    looks="Return the attention at each token of the lines, as `regard view` does.",
     result="scores",
     item=object_schema(
         text={"type": "string", "description": "the line"},
-        log_prob={"type": "number", "description": "of the line and its end, in nats"},
+        log_prob={"type": "number", "description": "log-probability of the line with EOS, in nats"},
         log_prob_per_token={"type": "number", "description": "the same, divided by the number of tokens"},
-        tokens={"type": "array", "items": {"type": "string"}, "description": "the tokens, its end among them"},
-        log_probs={**NUMBERS, "description": "of each token after those before it"},
+        tokens={"type": "array", "items": {"type": "string"}, "description": "the tokens, EOS included"},
+        log_probs={**NUMBERS, "description": "log-probability of each token given those before it"},
     ),
     fields=_lines_field,
     items=_lines,

@@ -140,7 +140,7 @@ def _cells(config: CaptioningConfig) -> int:
     if isinstance(encoder, SmallCNNConfig):
         rows, columns = encoder.grid(config.image.size)
         return rows * columns
-    raise ConfigError(f"model.encoder.type {encoder.type}: how much it computes is not known before it is there")
+    raise ConfigError(f"model.encoder.type {encoder.type}: its cost is unknown before it is downloaded")
 
 
 def _products(name: str, parameter: nn.Parameter, positions: Mapping[str, float], config: RunConfig) -> float:

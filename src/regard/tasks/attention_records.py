@@ -61,7 +61,7 @@ def attention_records(
     images = [each for each in seen if isinstance(each, Path)]
     if task == "captioning":
         if len(images) < len(seen) or not images:
-            raise ConfigError(f"{folder}: a captioner looks at images (--image FILE), not at text")
+            raise ConfigError(f"{folder}: a captioner reads images (--image FILE), not text")
         return _captioned(folder, images, target, beam_size, methods)
     if images:
         raise ConfigError(f"--image: {folder} is a run of the task {task}, which reads text")

@@ -170,7 +170,7 @@ def initial_state(config: RunConfig) -> Callable[[TrainingState], None]:
         if not missing:
             assert source is not None
             read_optimizer(source / OPTIMIZER, state)
-        taken = f"the optimizer starts anew: {missing}" if missing else "the optimizer goes on"
+        taken = f"the optimizer starts anew: {missing}" if missing else "the optimizer state is kept"
         progress.message(f"from {run}: weights (sha256 {found[:12]}) and vocabulary; {taken}")
 
     return begin

@@ -118,7 +118,7 @@ def resolve_precision(config: AnyConfig, folder: Path, device: torch.device) -> 
     if is_emulated(precision, device):
         progress.message(
             f"training.precision={precision}: this {device.type} has no such instructions and converts each product from and to float32, "
-            "which is slower than training.precision=fp32; auto takes what is fastest here",
+            "which is slower than training.precision=fp32; auto selects the fastest here",
             warning=True,
         )
     if precision != "auto":

@@ -122,5 +122,5 @@ def search(
     call, (tokens, log_probs, lengths, _) = _GREEDY.make(*tensors, turns=_TURNS, **given)
     while int(now[0]) and int(now[2]) < 0:
         if invoke(_GREEDY.name, call, "greedy search") == OUTSIDE:
-            raise RangeError(f"greedy search: a token, place or length names nothing, after {int(now[1])} steps")
+            raise RangeError(f"greedy search: a token, slot or length is out of range, after {int(now[1])} steps")
     return GreedyTokens(tokens, log_probs, totals, lengths, int(now[2]), int(now[1]))

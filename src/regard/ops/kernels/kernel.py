@@ -119,7 +119,7 @@ class Kernel:
                 if tensor is not None and (argument.below or argument.most):
                     end = sizes[argument.below] - 1 if argument.below else sizes[argument.most]
                     check_range(self.signature.operation, argument.name, tensor, 0, end)
-            raise RangeError(f"{self.signature.operation}: a whole number names nothing")
+            raise RangeError(f"{self.signature.operation}: an index is out of range")
         return call, found
 
     def __call__(self, *tensors: Tensor | None, without: tuple[str, ...] = (), **numbers: Any) -> tuple[Any, ...]:
