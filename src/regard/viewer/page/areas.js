@@ -24,7 +24,7 @@ VIEWS.push({
       words.append(el("span", { class: "word" }, node, ...(state.projected ? [el("em", {}, weights[i].toFixed(2))] : [])));
     });
     const box = el("div", { class: "bracketed", id: "brackets" }, words);
-    const said = state.projected ? "each word has the sum of the weights of the areas that hold it" : shownAreas(matrix).said;
+    const said = state.projected ? "each word has the sum of the weights of its areas" : shownAreas(matrix).said;
     return [el("div", { class: "scroll" }, box), el("div", { class: "scale", id: "shown" }, said)];
   },
   drawn() {

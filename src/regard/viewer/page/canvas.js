@@ -129,7 +129,7 @@ function canvasGrid(what) {
       pen.restore();
     }
     pen.restore();
-    // The cell that is looked at: two thin lines that meet in it, and its frame where it is large enough.
+    // The selected cell: two thin lines that cross in it, and a frame if it is large enough.
     const x = LEFT + place[1] * cell - scroll.scrollLeft;
     const y = ABOVE + place[0] * cell - scroll.scrollTop;
     const side = Math.max(cell, 1);

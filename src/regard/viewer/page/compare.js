@@ -11,7 +11,7 @@ VIEWS.push({
     const one = current();
     const other = rival();
     const alike = one.map.method === other.map.method;
-    // Scores of two methods are in units of their own: each has its own colours.
+    // Methods have different units: each has its own colours.
     const limits = alike ? Array(2).fill(Math.max(limitOf(one), limitOf(other))) : [limitOf(one), limitOf(other)];
     const sameRows = sameShown(one, one.map.query, other, other.map.query);
     const same = sameRows && sameShown(one, one.map.key, other, other.map.key);

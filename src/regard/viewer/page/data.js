@@ -1,4 +1,4 @@
-// The records of the page, and numbers from them. Packed weights are unpacked when they are first looked at.
+// The records of the page, and numbers from them. Packed weights are unpacked on first use.
 
 const page = JSON.parse($("regard-data").textContent);
 const records = page.records;

@@ -1,4 +1,4 @@
-// The panel beside a view: the item that looks, and what it looked at most.
+// The panel beside a view: the query, and its keys with the largest weights.
 
 const MOST_RANKED = 6;
 const MOST_INLINE = 400;
@@ -69,7 +69,7 @@ const ranked = (weights) => strongest(weights, MOST_RANKED).filter((i, place) =>
 function rank(matrix, weights, pointing) {
   const byArea = matrix.map.areas && ["areas", "image"].includes(state.view) && !state.projected;
   const title = matrix.map.method ? "Highest scores in" : "Looked at in";
-  $("rank-title").textContent = byArea ? `Areas of ${matrix.map.key} looked at` : `${title} ${matrix.map.key}`;
+  $("rank-title").textContent = byArea ? `Attended areas of ${matrix.map.key}` : `${title} ${matrix.map.key}`;
   if (byArea) {
     const areas = areasOf(matrix);
     const { extents, weights: all } = areas;

@@ -55,7 +55,7 @@ function overlay(matrix, row, width) {
       const part = byArea ? 0 : weight / limit;
       const cell = shape("rect", {
         class: "cell", x: (i % columns) * wide, y: Math.floor(i / columns) * high, width: wide, height: high, "data-at": i, "data-weight": exact(weight),
-        // Over an image light hides nothing: the darker a cell, the less was it looked at.
+        // Over an image: the darker a cell, the lower its weight.
         fill: image ? "#0b0d10" : matrix.tint(part).ground, "fill-opacity": image ? (0.78 * (1 - Math.sqrt(Math.max(0, part)))).toFixed(3) : 1,
       }, shape("title", {}, `${matrix.key[i]}: ${exact(weight)}`));
       picture.append(cell);

@@ -60,7 +60,7 @@ async function leaveOut(button) {
   if (texts.some((each) => !each.trim())) return line.append("nothing is left to read");
   try {
     const [answer] = await answerOf(aboutTexts(texts), modelOf(r));
-    const look = el("button", { type: "button", class: "look" }, "Look");
+    const look = el("button", { type: "button", class: "look" }, "Show");
     look.addEventListener("click", () => {
       if (!records.includes(answer)) records.push(answer);
       showShelf();

@@ -36,7 +36,7 @@ function startLive() {
 
 const takesImage = () => page.task === "captioning" || page.task === "sentence and image";
 
-// The image that is looked at: chosen, or dropped anywhere on the page.
+// The input image: chosen, or dropped anywhere on the page.
 let picture = null;
 
 function startDrop() {
@@ -79,7 +79,7 @@ async function asked() {
   return texts.every((text) => text.trim()) ? aboutTexts(texts) : null;
 }
 
-// What can be looked at without typing: examples of the server; an image is sent as a choice of the reader is.
+// Examples of the server to start from; an example image is sent like an uploaded one.
 function startingPoints() {
   const what = empty(`${{ captioning: "Choose an image", "sentence and image": "Type a text and choose an image" }[page.task] || "Type a text"} above to see what the model attends to${page.examples.length ? ", or start from one of these:" : "."}`);
   const list = el("ul", { class: "starts", id: "starts" });

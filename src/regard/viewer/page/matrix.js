@@ -1,4 +1,4 @@
-// One matrix: a row for each item that looks, a column for each one looked at.
+// One matrix: a row per query, a column per key.
 
 VIEWS.push({
   id: "matrix",

@@ -1,4 +1,4 @@
-// What is being looked at, and which views can show it.
+// The current selection, and the views that can show it.
 
 const state = {
   index: 0, view: "matrix", map: 0, head: 0, row: 0, column: 0,
@@ -33,7 +33,7 @@ const VIEWS = []; // filled by the views themselves: { id, name, fits(r, map), h
 const fitting = () => VIEWS.filter((view) => view.fits(record(), currentMap()) || (!view.here && mapFor(view) >= 0));
 const KINDS = ["alignment", "cross", "image", "co-attention", "hops", "self"];
 
-// The first map that a view can draw, in the order in which kinds are looked at.
+// The first map that a view can draw, in order of preference of the kinds.
 function mapFor(view) {
   const r = record();
   const places = r.maps.map((_, i) => i).filter((i) => view.fits(r, r.maps[i]));

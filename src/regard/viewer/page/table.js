@@ -1,4 +1,4 @@
-// The text alternative: what every item looked at most, in words and numbers.
+// The text alternative: the keys with the largest weights of every query, in words and numbers.
 
 const MOST_ROWS = 500;
 

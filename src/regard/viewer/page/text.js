@@ -1,4 +1,4 @@
-// The text that is looked at, its words on a ground as dark as their weight: one for each hop, or for the step at hand.
+// The attended text, each word on a background as dark as its weight: one text per hop, or for the current step.
 
 const MOST_TEXTS = 10;
 

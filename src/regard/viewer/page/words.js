@@ -1,4 +1,4 @@
-// Sub-words merged to words: of what is looked at the sum of a word's tokens, of what looks their mean.
+// Sub-words merged to words: keys have the sum of a word's tokens, queries the mean.
 
 const WITH_TOKENS = ["areas", "beam"]; // views of tokens, which areas and hypotheses are made of
 const wordMatrices = new WeakMap();
