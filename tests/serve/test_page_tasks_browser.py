@@ -135,7 +135,7 @@ def test_a_word_is_left_out_by_a_click_and_what_the_model_says_then_is_told(driv
         ]
         said = [f"{max(each, key=each.get)} {max(each.values()):.3f}" for each in probabilities]
         lines = [line.text for line in driver.find_elements(By.CSS_SELECTOR, "#without li")]
-        assert lines == [f"with every word: {said[0]}", f"without dog: {said[1]} Look"]
+        assert lines == [f"with every word: {said[0]}", f"without dog: {said[1]} Show"]
         driver.find_element(By.CSS_SELECTOR, "#without .look").click()
         assert "the, sees" in one(driver, "texts").text
         assert not one(driver, "without").is_displayed()

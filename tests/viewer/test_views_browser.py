@@ -353,7 +353,7 @@ def test_every_script_comes_through_whole(opened):
 def test_the_table_names_areas_and_entropy(opened):
     record = samples.areas()
     page = opened([record], "#view=table")
-    assert texts(page, "#table thead th") == ["Target", "Looked at most in source", "Areas", "Entropy"]
+    assert texts(page, "#table thead th") == ["Target", "Largest weights in source", "Areas", "Entropy"]
     assert len(every(page, "#table tbody tr")) == 6
     areas = record.maps[0].areas
     assert isinstance(areas, AreaMap)

@@ -32,7 +32,7 @@ VIEWS.push({
   },
 });
 
-// The strongest areas of the row at hand, and a word on what is left out.
+// The strongest areas of the current row, and how many are omitted.
 function shownAreas(matrix, row = state.row) {
   const areas = areasOf(matrix);
   const { extents, weights } = areas;

@@ -24,7 +24,7 @@ function placed(root) {
   let leaves = 0;
   const nodes = [];
   const visit = (node) => {
-    // A hypothesis that ends where others go on has a line of its own.
+    // A hypothesis that ends where others continue has its own line.
     const rows = node.children.map(visit);
     for (let i = 0; i < node.ends.length; i++) rows.push(leaves++);
     node.row = rows.reduce((sum, row) => sum + row, 0) / rows.length;
@@ -152,7 +152,7 @@ function showBeamMatrix(matrix, title, text, at) {
   grid.point(row, state.column, false);
 }
 
-// Over an image: where the chosen token looked.
+// Over an image: the attention of the chosen token.
 function showBeamImage(matrix, title, text, at) {
   state.row = within(at, 0, matrix.rows - 1);
   state.column = strongest(rowOf(matrix, state.row), 1)[0];

@@ -1,4 +1,4 @@
-// Both directions of a co-attention: two matrices, and what one item gives and gets.
+// Both directions of a co-attention: two matrices, and the weights of one item in both.
 
 VIEWS.push({
   id: "both",

@@ -1,5 +1,5 @@
-// A matrix of any size: only what is in sight is drawn, straight from the weights; where cells are smaller than a pixel, the
-// largest weight under it.
+// A matrix of any size: only the visible part is drawn, directly from the weights; a pixel that covers several cells shows
+// their largest weight.
 
 const SIZES = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 14, 20, 28];
 const LEFT = 120;

@@ -59,7 +59,7 @@ function noDifference(one, other, rows, alike) {
   return rows.length ? "" : "The two maps have no query in common, so there is no difference to draw.";
 }
 
-// What is pointed at in one is pointed at in all that have the same rows.
+// Hovering a row marks it in all matrices with the same rows.
 function partOf(grids, matrix, id, changes) {
   const { limit, name, same } = changes;
   const grid = gridOf({
@@ -85,7 +85,7 @@ function rival() {
   return matrixOf(records[index], records[index].maps[map], head);
 }
 
-// How much a map is what one compares with: another model before all, then the same map, then rows that allow a difference.
+// Ranking of maps to compare with: another model first, then the same map, then rows that allow a difference.
 function likeness({ index, map }) {
   const other = records[index].maps[map];
   const own = currentMap();
@@ -95,7 +95,7 @@ function likeness({ index, map }) {
   return 10 * model + 6 * keys + 4 * (other.name === own.name) + 3 * rows + 2 * (other.kind === own.kind) + (other.layer === own.layer) / 2;
 }
 
-// Keep what was chosen as long as it can be compared; else take the likest.
+// Keep the selection while it is comparable; else take the best ranked map.
 function settleRival() {
   const all = rivals();
   if (!all.length) return;

@@ -86,7 +86,7 @@ function areasOf(matrix) {
 
 const rowOf = (matrix, row) => matrix.weights.subarray(row * matrix.columns, (row + 1) * matrix.columns);
 
-// The mean entropy of the rows in bits: 0 where every row looks at one item, log2 of the items where it looks at all alike.
+// The mean entropy of the rows in bits: 0 if every row attends to one item, log2 of their number if it attends to all equally.
 function entropyOf({ weights, rows, columns }) {
   let total = 0;
   let counted = 0;

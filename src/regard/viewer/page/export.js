@@ -67,7 +67,7 @@ function copyDrawing(node, box, ink) {
   reach(box, ink);
 }
 
-// Each line of a text stands where it stands on the screen, centred there: so it fits in either direction and in any font.
+// Each line of text keeps its position on the screen, centred: it fits in either direction and in any font.
 function copyText(node, ink) {
   if (!node.data.trim()) return;
   const style = getComputedStyle(node.parentNode);
@@ -108,7 +108,7 @@ function linesOf(node, upright) {
   return lines;
 }
 
-// The part of a box that is not cut off by what it stands in.
+// The part of a box that its container does not clip.
 function clipOf(node, box) {
   const clip = { left: box.left, right: box.right, top: box.top, bottom: box.bottom };
   for (let at = node; at && at.id !== "view"; at = at.parentElement) {

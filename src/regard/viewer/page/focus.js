@@ -42,7 +42,7 @@ function tellFocus(given) {
 
 const directionOf = (r, items) => (rightToLeft(r.items[items].text || labelsOf(r, items).join(" ")) ? "rtl" : "ltr");
 
-// A running text with the ground of each token as dark as its weight.
+// A running text with the background of each token as dark as its weight.
 function painted(matrix, row) {
   const weights = rowOf(matrix, row);
   const limit = limitOf(matrix, row);
@@ -53,7 +53,7 @@ function painted(matrix, row) {
   });
 }
 
-// The most probable tokens in place of the one at hand.
+// The most probable tokens at the current position.
 function tellAlternatives(matrix) {
   const found = alternativesOf(matrix, state.row);
   const some = Boolean(found && found.pairs.length);
@@ -63,12 +63,12 @@ function tellAlternatives(matrix) {
   $("alternatives").replaceChildren(...found.pairs.map(([token, value]) => rankLine(token, value, 1, token === found.token)));
 }
 
-// What would be told as 0.000 is not told, but for the strongest.
+// Values that would read 0.000 are omitted, except for the largest.
 const ranked = (weights) => strongest(weights, MOST_RANKED).filter((i, place) => place === 0 || weights[i] >= 0.0005);
 
 function rank(matrix, weights, pointing) {
   const byArea = matrix.map.areas && ["areas", "image"].includes(state.view) && !state.projected;
-  const title = matrix.map.method ? "Highest scores in" : "Looked at in";
+  const title = matrix.map.method ? "Highest scores in" : "Largest weights in";
   $("rank-title").textContent = byArea ? `Attended areas of ${matrix.map.key}` : `${title} ${matrix.map.key}`;
   if (byArea) {
     const areas = areasOf(matrix);

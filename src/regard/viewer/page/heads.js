@@ -1,4 +1,4 @@
-// Every layer and head as a small map; one click looks at it closely.
+// Every layer and head as a small map; a click enlarges it.
 
 const THUMBNAIL = 256;
 

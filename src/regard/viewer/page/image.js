@@ -1,4 +1,4 @@
-// Where on an image an item looked: cells by weight, or the boxes of areas; one step after the other, or all at once.
+// Attention over an image: cells by weight, or boxes of areas; step by step, or all steps at once.
 
 const MOST_STEPS = 60;
 
@@ -31,7 +31,7 @@ VIEWS.push({
   },
 });
 
-// What the signs of the picture stand for.
+// The legend of the picture.
 function keyOf(matrix) {
   const weights = rowOf(matrix, state.row);
   const limit = limitOf(matrix, state.row);
@@ -45,7 +45,7 @@ function overlay(matrix, row, width) {
   const { rows, columns, image, size } = matrix.r.items[matrix.map.key];
   const height = width * (size ? size[1] / size[0] : rows / columns);
   const [wide, high] = [width / columns, height / rows];
-  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Where ${matrix.query[row]} looked` });
+  const picture = shape("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Attention of ${matrix.query[row]}` });
   if (image) picture.append(shape("image", { href: image, width, height, preserveAspectRatio: "none" }));
   const byArea = matrix.map.areas && !state.projected;
   const weights = rowOf(matrix, row);

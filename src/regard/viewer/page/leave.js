@@ -1,9 +1,9 @@
-// On a live page: a click on a word of the input asks the model about the text without it.
+// On a live page: a click on a word of the input queries the model without it.
 
 const INPUTS = { translation: ["source"], "two inputs": ["first", "second"], classification: ["text"], entailment: ["premise", "hypothesis"], lm: ["text"] };
 const splitter = globalThis.Intl && Intl.Segmenter ? new Intl.Segmenter(undefined, { granularity: "word" }) : null;
 
-// The words of a text in any script, and what stands between them.
+// The words of a text in any script, and the text between them.
 function partsOf(text) {
   if (splitter) return [...splitter.segment(text)].map(({ segment, index, isWordLike }) => ({ text: segment, start: index, word: isWordLike }));
   return [...text.matchAll(/\S+|\s+/g)].map(({ 0: part, index }) => ({ text: part, start: index, word: /\S/.test(part) }));
@@ -14,7 +14,7 @@ function readText(name, text) {
   return partsOf(text).map((part) => (part.word ? el("button", { type: "button", class: "leave", "data-items": name, "data-start": part.start, title: `Leave out “${part.text}”` }, part.text) : part.text));
 }
 
-// What a record was made of: the texts that were typed.
+// The typed texts of a record.
 function inputsOf(r) {
   const names = INPUTS[page.task] || [];
   const typed = Object.fromEntries(names.map((name, i) => [["text", "second"][i], r.items[name] ? r.items[name].text : ""]));
@@ -28,7 +28,7 @@ const aboutTexts = ([text, second]) => {
   return page.task === "two inputs" ? { text, second } : { text };
 };
 
-// What a model said, in words.
+// The output of a model as text.
 function saidOf(r) {
   if (r.prediction) {
     const found = r.prediction.probabilities.find(([name]) => name === r.prediction.label);
@@ -38,7 +38,7 @@ function saidOf(r) {
   return r.items.target ? r.items.target.text : "";
 }
 
-// Words that were not said before are marked.
+// New words are marked.
 function markNew(said, before) {
   const [now, then] = [said, before].map((text) => text.split(/(\s+)/));
   const kept = new Set(common(now, then).map(([place]) => place));

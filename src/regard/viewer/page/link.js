@@ -1,4 +1,4 @@
-// A link to what is shown: the state of the page in the part of its address behind the #.
+// A link to the current view: the state of the page in the fragment of its URL.
 
 function linkOf() {
   const values = { example: state.index + 1, view: state.view, map: state.map + 1, head: state.head + 1 };
@@ -20,12 +20,12 @@ function setAddress(values) {
   } catch { /* a page within another page has no address of its own */ }
 }
 
-// A reload of a live page asks nothing by itself.
+// Reloading a live page sends no request.
 function remember() {
   if (records.length) setAddress(linkOf().values);
 }
 
-// Take up what a link says; numbers that lead nowhere are passed over.
+// Restore the state of a link; invalid numbers are ignored.
 function restore(asked) {
   const number = (name) => Number(asked.get(name)) - 1;
   const index = records[number("example")] ? number("example") : shownOf(groups[0]);
@@ -59,7 +59,7 @@ function settleSwitches() {
   $(state.projected ? "as-items" : "as-areas").checked = true;
 }
 
-// The live page's link holds what was typed: whoever opens it asks the model again.
+// The live page's link holds the input: opening it queries the model again.
 async function copyLink() {
   const { all } = linkOf();
   const values = page.live ? { ...inputsOf(record()), ...all, example: 1 } : all;

@@ -1,4 +1,4 @@
-// Typed input, or an image: one request to the server that gave this page, or to the model inside it, and the records of its answer.
+// Typed input, or an image: one request to the page's server, or to the model inside the page, and the records of the response.
 
 function startLive() {
   $("live").hidden = false;
@@ -67,7 +67,7 @@ function base64Of(file) {
   });
 }
 
-// What is asked about, as the server reads it; null where there is nothing yet.
+// The input in the server's format; null without input.
 async function asked() {
   if (takesImage()) {
     if (!picture || !($("text").hidden || $("text").value.trim())) return null;
@@ -104,7 +104,7 @@ function start({ texts, image, name }) {
 
 const fill = (texts) => texts.forEach((text, i) => { $(["text", "second"][i]).value = text; });
 
-// Ask what a link says was asked; whether it says so.
+// Repeat the request of a link; return whether there is one.
 function askLinked() {
   const linked = new URLSearchParams(location.hash.slice(1));
   if (!page.live || !linked.get("text")) return false;
@@ -114,7 +114,7 @@ function askLinked() {
   return true;
 }
 
-// With a model inside, which the page's last script but one sets, there is no server.
+// With an embedded model, set by the last script but one, there is no server.
 let answerAbout = null;
 
 async function answerOf(about, model) {
@@ -145,7 +145,7 @@ async function ask() {
     if (!about) return;
     const answers = [];
     for (const model of models) answers.push(...(await answerOf(about, model)));
-    // The first answer is shown as what it is, an image as an image; later ones as the reader last chose.
+    // The first response opens in its natural view, an image as an image; later ones in the last chosen view.
     if (!records.length) state.view = firstView(answers[0], answers[0].maps[answers[0].main]);
     const kept = records.length ? keptMap() : null;
     records.unshift(...answers);

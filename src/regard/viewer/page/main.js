@@ -1,10 +1,10 @@
-// Choosing an example, drawing the view at hand, controls and keys.
+// Choosing an example, drawing the current view, controls and keys.
 
 const MOST_PROBABLE = 6;
 
 const headChoices = (map) => [...(map.shape[0] > 1 ? [[MEAN, `mean of ${map.shape[0]}`]] : []), ...Array.from({ length: map.shape[0] }, (_, i) => [i, headName(map, i)])];
 
-// What is said of an example beside its attention.
+// The texts of an example beside its attention.
 function tellExample() {
   const { index } = state;
   const r = record();
@@ -20,7 +20,7 @@ function tellExample() {
   tellPrediction(r);
 }
 
-// The name of a map that was chosen in place of the main one; the page opens with nothing chosen.
+// The name of the chosen map, if it is not the main one; initially none.
 const methodName = (method) => method || "attention weights";
 const methodsOf = (r) => [...new Set(r.maps.map((map) => map.method))];
 const keptMap = () => (currentMap() && record().main !== state.map ? currentMap().name : null);
@@ -33,7 +33,7 @@ function choose(index, kept = keptMap()) {
   tellExample();
   state.hypothesis = 0;
   state.other.chosen = false;
-  // A map that was chosen stays, where the other example has one of its name.
+  // Keep the chosen map if the other example has one of its name.
   const same = r.maps.findIndex((map) => map.name === kept);
   chooseMap(same < 0 ? r.main : same);
   if (same >= 0 && head < currentMap().shape[0]) state.head = currentMap().shape[0] > 1 ? head : 0;
@@ -67,7 +67,7 @@ function chooseMap(place) {
   startAt(0);
 }
 
-// Look at a row, and in it at the item with the largest weight.
+// Select a row, and in it the item with the largest weight.
 function startAt(row) {
   const map = currentMap();
   state.row = drawable(map) ? within(row, 0, current().rows - 1) : 0;
@@ -140,7 +140,7 @@ function stepTo(row, selector) {
   if (again) again.focus();
 }
 
-// Take a map that the view at hand can draw.
+// Choose a map that the current view can draw.
 function adapt() {
   const view = viewOf(state.view);
   if (!view || view.here || view.fits(record(), currentMap())) return;
@@ -175,7 +175,7 @@ $("map").addEventListener("change", () => {
   startAt(row);
   show();
 });
-// The map of a method that looks between the same items, else its first.
+// The map of a method between the same items, else its first.
 $("method").addEventListener("change", () => {
   const { row } = state;
   const { maps, main } = record();
@@ -240,7 +240,7 @@ const KEYS = {
   d: () => turn($("theme"), 1),
 };
 
-// Where a letter means itself.
+// Where a letter key types a letter.
 const TYPED = "textarea, select, dialog, input:not([type=checkbox], [type=radio], [type=range])";
 
 document.addEventListener("keydown", (event) => {
@@ -254,7 +254,7 @@ document.addEventListener("keydown", (event) => {
   act();
 });
 
-// What is hidden while there is nothing to look at.
+// Hidden without a record.
 function open() {
   for (const id of ["title", "bar", "options"]) $(id).hidden = !records.length;
   $("link").hidden = location.protocol === "about:" || (page.live && takesImage()); // no address, or none that holds the image

@@ -31,7 +31,7 @@ function cellColors(matrix, limit) {
   };
 }
 
-// The colours, and what is said of the numbers: how they were kept, and how spread they are.
+// The legend: the colours, the precision of the numbers, and their entropy.
 function scaleOf(matrix, limit) {
   const scale = legendOf(matrix, limit);
   scale.append(el("span", { class: "said" }, `${matrix.rows} × ${matrix.columns}${matrix.map.signed ? "" : `, mean entropy ${bits(matrix)}`}`));

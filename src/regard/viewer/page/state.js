@@ -8,8 +8,8 @@ const state = {
 const record = () => records[state.index];
 const currentMap = () => record().maps[state.map];
 const current = () => matrixOf(record(), currentMap(), state.head);
-// The weight of the darkest colour: one for a whole map, so that a colour says the same in every row, unless each row is asked for on its own.
-// Of a training all updates have the same colours: else a weight that grows would look as it did.
+// The weight of the darkest colour: one for the whole map, so that a colour means the same in every row, unless scaled by row.
+// All updates of a training share one scale, so that growing weights are visible.
 function limitOf(matrix, row) {
   if (state.scale === "row" && row !== undefined) return largest(rowOf(matrix, row)) || 1;
   return Math.max(state.scale === "one" ? 1 : 0, largestOver(matrix)) || 1;
@@ -29,7 +29,7 @@ const drawable = (map) => Boolean(map) && map.shape[1] > 0 && map.shape[2] > 0;
 const MOST_IN_FLOW = 300;
 const VIEWS = []; // filled by the views themselves: { id, name, fits(r, map), here, draw() -> nodes, focus, drawn() }
 
-// A view is offered where some map of the record has what it draws; it is then drawn of that map.
+// A view is offered if it can draw some map of the record, and then draws that map.
 const fitting = () => VIEWS.filter((view) => view.fits(record(), currentMap()) || (!view.here && mapFor(view) >= 0));
 const KINDS = ["alignment", "cross", "image", "co-attention", "hops", "self"];
 
@@ -42,7 +42,7 @@ function mapFor(view) {
 }
 const viewOf = (id) => VIEWS.find((view) => view.id === id);
 
-// The map of the same layer that looks the other way: from this one's keys to its queries.
+// The map of the same layer in the other direction: from this one's keys to its queries.
 function reverseOf(r, map) {
   if (map.kind !== "co-attention") return -1;
   return r.maps.findIndex((other) => other !== map && other.kind === map.kind && other.query === map.key && other.key === map.query && other.layer === map.layer);
@@ -58,7 +58,7 @@ function firstView(r, map) {
 const sameText = (one, other) => Boolean(one.text) && one.text === other.text;
 const sameInput = (r, other) => Object.keys(r.items).some((name) => name in other.items && (sameText(r.items[name], other.items[name]) || sameItems(r, name, other, name)));
 
-// The other half of a comparison: what looks at the same items, or at those of the same name in another record of the same input.
+// The other half of a comparison: a map of the same items, or of those of the same name in another record of the same input.
 function rivals() {
   const found = [];
   const own = current();

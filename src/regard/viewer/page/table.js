@@ -13,7 +13,7 @@ VIEWS.push({
     const { r, map } = matrix;
     const scores = r.scores[map.query];
     const others = r.alternatives[map.query];
-    const names = [`${capital(map.query)}`, ...(scores ? ["Probability"] : []), ...(others ? ["Most probable"] : []), `${map.method ? "Highest scores" : "Looked at most"} in ${map.key}`, ...(map.areas ? ["Areas"] : []), "Entropy"];
+    const names = [`${capital(map.query)}`, ...(scores ? ["Probability"] : []), ...(others ? ["Most probable"] : []), `${map.method ? "Highest scores" : "Largest weights"} in ${map.key}`, ...(map.areas ? ["Areas"] : []), "Entropy"];
     const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col", class: /Prob|Entropy/.test(name) ? "number" : null }, name)));
     const body = el("tbody");
     const rows = Math.min(matrix.rows, MOST_ROWS);

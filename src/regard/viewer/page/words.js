@@ -41,7 +41,7 @@ function merged(weights, rows, columns, rowWords, columnWords) {
   return found;
 }
 
-// The tokens of a row: its first, and the one behind its last.
+// The tokens of a row: the first, and the one after its last.
 function tokensOfRow({ rowWords, map }, row) {
   if (!rowWords) return [row, row + 1];
   return [rowWords[row][0], row + 1 < rowWords.length ? rowWords[row + 1][0] : map.shape[1]];
@@ -53,7 +53,7 @@ function probabilityOf(matrix, row) {
   return scores ? Math.exp(scores.slice(...tokensOfRow(matrix, row)).reduce((sum, score) => sum + score, 0)) : null;
 }
 
-// What the model could have written in place of a row's (first) token.
+// Alternatives of a row's (first) token.
 function alternativesOf(matrix, row) {
   const known = matrix.r.alternatives[matrix.map.query];
   if (!known) return null;
