@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Metric = Literal["loss", "perplexity", "token_accuracy", "bleu", "chrf", "exact_match", "accuracy", "macro_f1", "cider"]
+LOWER_IS_BETTER = frozenset({"loss", "perplexity"})
+"""Metrics of training and studies for which lower is better."""
 
 
 # Maximum of all settings: far above any trained model, far below values that crash libraries. `regard.training.memory_check` refuses

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from regard.config.base import LOWER_IS_BETTER
 from regard.config.study import HypothesisConfig, StudyConfig
 from regard.metrics.seeds import LEVEL, RunScore, SeedComparison, compare_seeds, run_score
 from regard.metrics.significance import holm
@@ -16,8 +17,6 @@ SEEDS = 3
 """With fewer seeds nothing holds, whatever the p-value: their spread is hardly known, or not at all."""
 POWER = 0.8
 """Power of the recommended number of seeds."""
-LOWER = ("perplexity",)
-"""Scores for which lower is better."""
 Over = Literal["seeds and items", "items", "seeds"]
 
 
@@ -139,7 +138,7 @@ def comparer(found: Found, samples: int) -> Compare:
 def find(study: StudyConfig, found: Found, compare: Compare) -> list[Finding]:
     """Return the finding of each hypothesis on each data set."""
     rows, known = [], list[SeedComparison | None]()
-    sign = -1 if study.compared_by in LOWER else 1
+    sign = -1 if study.compared_by in LOWER_IS_BETTER else 1
     for hypothesis in study.hypotheses:
         for data in hypothesis.data or study.data:
             compared, seeds = compare(data, hypothesis.better, hypothesis.than)

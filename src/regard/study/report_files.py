@@ -9,9 +9,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from regard.config.base import LOWER_IS_BETTER
 from regard.data.lines import write_files
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
-from regard.study.findings import LOWER, POWER, SEEDS, p_text
+from regard.study.findings import POWER, SEEDS, p_text
 from regard.study.report import Report
 
 # Attention scores of test sets with known alignments or regions.
@@ -161,7 +162,7 @@ VERDICTS = (
 
 def _notes(report: Report) -> list[str]:
     study = report.study
-    direction = "lower is better" if report.metric in LOWER else "higher is better"
+    direction = "lower is better" if report.metric in LOWER_IS_BETTER else "higher is better"
     notes = [
         f"{report.metric} ({direction}): mean ± standard deviation over the seeds. Against {study.compared_with}: the difference of the "
         "means over the seeds that both have. Its interval and p-value are over seeds and test items (a mixed model), or over what the "

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from regard import progress as reporting
 from regard.config import TrainingConfig
+from regard.config.base import LOWER_IS_BETTER
 from regard.errors import CheckpointError, ConfigError, DataError, TrainingError, out_of_memory
 from regard.ops import SequenceLoss
 from regard.training.attention_history import AttentionHistory
@@ -43,7 +44,7 @@ from regard.training.optimizer import MovingAverage, build_optimizer, learning_r
 from regard.training.precision import fastest_precision
 from regard.training.signals import Stopped
 from regard.training.stream_state import check_stream_groups
-from regard.training.training_job import LOWER_IS_BETTER, BatchIndices, Progress, TrainingJob, TrainResult
+from regard.training.training_job import BatchIndices, Progress, TrainingJob, TrainResult
 from regard.training.weights import weights_sha256
 from regard.training.workers import MicroBatchSums, UpdateRecord, WorkerLost, Workers
 

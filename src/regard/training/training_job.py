@@ -13,9 +13,6 @@ from torch import Tensor, nn
 from regard.ops import SequenceLoss
 from regard.training.signals import StopSignal
 
-LOWER_IS_BETTER = {"loss", "perplexity"}
-"""Of the metrics a run can be steered by, those of which less is better."""
-
 
 class BatchIndices(Protocol):
     """A planned batch: example indices, and the target tokens that divide their loss."""
