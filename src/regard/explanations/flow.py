@@ -26,7 +26,7 @@ def attention_flow(batch: ModelBatch) -> Tensor:
         batch: B examples of a Transformer.
 
     Returns:
-        (B, T, S), 0 to 1; 0 for padding. Rows do not sum to 1.
+        (B, T, S), 0 to 1; 0 where `batch.inputs` is False. Rows do not sum to 1.
 
     Raises:
         ConfigError: the model is not a Transformer.

@@ -38,7 +38,7 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
         method: a name in `METHODS`.
 
     Returns:
-        (B, T, S) float: the importance of each input for each output, in the method's own units; 0 for padding.
+        (B, T, S) float: the importance of each input for each output, in the method's own units; 0 where `batch.inputs` is False.
 
     Raises:
         ConfigError: the method is unknown, or not defined for this model; the message says why.

@@ -62,7 +62,7 @@ def leave_one_out(batch: ModelBatch) -> Tensor:
         batch: B examples; S + 1 forward passes each.
 
     Returns:
-        (B, T, S), nats; positive if the input helped; 0 for padding.
+        (B, T, S), nats; positive if the input helped; 0 where `batch.inputs` is False.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -87,7 +87,7 @@ def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, gr
         grid: (rows, columns) of the cells of an image; None for a sequence.
 
     Returns:
-        `AreaEffects`. An area that contains padding has effect 0 and contributes to no input.
+        `AreaEffects`. An area with a position outside `batch.inputs`, such as padding, has effect 0 and contributes to no input.
 
     Raises:
         ConfigError: a size is out of range.
@@ -158,7 +158,7 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
 
 
 def _left_out(batch: ModelBatch, variants: Tensor) -> Tensor:
-    """Return (B, T, N) the loss of each variant (N, S), True for kept inputs; 0 if it would remove padding."""
+    """Return (B, T, N) the loss of each variant (N, S), True for kept inputs; 0 if it would remove a position that is no input."""
     inputs = batch.inputs
     usable = (inputs.unsqueeze(1) | variants).all(2)  # (B, N)
     example, variant = usable.nonzero(as_tuple=True)

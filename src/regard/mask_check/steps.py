@@ -19,7 +19,7 @@ from regard.mask_check.runs import Runs, exact_of, model_copy
 from regard.mask_check.survey import Survey
 
 CLEARLY = 4
-"""A change seen in the model's own precision must exceed its limit there by this factor."""
+"""A change above this many times the limit of the model's own precision must be visible there, too."""
 
 ANY = "any"
 

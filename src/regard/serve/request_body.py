@@ -27,7 +27,7 @@ class BodyMemory:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Return a function that counts received bytes; it raises HTTPError (429) if memory is full."""
+        """Yield a function that counts received bytes; it raises HTTPError (429) if memory is full."""
         own = 0
 
         def add(size: int) -> None:

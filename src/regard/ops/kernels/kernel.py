@@ -182,7 +182,7 @@ def address(tensor: Tensor, what: str, name: str) -> int:
 
 
 def solid(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor without lazy negation or conjugation, usually the argument itself.
+    """Return a contiguous tensor without lazy negation, usually the argument itself.
 
     For the inputs of a backward pass, which no `supports` has checked.
 

@@ -27,7 +27,7 @@ _OUTPUT = Signature("output layer", Argument("weight", "V R", "float32"), Argume
 class RunningTotals(NamedTuple):
     """Totals (B, K), descending, to which log-probabilities are added; only the `need` largest sums per sentence matter.
 
-    Additional entries equal to the `instead` output are not counted.
+    Entries of the `instead` output do not count towards `need`.
     """
 
     totals: Tensor
