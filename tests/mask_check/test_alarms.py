@@ -43,7 +43,7 @@ def reformer(layers: str, *, decoder: bool) -> Any:
 ALARMS: dict[str, tuple[Callable[[], Any], set[str], str]] = {
     "Funnel": (funnel, {"padding content", "padding amount"}, "real positions see padding"),
     "YOSO": (yoso, {"padding content", "padding amount"}, "a mask arrives (attention_mask, int64 (3, 10)) and is not used"),
-    "RWKV": (rwkv, {"left padding"}, "what comes before is carried on, by a shift, a convolution or a recurrence"),
+    "RWKV": (rwkv, {"left padding"}, "earlier positions are carried on, by a shift, a convolution or a recurrence"),
     "Reformer, encoder of lsh": (lambda: reformer("lsh", decoder=False), set(), ""),
     "Reformer, encoder of local": (lambda: reformer("local", decoder=False), set(), ""),
     "Reformer, decoder of lsh": (lambda: reformer("lsh", decoder=True), {"future tokens", "left padding"}, "no causal mask here"),

@@ -47,7 +47,7 @@ def tokens() -> Tensor:
 @pytest.mark.parametrize(
     ("fault", "causes"),
     [
-        ("soft", ["scores are filled with too weak a number, as -10 in place of -inf"]),
+        ("soft", ["scores are filled with too weak a value, such as -10 instead of -inf"]),
         ("view", ["a view or reshape stands where a transpose is needed"]),
         ("after", ["the mask is applied after the softmax"]),
     ],

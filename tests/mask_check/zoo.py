@@ -806,7 +806,7 @@ FAULTS = {
     "bidirectional tagger not packed": Case(
         lambda: RecurrentTagger(packed=False), with_lengths, OPEN, CONTENT, "rnn", "backward direction"
     ),
-    "convolution over padding": Case(lambda: ConvTagger(clears=False), masked, OPEN, CONTENT, "first", "set that to zero"),
+    "convolution over padding": Case(lambda: ConvTagger(clears=False), masked, OPEN, CONTENT, "first", "set it to zero"),
     "batch norm over padding": Case(
         lambda: NormTagger(nn.BatchNorm1d(E)), masked, OPEN, "training mode, padding content", "norm", "batch norm"
     ),
@@ -843,8 +843,8 @@ FAULTS = {
     "cache without its newest key": Case(lambda: CachedGPT("newest unseen"), ids, CACHE, "cache", "layers.0", "one key short"),
     "cache that rolls one column too early": Case(RollingGPT, long_ids, ROLLING, "cache", "layers.0", "does not see the oldest"),
     "cache shared between rows": Case(lambda: CachedGPT("rows share"), ids, CACHE, "cache", "layers.0", "rows share"),
-    "positions not advanced": Case(lambda: CachedGPT("positions"), ids, CACHE, "cache", "", "positions do not go on"),
-    "causal mask of the wrong corner": Case(lambda: CachedGPT("top-left mask"), ids, CACHE, "cache", "layers.0", "mask does not know"),
+    "positions not advanced": Case(lambda: CachedGPT("positions"), ids, CACHE, "cache", "", "positions do not continue"),
+    "causal mask of the wrong corner": Case(lambda: CachedGPT("top-left mask"), ids, CACHE, "cache", "layers.0", "overwritten, or masked"),
     "causal mask of a chunk in the wrong corner": Case(
         lambda: CachedGPT("top-left mask of a chunk"), ids, CACHE, "cache, in chunks", "layers.0", "tril(S - T)"
     ),

@@ -234,7 +234,7 @@ def _masks(batch: Inputs, names: list[str], name: str, shape: tuple[int, int], *
         if not is_padding_mask(tuple(value.shape), *shape) and not (time_first and tuple(value.shape) == shape[::-1]):
             if value.ndim > 2 and (value.shape[0], value.shape[-1]) == shape:
                 raise ConfigError(
-                    f"batch: {key!r} of shape {tuple(value.shape)} says of each pair who sees whom, and no padding can be read from it; "
+                    f"batch: {key!r} of shape {tuple(value.shape)} is a mask of pairs, from which no padding can be read; "
                     f"give the padding mask {shape} instead, and make this one from it in call="
                 )
             continue

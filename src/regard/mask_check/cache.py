@@ -176,15 +176,15 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     name = next(iter(stepped))
     alone = survey.compare_outputs(name, (whole[name], stepped[name]), single.match, (sizes, sizes))
     if alone.size <= survey.limit(name):
-        return "one row alone is right: the rows share what is kept, or are given that of another row"
+        return "a single row is right: rows share a cache, or get that of another row"
     if origin is not None and _before_attention(survey, origin):
-        return "positions do not go on from what is kept: every step is embedded as position 0, or one off"
+        return "positions do not continue from the cache: every step is embedded as position 0, or one off"
     first = min((column for column, size in alone.positions.items() if size > survey.limit(name)), default=0)
     if first == 0:
-        return "the first step is wrong already: it does not see its own token, or sees what was kept from an earlier call"
+        return "the first step is wrong already: it does not see its own token, or sees the cache of an earlier call"
     if origin is not None and (told := _unseen(survey, single, origin)):
         return told
-    return f"right up to step {first - 1}: keys and values are kept one step off, are overwritten, or the mask does not know of them"
+    return f"right up to step {first - 1}: keys and values are cached one step off, overwritten, or masked"
 
 
 def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
@@ -212,9 +212,9 @@ def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
         unseen += [column] * bool(whole and not steps)
     older = seen[:-1]
     if unseen == [length - 1]:
-        return "a step does not see its own key and value: they are kept one step off, appended after they are read"
+        return "a step does not see its own key and value: they are cached one step off, appended after they are read"
     if unseen == older:
-        return "a step sees its own token alone: what was kept is not read"
+        return "a step sees its own token alone: the cache is not read"
     if unseen == older[-1:]:
         return "the cache is one key short: a step does not see the token before it"
     if unseen and unseen == older[: len(unseen)]:
@@ -229,7 +229,7 @@ def cause_of_chunks(survey: Survey, origin: Origin | None) -> str:
         "there is no causal mask (T, S) of a chunk, or it lies in the upper left corner, as is_causal=True lays it; it belongs in the "
         "lower right one"
     )
-    positions = "the positions of a chunk do not count on from what is kept"
+    positions = "the positions of a chunk do not continue from the cache"
     if origin is None or not origin.module:
         return f"{before} {corner}, as tril(S - T); or {positions}"
     return f"{before} {positions}" if _before_attention(survey, origin) else f"{before} {corner}, as tril(S - T)"

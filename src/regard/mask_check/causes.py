@@ -119,9 +119,9 @@ def _by_kind(probe: Probe, module: nn.Module) -> str:
         if future:
             return f"the convolution is padded on both sides; pad {reach} (dilation * (kernel_size - 1)) on the left only"
         if not rows:
-            return "the convolution reads what stands in the padding; set that to zero before each convolution"
+            return "the convolution reads padding; set it to zero before each convolution"
     if isinstance(module, nn.Softmax | nn.LogSoftmax):
-        return f"the softmax runs over axis {module.dim}, which is not the axis of what is attended to"
+        return f"the softmax runs over axis {module.dim}, which is not the key axis"
     return ""
 
 
@@ -181,15 +181,15 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
 
 
 RESHAPED = "a view or reshape stands where a transpose is needed"
-MIXED = f"positions are mixed as no mask does it: perhaps {RESHAPED}"
+MIXED = f"positions are mixed in a way that no mask explains: perhaps {RESHAPED}"
 LITTLE = 0.05
 """Largest leak, relative to the standard deviation, that a too weak mask value explains."""
-SOFT = f"little is seen of what is hidden: scores are filled with too weak a number, as -10 in place of -inf, or {RESHAPED}"
+SOFT = f"masked positions remain slightly visible: scores are filled with too weak a value, such as -10 instead of -inf, or {RESHAPED}"
 INVERTED = "the causal mask is inverted: positions attend to what they should not, and to nothing else"
 
 
 AFTER = "the mask is applied after the softmax; it must set scores to -inf before"
-OVER_QUERIES = "the softmax runs over the queries, not over what is attended to"
+OVER_QUERIES = "the softmax runs over the queries, not over the keys"
 
 
 def _sums(module: Module, sequence: str) -> str:
@@ -234,7 +234,7 @@ def _of_equal_positions(module: Module, sequence: str) -> tuple[Tensor | None, f
 
 CARRIES = (nn.RNNBase, nn.ZeroPad2d, nn.ZeroPad1d, _ConvNd)
 CARRIED = (
-    "what comes before is carried on, by a shift, a convolution or a recurrence, and no mask keeps the padding out; set it to zero there, "
+    "earlier positions are carried on, by a shift, a convolution or a recurrence, and no mask keeps the padding out; set it to zero there, "
     "or pad on the right"
 )
 FROM_FIRST = "positions are counted from the first column, padding included; count real tokens: (mask.cumsum(-1) - 1).clamp(min=0)"
@@ -254,8 +254,8 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
         return "its positions do not follow the padding" if _attends(origin) else FROM_FIRST
     if blind and "padding content" not in probe.name:
         return (
-            "real positions do not see what stands in the padding, but how many columns there are: something is divided by, or counted "
-            "from, the width of the batch"
+            "real positions do not depend on the content of the padding, but on its amount: something is divided by, or "
+            "counted from, the width of the batch"
         )
     if found is not None and found.positional:
         itself = torch.eye(len(found.real), dtype=torch.bool)
@@ -267,7 +267,7 @@ def _padding(survey: Survey, probe: Probe, origin: Origin, module: Module | None
     if mask:
         return f"real positions see padding: {mask}"
     if origin.kind.lower().find("conv") >= 0:
-        return "the convolution reads what stands in the padding; set that to zero before each convolution"
+        return "the convolution reads padding; set it to zero before each convolution"
     return "real positions see padding: no padding mask is applied here"
 
 

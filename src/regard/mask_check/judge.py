@@ -82,7 +82,7 @@ def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
             return Result(probe.check, probe.name, "not checked", cause=f"no output depends on {probe.sequence or 'the batch'} at all")
     looked = (probe.check == "future tokens" and probe.more) or (probe.check == "padding content" and not probe.train)
     if looked and not found.size and (origin := inside(survey, probe)) is not None:
-        why = "what comes after it is zero, or it is not used"
+        why = "later layers multiply it by zero, or do not use it"
         return replace(result, cause=f"{origin.module or 'the model itself'} follows what was changed, and no output does: {why}")
     return result
 
@@ -151,8 +151,8 @@ def _leak(result: Result, survey: Survey, origin: Origin | None, found: Differen
 
 def _unlocated(survey: Survey) -> str:
     if len(list(survey.runs.model.modules())) == 1:
-        return "the model is one module: look into its forward"
-    return "gone while the modules are listened to: a fused path of torch is taken without listeners, and leaks there alone"
+        return "the model is a single module: see its forward"
+    return "gone while the modules are recorded: without hooks torch takes a fused path, and only that leaks"
 
 
 def failed(runs: Runs, check: str, name: str, says: str, error: Exception, recorder: Recorder, cause: str = "") -> Result:
@@ -219,7 +219,7 @@ def _marked(found: Difference, limit: float) -> Difference:
 def own_token(survey: Survey, sequence: Sequence) -> Result:
     """Find a module in which a position cannot see itself: the first depends on nothing, while later ones depend on the first."""
     name = "own token" if len(survey.template.sequences) == 1 else f"own token: {sequence.name}"
-    says = "token 0 changed; what position 0 attends to must change, for it is all that it may attend to"
+    says = "token 0 changed; the attention of position 0 must change, because it may attend to nothing else"
     row = max(range(len(survey.examples)), key=lambda one: survey.examples[one].length(sequence.name))
     examples = list(survey.examples)
     examples[row] = with_other(survey.template, examples[row], sequence.name, range(1), torch.Generator().manual_seed(GENERATOR))

@@ -44,7 +44,7 @@ def shifted(survey: Survey, inputs: Inputs) -> Result | None:
         gap = _gap(runs[0][key], runs[1][key])
         limit = SAFETY * survey.unit(tensor) * max(spread(tensor), 1.0)
         if gap > limit:
-            cause = "output t is asked for token t, which it sees: shift the labels by one, labels = tokens[:, 1:], inputs = tokens[:, :-1]"
+            cause = "output t predicts token t, which it sees: shift the labels by one, labels = tokens[:, 1:], inputs = tokens[:, :-1]"
             kind = type(survey.runs.model).__name__
             return Result(CHECK, name, "leak", says, "", kind, key, gap / max(spread(tensor), 1e-12), limit / spread(tensor), cause=cause)
     return Result(CHECK, name, "ok", says)
