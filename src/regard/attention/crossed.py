@@ -1,4 +1,4 @@
-"""Crossed co-attention: two inputs, each asked by the other."""
+"""Crossed co-attention: two inputs that attend to each other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from regard.ops.masks import check_key_mask
 
 
 class CrossedOutput(NamedTuple):
-    """What the two branches return.
+    """Output of both branches.
 
     Attributes:
-        left: context (B, T2, D): what the places of the second input found in the first.
-        right: context (B, T1, D): what the places of the first input found in the second.
+        left: context (B, T2, D) for the queries of the second input, over the first.
+        right: context (B, T1, D) for the queries of the first input, over the second.
     """
 
     left: AttentionOutput
@@ -31,9 +31,9 @@ class CrossedAttention(nn.Module):
         right = attention_right(query=x1, key=x2, value=x2)
 
     Li et al. 2019 (arXiv:1911.03897), section 2.2: the left branch takes V = K = x1 (here `first`) and Q = x2 (`second`), the right branch
-    the mirror image; Eq. 3 and 4 are the same as non-local operations. What comes out is made of its own branch's values: if nothing else
-    follows, left lies in the row space of x1. With x1 = x2 and equal weights each branch is self-attention. Where the two lengths
-    differ, left has as many places as x2: residual connections then go to the stream that asked.
+    the reverse; Eq. 3 and 4 are the same as non-local operations. Each output is made of its own branch's values: without further layers,
+    left lies in the row space of x1. With x1 = x2 and equal weights each branch is self-attention. If the lengths differ, left has the
+    length of x2: residual connections then go to the querying stream.
 
     Parameters: left.*, right.*: those of the two mechanisms.
 
@@ -71,7 +71,7 @@ class CrossedAttention(nn.Module):
         Args:
             first: (B, T1, D1), x1.
             second: (B, T2, D2), x2; another length and, if the mechanisms take it, another size.
-            first_key_mask: (B, T1) bool, True = may be attended; None allows everything. A masked place asks with zeros.
+            first_key_mask: (B, T1) bool, True = may attend; None allows everything. Queries of masked positions are zero.
             second_key_mask: (B, T2) bool.
             need_weights: passed on to both.
 
@@ -94,7 +94,7 @@ class CrossedAttention(nn.Module):
 
 
 def _hide(states: Tensor, mask: Tensor | None, name: str) -> tuple[Tensor, Tensor | None]:
-    # The states with zeros where masked (they also ask, and 0 * NaN is NaN in a gradient), and the mask for whoever attends to them.
+    # States with zeros where masked (they are also queries, and 0 * NaN is NaN in a gradient), and the mask for attention to them.
     if mask is None:
         return states, None
     check_key_mask(mask, states.shape[:2], "CrossedAttention", name)
