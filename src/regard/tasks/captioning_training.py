@@ -47,7 +47,7 @@ from regard.viewer import AttentionRecord
 
 _OF_CAPTIONS = {"bleu": "BLEU-4", "cider": "CIDEr-D"}
 METRICS = ("loss", "perplexity", "token_accuracy", *_OF_CAPTIONS)
-"""What `training.metric` and `training.eval_metrics` can name."""
+"""Values of `training.metric` and `training.eval_metrics`."""
 
 
 def train_captioning(config: CaptioningConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:

@@ -56,7 +56,7 @@ def train_entailment(config: EntailmentConfig, folder: str | Path, *, on_event: 
 
 
 class Labeller(Predictor[SentenceRun]):
-    """What `Classifier` and `Entailer` share.
+    """Base of `Classifier` and `Entailer`.
 
     Args:
         run: a loaded run.

@@ -173,7 +173,7 @@ class Translator(Predictor[TranslationRun]):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What says how good a translation probably is; None: the run has none, or several models decode together."""
+        """Calibration of the confidence; None if the run has none or is an ensemble."""
         return None if hasattr(self.run.model, "models") else read_calibration(self.run.folder)
 
     def translate_tagged(

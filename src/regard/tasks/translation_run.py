@@ -43,7 +43,7 @@ class Vocabularies(NamedTuple):
 
     @property
     def images(self) -> ImageTokens | None:
-        """What the names of images mean, where the second input are images."""
+        """Vocabulary of image names, if the second input is an image."""
         if not isinstance(self.source, PairVocabulary):
             return None
         from regard.data.image_tokens import ImageTokens  # and Pillow

@@ -48,7 +48,7 @@ _OF_TRANSLATIONS = {"bleu": bleu, "chrf": chrf, "exact_match": exact_match}
 IMAGES = "images"
 """Folder of a run for its decoded images."""
 METRICS = ("loss", "perplexity", "token_accuracy", *_OF_TRANSLATIONS)
-"""What `training.metric` and `training.eval_metrics` can name."""
+"""Values of `training.metric` and `training.eval_metrics`."""
 
 
 def train_translation(config: TranslationConfig, folder: str | Path, *, on_event: Callable[[str], None] | None = None) -> TrainResult:

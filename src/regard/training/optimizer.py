@@ -17,7 +17,7 @@ FACTOR = "learning_rate_factor"
 """Attribute of a module: by what the learning rate of its parameters is multiplied."""
 
 STATE_KEYS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ()}
-"""What each optimizer keeps for a parameter once it has had a gradient."""
+"""Optimizer state per parameter after its first gradient."""
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:

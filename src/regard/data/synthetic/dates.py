@@ -212,7 +212,7 @@ def render_date(date: datetime.date, locale: str, style: str) -> str:
 
 
 def date_styles(locale: str) -> tuple[str, ...]:
-    """Return the styles a locale takes part with: CLDR's names, and for English some patterns of ours.
+    """Return the date styles of a locale: CLDR's names, and for English additional patterns.
 
     Raises:
         ConfigError: the locale is unknown.

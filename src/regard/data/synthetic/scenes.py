@@ -43,7 +43,7 @@ _CAPTION = re.compile(rf"{_PHRASE}(?: ({'|'.join(RELATIONS)}) {_PHRASE})?")
 
 @dataclass(frozen=True)
 class SceneSettings:
-    """What scenes are drawn from.
+    """Settings of generated scenes.
 
     Args:
         size: height and width of the canvas in pixels.
