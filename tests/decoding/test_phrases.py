@@ -163,5 +163,5 @@ def test_phrases_that_do_not_fit_are_refused(phrases: ForcedPhrases, error: type
 
 def test_sampling_refuses_them() -> None:
     step, options = HistoryStep(source_lengths=SOURCES), options_of("plain")
-    with pytest.raises(ConfigError, match="phrases: need a search"):
+    with pytest.raises(ConfigError, match="phrases: need beam search"):
         sample(step, step.start(range(7)), batch_size=7, options=options, sampling=SamplingOptions())

@@ -229,7 +229,7 @@ def test_restoring_names_what_is_missing(tmp_path: Any) -> None:
     model.save_pretrained(tmp_path)
     handle.remove()
     again = transformers.BertModel.from_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="name the folder"):
+    with pytest.raises(CheckpointError, match="pass the folder"):
         hf.restore(again)
     for layer in again.modules():
         if hasattr(layer, "regard_area"):

@@ -225,7 +225,7 @@ def test_an_adapter_that_means_nothing_is_refused(settings: dict[str, Any], mess
             GPT(),
             {"idx": tokens(5, 11), "mask": torch.ones(5, 11, 11).tril() > 0},
             {"causal": True},
-            r"'mask' of shape \(5, 11, 11\) says of each",
+            r"'mask' of shape \(5, 11, 11\) is a mask of pairs",
         ),
         (GPT(), {"idx": tokens(5, 11), "mask": torch.ones(5, 1, 11, 11)}, {"causal": True}, r"give the padding mask \(5, 11\) instead"),
         (

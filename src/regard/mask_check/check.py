@@ -96,9 +96,7 @@ def check(
         )
     still = [result for result in results if result.check == "other rows" and result.verdict == "not checked" and "depends" in result.cause]
     if still and not any(result.bad for result in results):  # if all is NaN, no dependence is visible
-        raise ConfigError(
-            f"{type(model).__name__}: no output depends on the batch at all, so it cannot be checked; look for a wrong axis"
-        )
+        raise ConfigError(f"{type(model).__name__}: no output depends on the batch at all, so it cannot be checked; look for a wrong axis")
     runs = runs if survey is None else survey.runs
     if survey is not None:
         _check_limits(model, survey, results)
