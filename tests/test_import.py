@@ -50,7 +50,7 @@ OF_A_TRANSLATION = {
         "unknown_tokens",
     },
     "data": {
-        *("batching", "input_pairs", "lines", "markup", "parallel", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
+        *("batching", "input_pairs", "lines", "markup", "text_encoder", "token_arrays", "unigram", "vocabulary", "word_table"),
     },
     "viewer": set(),
     "explanations": set(),
