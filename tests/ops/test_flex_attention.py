@@ -129,6 +129,7 @@ SHORT: dict[str, Any] = {
     "causal": mods.causal(),
     "window": mods.sliding_window(67, 5),
     "keys alone": lambda b, h, q, kv: kv % 3 > 0,
+    "queries alone": lambda b, h, q, kv: q % 3 > 0,
     "empty rows": lambda b, h, q, kv: (q % 5 > 0) & (kv <= q),
 }
 

@@ -208,9 +208,9 @@ def _fused(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     mask, (target, source) = None, (query.shape[2], key.shape[2])
     if call.request.mask_mod is not None:
         _, low = call.tile_mask(Strip(range(target), range(1), []), Tile(range(source), True))
-        mask = low.view(call.dtype).reshape(1, 1, *low.shape[-2:])  # 0, or -inf where masked
-    queries = call.split(query)
-    keys, values = (x.flatten(0, 1).unsqueeze(1).expand(-1, call.group, -1, -1) for x in (key, value))
+        mask = _adjacent(low.view(call.dtype).reshape(1, 1, *low.shape[-2:]))  # 0, or -inf where masked
+    queries, keys, values = map(_adjacent, (call.split(query), key.flatten(0, 1), value.flatten(0, 1)))
+    keys, values = (x.unsqueeze(1).expand(-1, call.group, -1, -1) for x in (keys, values))
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out, lse = attend(queries, keys, values, 0.0, False, attn_mask=mask, scale=call.request.scale)
     if not lse.isfinite().all():
@@ -218,6 +218,11 @@ def _fused(call: TiledCall, query: Tensor, key: Tensor, value: Tensor) -> tuple[
     if mask is not None:  # the kernel's log-sum-exp of an empty row is 0
         lse = lse.masked_fill(torch.isneginf(mask).all(-1).expand(1, 1, target), -torch.inf)
     return out.reshape(query.shape), lse.reshape(query.shape[:-1])
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    """Return a tensor whose rows are adjacent numbers, one after another; PyTorch's kernel reads them so whatever the strides are."""
+    return x if x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1] else x.clone(memory_format=torch.contiguous_format)
 
 
 def attend_by_tiles(query: Tensor, key: Tensor, value: Tensor, call: TiledCall) -> tuple[Tensor, Tensor]:
