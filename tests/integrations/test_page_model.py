@@ -161,9 +161,10 @@ def test_a_typed_sentence_is_shown_in_every_view_and_nothing_is_asked_of_anyone(
 
 
 @pytest.mark.skipif(FIREFOX is None, reason="no Firefox on PATH")
-def test_firefox_shows_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", ["float32", "float16"])
+def test_firefox_shows_the_same(weights: PageWeights, tmp_path: Path) -> None:
     found = translator("bpe", model=FAMILIES["area features"])
-    path = page_of(found, tmp_path)
+    path = page_of(found, tmp_path, weights)
     (tmp_path / "profile").mkdir()
     with firefox(tmp_path / "profile") as session:
         session.do("WebDriver:Navigate", url=path.as_uri())
@@ -184,7 +185,9 @@ def test_smaller_weights_make_a_smaller_page_that_says_nearly_the_same(driver: A
         folder.mkdir()
         path = page_of(found, folder, weights)
         scores = answers(driver, path, "translate(text).hypotheses[0].score", TEXTS)
-        there[weights] = (scores, len(page_model(opened(found, folder), weights=weights).weights))
+        size = len(page_model(opened(found, folder), weights=weights).weights)
+        assert path.stat().st_size < 500_000 + 4 * (size + 2) / 3  # all but the weights
+        there[weights] = (scores, size)
     np.testing.assert_allclose(there["float16"][0], there["float32"][0], rtol=0.05)
     assert there["float16"][1] < 0.55 * there["float32"][1]
 

@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.attention.areas import Areas
-from regard.config import ClassificationConfig, EntailmentConfig, TranslationConfig
+from regard.config import CaptioningConfig, ClassificationConfig, EntailmentConfig
+from regard.config.captioning import FeaturesConfig
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import Graph, ModelGraphs
 from regard.integrations.graph_models import model_graphs
 from regard.integrations.portable_run import OpenedRun, describe, open_run, vocabulary_entries
 from regard.models.attention_maps import LayerAttention, attention_site
+from regard.models.captioning import CaptionTransformer, ShowAttendTell
 from regard.strict_json import parse_json
+from regard.tasks.captioning_prediction import shown_as
 from regard.tasks.explained_records import ALTERNATIVES
 from regard.tasks.hop_attention import HOPS, hop_names, layer_sites
+from regard.tasks.language_prediction import MAX_RECORD_TOKENS
 from regard.tasks.record_layers import WRITTEN, map_names
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import KINDS as KINDS_OF_MAPS
@@ -33,10 +37,9 @@ from regard.viewer.page import EmbeddedModel, render_page
 
 __all__ = ["export_page", "page_model"]
 
-SCRIPTS = ("engine", "tokenizer", "search", "labels", "model")
+SCRIPTS = ("engine", "tokenizer", "search", "labels", "images", "model")
 # Vocabulary kinds that the page can tokenize with.
 KINDS = ("bpe", "unigram", "word", "character")
-TASKS = ("translation", "classification", "entailment")
 LARGEST_INTEGER = 2**31 - 1
 PageWeights = Literal["float32", "float16"]
 
@@ -45,7 +48,7 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
     """Write a trained run as a page that runs it in the browser.
 
     Args:
-        run: a run folder of a translation, a classification or an entailment.
+        run: a run folder of any task.
         path: the file; an existing one is replaced.
         weights: storage of matrices; float16 halves the file and occasionally changes a word.
 
@@ -82,7 +85,7 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
     described["graphs"] = {name: {"nodes": _nodes(graph)} for name, graph in graphs.graphs.items()}
     described |= {
         "name": run.folder.resolve().name,
-        **(_translation_maps(run, graphs) if isinstance(run.config, TranslationConfig) else _label_maps(run, graphs)),
+        **(_label_maps(run, graphs) if "model" in graphs.graphs else _search_maps(run, graphs)),
         "entries": {name: _entries(run.folder / name) for name in set(run.vocabularies.values())},
         "alternatives": ALTERNATIVES,
         "weights": manifest,
@@ -95,13 +98,14 @@ def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedM
 
 
 def _check(run: OpenedRun) -> None:
-    config = run.config
-    if not isinstance(config, TranslationConfig | ClassificationConfig | EntailmentConfig):
-        raise ConfigError(f"{run.folder}: a run of the task {config.task}; the page runs {', '.join(TASKS)}, --format onnx every task")
+    config: Any = run.config
     if config.vocabulary.kind not in KINDS:
         raise ConfigError(f"vocabulary.kind: {config.vocabulary.kind}, but the page divides text by {', '.join(KINDS)}")
+    if isinstance(config, CaptioningConfig) and isinstance(config.model.encoder, FeaturesConfig):
+        raise ConfigError("model.encoder.type: features, but the page reads images; --format onnx exports this model")
     if not config.model.attends:
-        name = "attention: null" if isinstance(config, TranslationConfig) else f"pooling: {config.model.pooling}"
+        labels = isinstance(config, ClassificationConfig | EntailmentConfig)
+        name = f"pooling: {config.model.pooling}" if labels else f"attention: {getattr(config.model, 'attention', None) or 'null'}"
         raise ConfigError(f"model.{name}, so there is no attention for the page to show; --format onnx exports this model")
     for name in set(run.vocabularies.values()):
         if parse_json((run.folder / name).read_bytes())["kind"] not in KINDS:
@@ -129,8 +133,10 @@ def _array(tensor: Tensor, kind: str) -> np.ndarray:
     return tensor.contiguous().numpy().astype("<f2" if kind == "float16" else "<f4")
 
 
-def _translation_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
+def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
     """Describe each attention map, in the order and with the names of `regard view`, and say whether a step has weights."""
+    if run.config.task == "lm":
+        return {"attends": True, "maps": [], "longest": MAX_RECORD_TOKENS}
     modules, empty = {id(module): name for name, module in run.model.named_modules()}, torch.empty(0)
     found = list[tuple[LayerAttention, dict[str, Any]]]()
     for graph_name, graph in graphs.graphs.items():
@@ -142,13 +148,17 @@ def _translation_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
                 continue  # the map of the output itself
             layer = LayerAttention(name, *site, empty, None, None)
             more = {"graph": graph_name, "items": outputs.items, "areas": outputs.areas, "single": single}
-            more["max_area"] = areas.max_area if isinstance(areas, Areas) else None
+            more |= {"max_area": areas.max_area, "grid": areas.grid} if isinstance(areas, Areas) else {"max_area": None, "grid": None}
             found.append((layer, more))
     places = {name: place for place, name in enumerate(modules.values())}
     found.sort(key=lambda pair: places[pair[0].name])
+    described: dict[str, Any] = {"attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs)}
+    if isinstance(run.config, CaptioningConfig):
+        maps = [{**shown_as(layer)._asdict(), "layer": layer.layer, **more} for layer, more in found]
+        return {**described, "maps": maps, "grid": cast(ShowAttendTell | CaptionTransformer, run.model).grid}
     names = map_names([layer for layer, _ in found])
     maps = [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
-    return {"attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs), "maps": maps}
+    return {**described, "maps": maps}
 
 
 def _label_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:

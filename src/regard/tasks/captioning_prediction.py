@@ -59,6 +59,28 @@ class Caption(NamedTuple):
         return {"image": str(self.source), "text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses)}
 
 
+class CaptionMap(NamedTuple):
+    """Name and sides of an attention map of a captioner; fields as of `AttentionMap`."""
+
+    name: str
+    kind: str
+    query: str
+    key: str
+
+
+MAIN = CaptionMap("image", "image", "caption", "image")
+"""The map of the output itself."""
+
+
+def shown_as(layer: LayerAttention) -> CaptionMap:
+    """Return name and sides of the map of one attention."""
+    if layer.kind == "alignment":
+        return MAIN
+    asked = "look at the image" if layer.kind == "cross" else "cells" if layer.query == "source" else "words"
+    query, key = "image" if layer.query == "source" else "caption", "image" if layer.key == "source" else WRITTEN
+    return CaptionMap(f"{asked} {(layer.layer or 0) + 1}", "image" if layer.kind == "cross" else "self", query, key)
+
+
 class Captioner(Predictor[CaptionRun]):
     """Caption images with a trained run.
 
@@ -276,7 +298,7 @@ class Captioner(Predictor[CaptionRun]):
 
     def _maps(self, weights: Tensor, layers: Sequence[LayerAttention]) -> tuple[list[AttentionMap], int]:
         total, left_out = 0, 0
-        first = AttentionMap("image", "image", "caption", "image", weights)
+        first = AttentionMap(*MAIN, weights)
         maps: list[AttentionMap] = []
         for layer in layers:
             areas = layer_areas(layer, self.run.model.grid)
@@ -287,12 +309,7 @@ class Captioner(Predictor[CaptionRun]):
             if total > MAX_WEIGHTS:
                 left_out += 1
                 continue
-            asked = "look at the image" if layer.kind == "cross" else "cells" if layer.query == "source" else "words"
-            name = f"{asked} {(layer.layer or 0) + 1}"
-            query = "image" if layer.query == "source" else "caption"
-            key = "image" if layer.key == "source" else WRITTEN
-            kind = "image" if layer.kind == "cross" else "self"
-            maps.append(AttentionMap(name, kind, query, key, layer.weights[0].cpu(), layer=layer.layer, areas=areas))
+            maps.append(AttentionMap(*shown_as(layer), layer.weights[0].cpu(), layer=layer.layer, areas=areas))
         return [first, *maps], left_out
 
     def _read(self, sources: Sequence[ImageSource]) -> tuple[Tensor, list[str | None]]:

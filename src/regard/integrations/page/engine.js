@@ -417,6 +417,27 @@ function reshape([a, shape]) {
   return tensor(dims, a.data);
 }
 
+// (B, C, H, W) through a convolution of 3 x 3 with one row of zeros around it: each place's neighbours as a row of a matrix.
+function convolution([x, weight, bias], { strides: [stride] }) {
+  const [batch, channels, height, width] = x.dims;
+  const [N, K] = [weight.dims[0], 9 * channels];
+  const [rows, columns] = [height, width].map((size) => Math.floor((size - 1) / stride) + 1);
+  const size = rows * columns;
+  const out = new Float32Array(batch * N * size);
+  for (let b = 0; b < batch; b++) {
+    const around = new Float32Array(size * K);
+    for (let place = 0, at = 0; place < size; place++) {
+      const [top, left] = [Math.floor(place / columns) * stride - 1, (place % columns) * stride - 1];
+      for (let c = b * channels; c < (b + 1) * channels; c++) {
+        for (let v = top; v < top + 3; v++) for (let u = left; u < left + 3; u++) around[at++] = v >= 0 && v < height && u >= 0 && u < width ? x.data[(c * height + v) * width + u] : 0;
+      }
+    }
+    const found = fixedProduct(around, packed(weight.data, K, N, 1, K), size, K, N);
+    for (let n = 0; n < N; n++) for (let place = 0; place < size; place++) out[(b * N + n) * size + place] = found[place * N + n] + bias.data[n];
+  }
+  return tensor([batch, N, rows, columns], out);
+}
+
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 // What each cell makes of the sums of a step, of the products with the state and of the state before: gates in ONNX' order.
 const CELLS = {
@@ -509,6 +530,7 @@ const OPERATORS = {
   Softmax: softmax,
   LayerNormalization: layerNormalization,
   Where: where,
+  Conv: convolution,
   GRU: (inputs, settings) => recurrent("GRU", inputs, settings),
   LSTM: (inputs, settings) => recurrent("LSTM", inputs, settings),
   RNN: (inputs, settings) => recurrent("RNN", inputs, settings),

@@ -32,6 +32,7 @@ function networks() {
     ready = { vocabularies: {} };
     for (const [name, graph] of Object.entries(model.graphs)) ready[name] = new Network(graph, weights);
     for (const [side, vocabulary] of Object.entries(model.vocabularies)) ready.vocabularies[side] = new PageVocabulary(model.entries[vocabulary]);
+    ready.vocabularies.target ??= ready.vocabularies.text; // of captions
   }
   return ready;
 }
@@ -40,13 +41,15 @@ const integers = (dims, values) => tensor(dims, Int32Array.from(values));
 const END_PIECE = "</s>";
 const nextOf = (state) => `next.${state.slice("state.".length)}`;
 
-// A source through the encoder, and steps from there: the states of hypotheses are those of `beams` of the step before.
+const textInputs = (ids) => ({ tokens: integers([1, ids.length], ids), lengths: integers([1], [ids.length]) });
+
+// An input through the encoder, and steps from there: the states of hypotheses are those of `beams` of the step before.
 class Decoding {
-  constructor(ids, maps) {
+  constructor(inputs, maps) {
     this.maps = model.maps.filter((map) => maps && map.graph === "step");
     const own = model.maps.filter((map) => maps && map.graph === "encoder");
     const wanted = [...model.sources, ...model.states, ...own.flatMap(outputsOf)];
-    const found = networks().encoder.run({ tokens: integers([1, ids.length], ids), lengths: integers([1], [ids.length]) }, wanted);
+    const found = networks().encoder.run(inputs, wanted);
     this.sources = Object.fromEntries(model.sources.map((name) => [name, found[name]]));
     this.states = Object.fromEntries(model.states.map((name) => [name, found[name]]));
     this.encoded = found;
@@ -68,21 +71,24 @@ class Decoding {
 const outputsOf = (map) => (map.areas ? [map.items, map.areas] : [map.items]);
 
 function translate(text) {
-  const { vocabularies } = networks();
-  const encoded = vocabularies.source.encode(text);
+  const encoded = networks().vocabularies.source.encode(text);
   const ids = encoded.ids.slice(0, model.max_source_length);
   const pieces = encoded.pieces.slice(0, ids.length);
   if (!ids.length || !text.trim()) throw new Error("Type a text.");
-  const decoding = new Decoding([...ids, model.special.end]);
-  const size = vocabularies.target.tokens.length;
+  const inputs = textInputs([...ids, model.special.end]);
+  const hypotheses = search(inputs, Math.min(model.decoding.max_length, 2 * ids.length + 30));
+  return { inputs, pieces, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, pieces) })) };
+}
+
+function search(inputs, maxLength) {
+  const decoding = new Decoding(inputs);
+  const size = networks().vocabularies.target.tokens.length;
   const step = (tokens, beams) => {
     const { logits, weights } = decoding.step(tokens, beams);
     return { logits: logits.data, weights: weights && weights.data, columns: weights && weights.dims[2] };
   };
   const { begin, end, pad } = model.special;
-  const maxLength = Math.min(model.decoding.max_length, 2 * ids.length + 30);
-  const hypotheses = beamSearch(step, { begin, end, banned: [pad, begin], maxLength, size, settings: model.decoding });
-  return { text, ids, pieces, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, pieces) })) };
+  return beamSearch(step, { begin, end, banned: [pad, begin], maxLength, size, settings: model.decoding });
 }
 
 function textOfTokens({ tokens, rows }, source) {
@@ -134,11 +140,20 @@ function itemsOf(tokens, text) {
 
 const numbers = (values) => ({ numbers: values });
 
-// The areas of a map that lie in its items: [start, length] each, and where each stands among the graph's own.
+// The areas of a map that lie in its items: [start, length] each, of a grid [top, left, height, width], and where each stands among the
+// graph's own.
 function areaSpans(map, size) {
+  if (map.grid) return gridSpans(map);
   const spans = [];
   for (let length = 1; length <= Math.min(map.max_area, size); length++) for (let start = 0; start + length <= size; start++) spans.push([start, length]);
   return { spans, places: spans.map(([start, length]) => (length - 1) * size + start) };
+}
+
+function gridSpans({ grid: [rows, columns], max_area: [tallest, widest] }) {
+  const spans = [];
+  const [most, wide] = [Math.min(tallest, rows), Math.min(widest, columns)];
+  for (let h = 1; h <= most; h++) for (let w = 1; w <= wide; w++) for (let y = 0; y + h <= rows; y++) for (let x = 0; x + w <= columns; x++) spans.push([y, x, h, w]);
+  return { spans, places: spans.map(([y, x, h, w]) => (((h - 1) * wide + w - 1) * rows + y) * columns + x) };
 }
 
 // Rows of weights of each head, (H, columns) for each of the queries, as one map (H, T, S); a row that is shorter ends with zeros.
@@ -169,53 +184,91 @@ function headRows({ dims, data }, headAxis) {
   return Array.from({ length: queries }, (_, t) => Array.from({ length: heads }, (__, h) => data.subarray((h * queries + t) * columns, (h * queries + t + 1) * columns)));
 }
 
-// Every attention while a hypothesis is produced, and the most probable tokens in place of each.
-function produced(ids, tokens) {
-  const decoding = new Decoding(ids, true);
+// The most probable tokens, and their probabilities.
+function alternativesOf(logProbs) {
+  const { target } = networks().vocabularies;
+  return bestOf(logProbs, model.alternatives).map((id) => [id === model.special.end ? END_PIECE : visible(target.pieces[id]), Math.exp(logProbs[id])]);
+}
+
+// Every attention while a hypothesis is produced from an input of so many items, and the most probable tokens in place of each.
+function produced(inputs, size, tokens) {
+  const decoding = new Decoding(inputs, true);
   const collected = decoding.maps.map(() => ({ rows: [], areas: [] }));
   const alternatives = [];
   const { target } = networks().vocabularies;
   for (let t = 0; t < tokens.length; t++) {
     const found = decoding.step([t ? tokens[t - 1] : model.special.begin], [0]);
     const logProbs = logProbabilities(found.logits.data, 0, target.tokens.length, []);
-    alternatives.push(bestOf(logProbs, model.alternatives).map((id) => [id === model.special.end ? END_PIECE : visible(target.pieces[id]), Math.exp(logProbs[id])]));
+    alternatives.push(alternativesOf(logProbs));
     decoding.maps.forEach((map, i) => {
       collected[i].rows.push(...headRows(found[map.items], map.single ? 0 : -3));
       if (map.areas) collected[i].areas.push(...headRows(found[map.areas], map.single ? 0 : -3));
     });
   }
-  const steps = decoding.maps.map((map, i) => [map, assembled(map, collected[i].rows, collected[i].areas, map.key === "written" ? tokens.length : ids.length)]);
+  const steps = decoding.maps.map((map, i) => [map, assembled(map, collected[i].rows, collected[i].areas, map.key === "written" ? tokens.length : size)]);
   const before = model.maps.filter((map) => map.graph === "encoder").map((map) => {
     const [rows, areas] = outputsOf(map).map((name) => headRows(decoding.encoded[name], -3));
-    return [map, assembled(map, rows, areas, ids.length)];
+    return [map, assembled(map, rows, areas, size)];
   });
   const order = new Map(model.maps.map((map, i) => [map, i]));
   return { maps: [...before, ...steps].sort(([a], [b]) => order.get(a) - order.get(b)).map(([, map]) => map), alternatives };
 }
 
-function translationRecord(text) {
-  const { ids, pieces, hypotheses } = translate(text);
+// The record of what a search found in `size` items, which are called `key`: `items` are those of the input, `query` the name of the output.
+function searchRecord({ inputs, hypotheses, items, size, query, key, kind }) {
   const [best] = hypotheses;
   const { target } = networks().vocabularies;
   const piecesOf = ({ tokens }) => tokens.map((token) => (token === model.special.end ? END_PIECE : target.pieces[token]));
   const written = piecesOf(best);
-  const shape = [1, best.tokens.length, ids.length + 1];
   const flat = (rows) => numbers(rows.flatMap((row) => [...row]));
-  const alignment = { name: "alignment", kind: "alignment", query: "target", key: "source", layer: null, heads: [], method: "", shape, weights: flat(best.rows), signed: false, areas: null };
-  const { maps, alternatives } = produced([...ids, model.special.end], best.tokens);
-  const items = { source: itemsOf([...pieces, END_PIECE], text), target: itemsOf(written, best.text) };
-  if (maps.some(({ key }) => key === "written")) items.written = itemsOf(["<s>", ...written].slice(0, written.length), "");
+  const found = produced(inputs, size, best.tokens);
+  const first = { name: kind, kind, query, key, layer: null, heads: [], method: "", shape: [1, best.tokens.length, size], weights: flat(best.rows), signed: false, areas: null };
+  // Of an image the attention of the output itself comes with its areas.
+  const own = found.maps.find(({ name }) => name === kind);
+  const maps = [{ ...first, areas: own ? own.areas : null }, ...found.maps.filter((map) => map !== own)];
+  const all = { ...items, [query]: itemsOf(written, best.text) };
+  if (maps.some((map) => map.key === "written")) all.written = itemsOf(["<s>", ...written].slice(0, written.length), "");
   const others = hypotheses.length > 1 ? hypotheses : [];
   return {
-    title: "", model: model.name, meta: {}, point: null, items, maps: [alignment, ...maps], main: 0,
-    scores: { target: best.logProbs },
-    alternatives: { target: alternatives },
-    hypotheses: others.map((found) => ({ labels: piecesOf(found).map(visible), score: found.score, text: found.text, key: "source", logProbs: found.logProbs, weights: flat(found.rows) })),
+    title: "", model: model.name, meta: {}, point: null, items: all, maps, main: 0,
+    scores: { [query]: best.logProbs },
+    alternatives: { [query]: found.alternatives },
+    hypotheses: others.map((each) => ({ labels: piecesOf(each).map(visible), score: each.score, text: each.text, key, logProbs: each.logProbs, weights: flat(each.rows) })),
     prediction: null,
   };
 }
 
-function answer({ text, pair }) {
+function translationRecord(text) {
+  const { inputs, pieces, hypotheses } = translate(text);
+  const items = { source: itemsOf([...pieces, END_PIECE], text) };
+  return searchRecord({ inputs, hypotheses, items, size: pieces.length + 1, query: "target", key: "source", kind: "alignment" });
+}
+
+// A line that a language model reads: each token's log-probability, and what of the tokens before it its window attended to.
+function lineRecord(text) {
+  const { target } = networks().vocabularies;
+  const { end } = model.special;
+  const goals = [...target.encode(text).ids, end].slice(0, model.longest);
+  const pieces = goals.map((id) => (id === end ? END_PIECE : target.pieces[id]));
+  const decoding = new Decoding({ batch: integers([1], [1]) });
+  const weights = new Float32Array(goals.length ** 2);
+  const [scores, alternatives] = [[], []];
+  goals.forEach((goal, t) => {
+    const found = decoding.step([t ? goals[t - 1] : model.special.begin], [0]);
+    const logProbs = logProbabilities(found.logits.data, 0, target.tokens.length, []);
+    scores.push(logProbs[goal]);
+    alternatives.push(alternativesOf(logProbs));
+    const first = t - found.weights.dims[2]; // of the window; before the line nothing was read
+    found.weights.data.forEach((weight, i) => { if (first + i >= 0) weights[t * goals.length + first + i] = weight; });
+  });
+  const map = { name: "window", kind: "self", query: "text", key: "read", layer: null, heads: [], method: "", shape: [1, goals.length, goals.length], weights: numbers(weights), signed: false, areas: null };
+  const items = { text: itemsOf(pieces, text), read: itemsOf(["<s>", ...pieces].slice(0, goals.length), "") };
+  return { title: "", model: model.name, meta: {}, point: null, items, maps: [map], main: 0, scores: { text: scores }, alternatives: { text: alternatives }, hypotheses: [], prediction: null };
+}
+
+// What the page is asked, see `render_page`: records, of an image when it is read.
+function answer({ text, pair, image }) {
+  if (model.task === "captioning") return pixelsOfFile(image).then((pixels) => [captionRecord(pixels)]);
   if (model.task === "translation") return [translationRecord(text)];
-  return [labelRecord(pair ? [pair.premise, pair.hypothesis] : [text])];
+  return [model.task === "lm" ? lineRecord(text) : labelRecord(pair ? [pair.premise, pair.hypothesis] : [text])];
 }
