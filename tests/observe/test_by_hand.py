@@ -401,3 +401,27 @@ def test_a_layer_is_found_by_its_name() -> None:
     assert torch.equal(seen["attend"].weights, seen[0].weights)
     with pytest.raises(ConfigError, match="layer 'other': not recorded; recorded ones: attend"):
         seen["other"]
+
+
+EMPTY: dict[str, nn.Module] = {
+    "nn.MultiheadAttention": nn.MultiheadAttention(6, 2, batch_first=True),
+    "matmul": SelfAttention(lambda s, v: s.softmax(-1) @ v),
+    "einsum, dropout": SelfAttention(lambda s, v: torch.einsum("bts,bsd->btd", F.dropout(s.softmax(-1), 0.5), v)),
+    "products": SelfAttention(lambda s, v: (s.softmax(-1).unsqueeze(-1) * v.unsqueeze(1)).sum(2)),
+    "kernel": SelfAttention(lambda s, v: F.scaled_dot_product_attention(v, v, v)),
+}
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 6), (2, 0, 6), (0, 1, 6)])
+@pytest.mark.parametrize("kind", ["nn.MultiheadAttention", "matmul", "einsum, dropout", "products", "kernel"])
+def test_an_empty_batch_breaks_nothing(kind: str, shape: tuple[int, ...]) -> None:
+    model, x = EMPTY[kind], torch.zeros(shape)
+    given = (x, x, x) if kind == "nn.MultiheadAttention" else (x,)
+    heads = 2 if kind == "nn.MultiheadAttention" else 1
+    for training in (True, False):
+        model.train(training)
+        expected = model(*given)
+        with regard.watch(model) as seen:
+            output = model(*given)
+        assert type(output) is type(expected)
+        assert [tuple(call.weights.shape) for call in seen] == [(shape[0], heads, shape[1], shape[1])]

@@ -193,6 +193,30 @@ def test_calls_are_put_together_only_where_one_goes_on_from_the_other() -> None:
     assert shapes(anew, step, anew, step) == [(2, 3, 1, 1), (2, 3, 1, 9)] * 2
 
 
+def test_pooling_over_sentences_of_any_lengths_is_no_generation() -> None:
+    for lengths in ((5, 3, 4), (5, 5, 5), (4, 5, 6), (3, 2), (1, 1)):
+        assert shapes(*(call("self", 1, 2, 1, length) for length in lengths)) == [(1, 2, 1, length) for length in lengths]
+
+    class Pooling(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.mean(1, keepdim=True) @ x.mT).softmax(-1) @ x
+
+    with regard.watch(pooling := Pooling()) as seen:
+        for length in (5, 3, 4):
+            pooling(torch.randn(1, length, 7))
+    assert [tuple(each.weights.shape) for each in seen.maps()] == [(1, 1, 1, 5), (1, 1, 1, 3), (1, 1, 1, 4)]
+
+
+def test_a_static_cache_is_told_by_its_empty_slots() -> None:
+    def step(*size: int, used: int) -> AttentionCall:
+        return call("self", 1, 1, *size)._replace(weights=torch.arange(size[1]).lt(used).float().expand(1, 1, *size))
+
+    prompt = call("self", 1, 1, 5, 5)
+    assert shapes(prompt, step(1, 9, used=6), step(1, 9, used=7)) == [(1, 1, 7, 9)]  # the kernel gets the prompt without slots
+    assert shapes(prompt, step(1, 9, used=9)) == [(1, 1, 5, 5), (1, 1, 1, 9)]
+    assert shapes(step(1, 9, used=1), step(1, 9, used=2), step(1, 9, used=3)) == [(1, 1, 3, 9)]
+
+
 def test_a_cache_that_forgets_keeps_the_last_keys() -> None:
     (found,) = stitched([call("self", 1, 1, 2, 2), *(call("self", 1, 1, 1, 3, value=step + 2.0) for step in range(3))])
     assert found.weights[0, 0].tolist() == [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [2, 2, 2, 0, 0], [0, 3, 3, 3, 0], [0, 0, 4, 4, 4]]

@@ -91,3 +91,59 @@ def test_a_loop_over_heads_stays_as_many_calls() -> None:
     with regard.watch(model) as seen:
         model(torch.randn(3, T, 2 * D))
     assert [tuple(call.weights.shape) for call in seen] == [(3, 1, T, T)] * 2
+
+
+def heads_first(attend: Attend) -> Attend:
+    return lambda q, k, v: attend(*(part.transpose(0, 1).contiguous() for part in (q, k, v))).transpose(0, 1)
+
+
+def by_einsum(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("hbts,hbsd->hbtd", (torch.einsum("hbtd,hbsd->hbts", q, k) * D**-0.5).softmax(-1), v)
+
+
+HEADS_FIRST = {"matmul": by_softmax, "einsum": by_einsum, "kernel": F.scaled_dot_product_attention}
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("batch", "heads"), [(2, 3), (3, 2), (1, 3), (3, 1), (3, 3), (5, 2), (2, 5), (5, 5)])
+@pytest.mark.parametrize("way", HEADS_FIRST)
+def test_heads_before_examples_are_heads(way: str, batch: int, heads: int, first: bool) -> None:
+    attend = heads_first(HEADS_FIRST[way]) if first else HEADS_FIRST[way]
+    model, x = Attention(heads, attend).eval(), torch.randn(batch, T, heads * D)
+    q, k, _ = model.projected(x)
+    with regard.watch(model) as seen:
+        model(x)
+    assert [tuple(call.weights.shape) for call in seen] == [(batch, heads, T, T)]
+    assert torch.allclose(seen[0].weights, (q @ k.mT * D**-0.5).softmax(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("way", HEADS_FIRST)
+def test_as_many_examples_as_heads_whose_order_does_not_show_are_named(way: str) -> None:
+    class Summed(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attend(*self.projected(x)).sum((0, 1))
+
+    for batch, heads in ((3, 3), (2, 3)):
+        model = Summed(heads, HEADS_FIRST[way])
+        with regard.watch(model, strict=False) as seen:
+            model(torch.randn(batch, T, heads * D))
+        assert [each.reason.split(";")[0] for each in seen.unseen] == (
+            ["Summed: its examples and heads are in an order that does not show"] if batch == heads else []
+        )
+
+
+@pytest.mark.parametrize("way", ["matmul", "kernel"])
+def test_one_sequence_without_a_batch_is_one_example(way: str) -> None:
+    class Alone(Attention):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attend(*(part[0] for part in self.projected(x[None]))).mT
+
+    model, x = Alone(3, HEADS_FIRST[way]).eval(), torch.randn(T, 3 * D)
+    q, k, _ = model.projected(x[None])
+    with regard.watch(model) as seen:
+        model(x)
+    assert [tuple(call.weights.shape) for call in seen] == [(1, 3, T, T)]
+    assert torch.allclose(seen[0].weights, (q @ k.mT * D**-0.5).softmax(-1), atol=1e-6)
+    model = Alone(T, HEADS_FIRST[way])
+    with pytest.raises(ConfigError, match="its first axis may count heads or examples"), regard.watch(model):
+        model(torch.randn(T, T * D))

@@ -90,6 +90,29 @@ def soft(s: Tensor) -> Tensor:
     return s.softmax(-1)
 
 
+def in_two(weights: Tensor, values: Tensor, keys: int = 1) -> Tensor:
+    return weights[..., :keys] @ values[:, :keys] + weights[..., keys:] @ values[:, keys:]
+
+
+def rest_first(weights: Tensor, values: Tensor) -> Tensor:
+    return weights[..., 2:] @ values[:, 2:] + weights[..., :2] @ values[:, :2]
+
+
+def split(weights: Tensor, values: Tensor) -> Tensor:
+    pairs = zip(weights.split([1, 3, 1], -1), values.split([1, 3, 1], 1), strict=True)
+    return torch.stack([part @ own for part, own in pairs]).sum(0)
+
+
+def summed_in_two(weights: Tensor, values: Tensor) -> Tensor:
+    first = (weights[..., :2, None] * values[:, None, :2]).sum(2)
+    return first + (weights[..., 2:, None] * values[:, None, 2:]).sum(2)
+
+
+def beside_a_sink(scores: Tensor, values: Tensor) -> Tensor:
+    weights = soft(F.pad(scores, (0, 1)))
+    return weights[..., :2] @ values[:, :2] + torch.einsum("bts,bsd->btd", weights[..., 2:5], values[:, 2:])
+
+
 SEEN: dict[str, tuple[Spelling, Callable[[Tensor], Tensor]]] = {
     # element by element
     "products, summed": (lambda s, v: (soft(s).unsqueeze(-1) * v.unsqueeze(1)).sum(2), soft),
@@ -140,6 +163,21 @@ SEEN: dict[str, tuple[Spelling, Callable[[Tensor], Tensor]]] = {
     "a softmax from elsewhere": (lambda s, v: Wrapped.apply(s) @ v, soft),
     "mean of two": (lambda s, v: (soft(s) + soft(2 * s)) / 2 @ v, lambda s: (soft(s) + soft(2 * s)) / 2),
     "chosen, as one hot": (one_hot, lambda s: F.one_hot(s.argmax(-1), 5).float()),
+    "keys in two parts": (lambda s, v: in_two(soft(s), v), soft),
+    "keys in two parts, dropout": (lambda s, v: in_two(F.dropout(soft(s), 0.3), v, 2), soft),
+    "keys in two parts, masked": (
+        lambda s, v: in_two(soft(s).masked_fill(torch.eye(5).bool(), 0.0), v),
+        lambda s: soft(s) * (1 - torch.eye(5)),
+    ),
+    "keys in two parts, rest first": (lambda s, v: rest_first(soft(s), v), soft),
+    "keys in three parts": (lambda s, v: split(soft(s), v), soft),
+    "keys in two parts, products": (lambda s, v: summed_in_two(soft(s), v), soft),
+    "keys in two parts, a sink": (beside_a_sink, lambda s: soft(F.pad(s, (0, 1)))[..., :5]),
+    "a learned key": (
+        lambda s, v: (w := soft(F.pad(s, (1, 0))))[..., :1] @ nn.Parameter(torch.ones(1, 7)) + w[..., 1:] @ v,
+        lambda s: soft(F.pad(s, (1, 0))),
+    ),
+    "a part, then all": (lambda s, v: (w := soft(s))[..., 1:] @ v[:, 1:] + w @ v, soft),
     "first padded, then cut": (lambda s, v: F.pad(soft(s), (0, 2))[..., :5] @ v, soft),
 }
 
@@ -147,6 +185,24 @@ NAMED: dict[str, tuple[Spelling, str]] = {
     "one key at a time": (one_by_one, "its weights multiply values one key at a time"),
     "in a generator": (in_a_generator, "its weights multiply values one key at a time"),
     "stacked": (stacked, "its weights multiply values one key at a time"),
+    "one key by a product": (lambda s, v: (w := soft(s))[..., :1] * v[:, :1] + w[..., 1:] @ v[:, 1:], "its weights are used in parts"),
+    "one key by a product behind": (
+        lambda s, v: (w := soft(s))[..., 1:] @ v[:, 1:] + w[..., :1] * v[:, :1],
+        "its weights are used in parts",
+    ),
+    "a learned value": (
+        lambda s, v: (w := soft(s))[..., :1] * nn.Parameter(torch.ones(7)) + w[..., 1:] @ v[:, 1:],
+        "its weights are used in parts",
+    ),
+    "a learned value behind": (
+        lambda s, v: (w := soft(s))[..., 1:] @ v[:, 1:] + w[..., :1] * nn.Parameter(torch.ones(7)),
+        "its weights are used in parts",
+    ),
+    "parts that overlap": (lambda s, v: (w := soft(s))[..., :3] @ v[:, :3] + w[..., 2:] @ v[:, 2:], "its weights are used in parts"),
+    "some queries of changed weights": (
+        lambda s, v: torch.cat([part @ v for part in (soft(s) * torch.ones(5, 5).tril()).split([2, 3], 1)], 1),
+        "its weights are used in parts",
+    ),
     "scattered": (scattered, "its weighted values go through index_add"),
     "mean of products": (lambda s, v: (soft(s).unsqueeze(-1) * v.unsqueeze(1)).mean(2), "its weighted values go through mean"),
     "summed by ones": (lambda s, v: torch.ones(5) @ (soft(s).unsqueeze(-1) * v.unsqueeze(1)), "its weighted values go through matmul"),

@@ -813,6 +813,25 @@ def test_what_changes_before_the_backward_pass_is_an_error_and_no_wrong_gradient
     ops.attention(1e5 * x, x, x, mod).sum().backward()  # sums of rounded weights far from 1 are no such error
 
 
+def test_what_changes_before_the_backward_pass_of_areas_is_an_error_too() -> None:
+    x, factors = torch.randn(1, 2, 6, 4, requires_grad=True), {"all": 1.0}
+
+    def mod(score: Tensor, *_: Tensor) -> Tensor:
+        return torch.where(score > 1e9, -torch.inf, score * factors["all"])
+
+    ops.attention(x, x, x, mod, mask_mod=mods.causal(), max_area=2).sum().backward()
+    out = ops.attention(x, x, x, mod, mask_mod=mods.causal(), max_area=2)
+    factors["all"] = 2.0
+    with pytest.raises(ConfigError, match="gives other scores in the backward pass than in the forward pass"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("sizes", [(None, None, 5, 5), (2, 3, "5", 5), (2, 3, 5, 2.5), (0, 1, 5, 5)], ids=str)
+def test_sizes_of_a_block_mask_are_whole_numbers(sizes: Any) -> None:
+    with pytest.raises(ConfigError, match="attention_blocks: sizes must be whole numbers of at least 1, found"):
+        ops.attention_blocks(mods.causal(), *sizes)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_function_that_was_never_tried_is_refused_in_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mod_calls, "_KNOWN", {})

@@ -7,137 +7,51 @@ axis is also taken as weights. Other uses of weights are reported by name.
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from regard.observe.call import AttentionCall
 from regard.observe.folded import Context
+from regard.observe.functions import ADD, CAST, CHOOSE, DIVIDE, DROPOUT, EACH, EXPERTS, MULTIPLY, OTHER_SUMS, PICK, SUM
+from regard.observe.held import Held, Weighted
 from regard.observe.labels import JOINED, MOVED, PARTS, TURNED, Entries, labels_behind, same_along, tells_keys
+from regard.observe.parts import Parts, own_keys
 from regard.observe.products import PRODUCT, Factor, factors, has_numbers, is_learned
-from regard.observe.scopes import Scope, batch_and_heads, kind_of
+from regard.observe.scopes import Scope, batch_and_heads, kind_of, order_of, states_of
 
-SOFTMAX = {"softmax", "special_softmax", "_softmax", "softmin", "gumbel_softmax"}
-EXP = {"exp", "exp_"}
-DIVIDE = {"div", "div_", "__truediv__", "__itruediv__", "divide", "true_divide"}
-MULTIPLY = {"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"}
-ADD = {"add", "add_", "__add__", "__radd__", "__iadd__"}
-DROPOUT = {"dropout", "dropout_"}
-UNTOLD = "examples and heads share an axis of its weights, in an order that does not show; a batch of one can be seen"
-# Functions after which weights are still weights: a change of dtype, or a factor per weight.
-CAST = {"to", "type", "type_as", "float", "half", "bfloat16", "double"}
-EACH = {
-    *CAST,
-    *("masked_fill", "masked_fill_", "where", "nan_to_num", "normalize"),
-    *DIVIDE,
-    *MULTIPLY,
-    *DROPOUT,
-}
-SUM = {"sum", "nansum"}
-CHOOSE = {"argmax", "argmin", "max", "topk", "sort", "argsort", "multinomial"}
-PICK = {"__getitem__", "gather", "index_select", "take", "take_along_dim", "embedding"}
-# Functions that may sum weighted values in a way that is not followed.
-OTHER_SUMS = {
-    *(
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "bilinear",
-        "embedding_bag",
-        "linalg_multi_dot",
-        "chain_matmul",
-        "addcmul",
-        "addcmul_",
-        "addr",
-        "outer",
-    ),
-    *("index_add", "index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_", "segment_reduce", "cumsum", "mean"),
-}
-EXPERTS = re.compile(r"M[oO]E|Moe|Expert|Mixture|Rout(?:er|ing)|Gat(?:e|ing)(?![a-z])|Loss")
-"""Class names whose softmax is no attention: routers of experts, losses."""
+UNTOLD = "its examples and heads are in an order that does not show; a batch of one can be seen"
+IN_PARTS = "its weights are used in parts, which cannot be joined"
 FOLLOWED = {*PRODUCT, *MULTIPLY, *DROPOUT}
 """Functions that may use weights from no known softmax."""
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A tensor derived from a softmax.
-
-    Attributes:
-        tensor: the tensor, kept alive so that its identity stays unique.
-        weights: its value without dropout.
-        keys: the key index of each entry; None: unknown.
-        scope: where the softmax was computed.
-        depth: number of active modules there.
-        chain: an id shared by all tensors derived from one softmax.
-        lead: (B, H), which a tensor (B * H, T, S) folds into its first axis; None: unknown.
-        guessed: whether `lead` is only confirmed by a later tensor with more axes.
-        lost: the operation after which these are weights only if they sum to 1; empty: none.
-        raw: whether it derives from exponents that are not normalized yet.
-        summed: whether it is such exponents times values; `weights` are the exponents.
-        whole: the softmax's result; None: changed since.
-    """
-
-    tensor: Tensor
-    weights: Tensor
-    keys: Tensor | None
-    scope: Scope
-    depth: int
-    chain: int
-    lead: tuple[int, int] | None
-    guessed: bool
-    lost: str = ""
-    raw: bool = False
-    summed: bool = False
-    whole: _Held | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Weighted:
-    """Weights times values, before the sum over the keys.
-
-    Attributes:
-        tensor: the product.
-        entries: the origin of its entries; None: other values were added.
-        held: the weights.
-        values: where the values lie in memory.
-        lone: whether there is one value per key, without features.
-        lost: the operation that changed the values.
-    """
-
-    tensor: Tensor
-    entries: Entries | None
-    held: _Held
-    values: int
-    lone: bool
-    lost: str = ""
-
-    def sums(self, axis: int | None) -> bool:
-        """Return whether a sum over an axis (counted from the end) is over the keys."""
-        if self.entries is None or axis is None:
-            return False
-        return self.entries.arranged(self.held.weights, self.held.keys, [axis % self.tensor.dim()]) is not None
 
 
 class Follower:
     """Follows softmax results to the sums that use them.
 
     Args:
-        record: called with the softmax's module and the weights when they multiply values.
+        record: called with the softmax's module and the weights when they multiply values; returns the recorded call.
+        retract: called with a recorded call if more of its weights follow.
         lose: called with the module if weights multiply values and cannot be recorded, once the module may have ended.
         foreign: whether to follow the calling code.
     """
 
-    def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None], foreign: Callable[[], bool]) -> None:
-        self._record, self._lose, self._foreign = record, lose, foreign
-        self._held: dict[int, _Held] = {}
-        self._contexts: dict[int, Context[_Held]] = {}
-        self._weighted: dict[int, _Weighted] = {}
-        self._chosen: dict[int, tuple[Tensor, _Held]] = {}
+    def __init__(
+        self,
+        record: Callable[[Scope, Tensor], AttentionCall | None],
+        retract: Callable[[AttentionCall], None],
+        lose: Callable[[Scope], None],
+        foreign: Callable[[], bool],
+    ) -> None:
+        self._record, self._retract, self._lose, self._foreign = record, retract, lose, foreign
+        self._held: dict[int, Held] = {}
+        self._contexts: dict[int, Context[Held]] = {}
+        self._weighted: dict[int, Weighted] = {}
+        self._chosen: dict[int, tuple[Tensor, Held]] = {}
         self._done: dict[int, weakref.ref[Tensor]] = {}  # derived from recorded weights
         self._before: Tensor | None = None
         self._chains = 0
@@ -145,19 +59,26 @@ class Follower:
     def __bool__(self) -> bool:
         return bool(self._held or self._contexts or self._weighted or self._chosen or self._done)
 
-    def begin(self, out: Any, scopes: Sequence[Scope], axis: int, *, exponents: bool = False) -> _Held | None:
+    def begin(self, out: Any, scopes: Sequence[Scope], axis: int, *, exponents: bool = False) -> Held | None:
         """Follow the result of a softmax over an axis, or exponents, for the innermost watched module."""
         scope = scopes[-1]
-        if not isinstance(out, Tensor) or out.dim() < 1 or (not scope.attends and EXPERTS.search(type(scope.module).__name__)):
+        if (
+            not isinstance(out, Tensor)
+            or out.dim() < 1
+            or (exponents and not out.numel())
+            or (not scope.attends and EXPERTS.search(type(scope.module).__name__))
+        ):
             return None
         self._chains += 1
-        scope.kind = kind_of(scopes)
+        scope.kind, scope.states = kind_of(scopes), states_of(scopes)
         shape = list(out.shape)
         shape.append(shape.pop(axis))
         keys = torch.arange(out.shape[axis], device=out.device).view([-1 if at == axis % out.dim() else 1 for at in range(out.dim())])
         lead = (out.shape[0], out.shape[1]) if out.dim() == 4 else batch_and_heads(scopes, shape)
         raw, guessed = exponents and not _sum_to_one(out), out.dim() == 3 and scope.num_heads is None
-        held = _Held(out, out, keys.expand(out.shape), scope, len(scopes), self._chains, lead, guessed, "", raw)
+        parts = Parts(out.numel(), out.shape[axis])
+        labels = keys.expand(out.shape) if out.numel() else None  # without entries shapes must tell
+        held = Held(out, out, labels, scope, len(scopes), self._chains, parts, lead, guessed, "", raw)
         held.whole = held
         self._held[id(out)] = held
         return held
@@ -215,7 +136,7 @@ class Follower:
         else:
             self._follow(held, func, name, out, args, kwargs)
 
-    def _follow(self, held: _Held, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _follow(self, held: Held, func: Callable[..., Any], name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Follow the result of a function that sums nothing."""
         outs = list(out) if name in PARTS else [out]
         if not all(isinstance(each, Tensor) and each.is_floating_point() for each in outs):
@@ -227,7 +148,7 @@ class Follower:
             if held.raw or any(is_learned(arg) for arg in given):
                 return  # a layer
             if name in OTHER_SUMS and values:
-                self._miss(held.scope, lost)
+                self._miss(held, lost)
             if name in OTHER_SUMS or out.numel() < held.tensor.numel():
                 return  # a statistic of the weights
         keys, weights = held.keys, out
@@ -250,7 +171,7 @@ class Follower:
             made = replace(held, tensor=each, weights=own, keys=labels, lead=lead, guessed=guessed, lost=lost, raw=raw, whole=whole)
             self._held[id(each)] = made
 
-    def _without_dropout(self, held: _Held, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _without_dropout(self, held: Held, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         def own(arg: Any) -> Any:
             found = self._held.get(id(arg))
             return arg if found is None else found.weights.clone() if _changes(name) and arg is held.tensor else found.weights
@@ -267,10 +188,13 @@ class Follower:
             values = any(not is_learned(other) for other in factor.others)
             weighted = self._weighted.get(id(factor.tensor)) if held is None else None
             if weighted is not None and values and weighted.sums(axis):
-                self._miss(weighted.held.scope, f"its weighted values go through {name}")
+                self._miss(weighted.held, f"its weighted values go through {name}")
             if held is None and weighted is None and axis is not None and values and scopes and self._are_weights(factor.tensor, axis):
                 held = self.begin(factor.tensor, scopes, axis)
-            if held is None or held.summed or (name == "linear" and not values):
+            if held is None or held.summed:
+                continue
+            if name == "linear" and not values:
+                self._note_beside(held)
                 continue
             whole = axis is not None and _over_keys(held, axis)
             if held.raw:  # as in many layers without attention
@@ -281,17 +205,23 @@ class Follower:
                 self._give(held if plain else replace(held, lead=None), factor.arranged(held.weights), out)
             elif not values and isinstance(out, Tensor) and out.shape == factor.tensor.shape:  # heads are mixed
                 self._held[id(out)] = replace(held, tensor=out, weights=out)
-            elif values:
-                self._miss(held.scope, held.lost or f"{name} sums its weights over another axis than their softmax runs over")
+            elif not values:
+                self._note_beside(held)
+            else:
+                self._miss(held, held.lost or f"{name} sums its weights over another axis than their softmax runs over")
 
     def _multiply(self, out: Any, pair: list[Tensor], scopes: Sequence[Scope] | None) -> bool:
         """Follow an entrywise product of weights and values; return whether the factors cannot be the product of weights."""
         if len(pair) != 2 or not isinstance(out, Tensor):
             return False
         for given, values in (pair, pair[::-1]):
-            if not values.is_floating_point() or not values.dim() or is_learned(values) or id(given) in self._weighted:
+            if not values.is_floating_point() or not values.dim() or id(given) in self._weighted:
                 continue
             held = self._held.get(id(given))
+            if is_learned(values):
+                if held is not None and out.numel() > given.numel():
+                    self._note_beside(held)
+                continue
             if held is None and scopes and given.numel() < out.numel() and given.dim() == out.dim():
                 axes = [axis for axis in range(given.dim()) if given.shape[axis] > 1 and self._are_weights(given, axis)]
                 held = self.begin(given, scopes, axes[-1]) if axes else None
@@ -302,7 +232,7 @@ class Follower:
             wide = entries.lack(0)
             if not (wide or entries.lack(1)) or _is_mask(values):
                 continue
-            self._weighted[id(out)] = _Weighted(out, entries, held, values.untyped_storage().data_ptr(), not wide)
+            self._weighted[id(out)] = Weighted(out, entries, held, values.untyped_storage().data_ptr(), not wide)
             return wide
         return False
 
@@ -315,14 +245,14 @@ class Follower:
         one = found[0]
         apart = any(each is not one and each.held.chain == one.held.chain and each.values == one.values for each in found[1:])
         if apart and (name in ADD or name in JOINED):
-            self._miss(one.held.scope, "its weights multiply values one key at a time")
+            self._miss(one.held, "its weights multiply values one key at a time")
         elif name in ADD and isinstance(out, Tensor):
             self._weighted[id(out)] = replace(one, tensor=out, entries=None)
         elif one.entries is not None and name in SUM:
             self._sum(one, out, args, kwargs)
         elif one.entries is not None and name in OTHER_SUMS:
             if not one.lone:
-                self._miss(one.held.scope, f"its weighted values go through {name}")
+                self._miss(one.held, f"its weighted values go through {name}")
         elif one.entries is not None and not one.lone and not any(isinstance(arg, Tensor) and is_learned(arg) for arg in args):
             pairs = one.entries.behind(func, name, one.tensor, (out, args, kwargs))
             kept = name in EACH or name in MOVED
@@ -332,22 +262,23 @@ class Follower:
                     self._weighted[id(each)] = replace(one, tensor=each, entries=entries, lost=lost)
         return id(one.tensor) not in self._held
 
-    def _sum(self, weighted: _Weighted, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _sum(self, weighted: Weighted, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record weights whose products with values are summed over the keys."""
         entries, held = weighted.entries, weighted.held
+        held = held if weighted.tensor.numel() else held.whole or held
         dims = kwargs.get("dim", kwargs.get("axis", args[1] if len(args) > 1 else None))
         keep = kwargs.get("keepdim", args[2] if len(args) > 2 else False)
         if entries is None or not isinstance(out, Tensor) or (weighted.lone and keep):
             return
         count = weighted.tensor.dim()
         axes = list(range(count)) if dims is None else [axis % count for axis in ([dims] if isinstance(dims, int) else dims)]
-        weights = entries.arranged(held.weights, held.keys, axes)
+        weights = entries.arranged(held.weights, held.keys, axes) if weighted.tensor.numel() else held.weights
         if weights is None:
             return
         if held.raw:
             self._held[id(out)] = replace(held, tensor=out, weights=weights, summed=True)
         elif weighted.lost or (held.lost and not _sum_to_one(weights)):
-            self._miss(held.scope, weighted.lost or held.lost)
+            self._miss(held, weighted.lost or held.lost)
         else:
             self._give(held if weights.dim() == 3 and held.tensor.dim() > 2 else replace(held, lead=None), weights, out)
 
@@ -359,13 +290,13 @@ class Follower:
         source = next((arg for arg in given if isinstance(arg, Tensor) and arg.is_floating_point()), None)
         if name in PICK and source is not None:
             if not is_learned(source) and id(source) not in self._held and not self._is_done(source):
-                self._miss(found.scope, "it selects values by the largest of its weights")
+                self._miss(found, "it selects values by the largest of its weights")
         elif isinstance(out, Tensor) and not out.is_floating_point():
             self._chosen[id(out)] = (out, found)
         elif isinstance(out, Tensor) and scopes and source is None and out.dim() and _sum_to_one(out):
             self.begin(out, scopes, -1)  # one-hot of the selected keys
 
-    def _behind_product(self, held: _Held, name: str, out: Tensor, args: tuple[Any, ...]) -> None:
+    def _behind_product(self, held: Held, name: str, out: Tensor, args: tuple[Any, ...]) -> None:
         """Record exponents whose product with values is divided by their sum."""
         if not isinstance(out, Tensor) or not out.is_floating_point():
             return
@@ -377,13 +308,16 @@ class Follower:
         if _sum_to_one(weights):
             self._give(held, weights, out)
         elif isinstance(total, Tensor) and total.dim():
-            self._miss(held.scope, "its exponents are divided by a sum behind the product")
+            self._miss(held, "its exponents are divided by a sum behind the product")
 
     def leave(self, depth: int) -> None:
         """Drop tensors of modules more than one level below: no active module can use them."""
+        for each in [each for each in self._weighted.values() if each.held.depth > depth and each.held.parts.given]:
+            with torch._C.DisableTorchFunction():
+                self._note_beside(each.held)
         if self._contexts:
             for held in {id(each.held): each.held for each in self._contexts.values() if each.held.depth > depth}.values():
-                self._miss(held.scope, UNTOLD)
+                self._miss(held, UNTOLD)
             self._contexts = {key: each for key, each in self._contexts.items() if each.held.depth <= depth}
         if self._held:
             self._held = {key: held for key, held in self._held.items() if held.depth <= depth}
@@ -396,7 +330,7 @@ class Follower:
         self.leave(0)
         self._done.clear()
 
-    def _held_among(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[_Held]:
+    def _held_among(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Held]:
         return (self._held[id(arg)] for arg in (*args, *kwargs.values()) if id(arg) in self._held)
 
     def _is_done(self, tensor: Any) -> bool:
@@ -415,11 +349,30 @@ class Follower:
             return False
         return bool((tensor >= 0).all()) and not _is_mask(tensor) and self._foreign()
 
-    def _miss(self, scope: Scope, reason: str) -> None:
+    def _note_beside(self, held: Held) -> None:
+        """Note that the weights of some keys multiply values in a way that records nothing."""
+        if held.parts.are_new(held.keys):
+            held.parts.beside |= own_keys(held.keys)
+            if held.parts.given:
+                self._miss(held, IN_PARTS)
+
+    def _miss(self, held: Held, reason: str) -> None:
+        scope, parts = held.scope, held.parts
+        if parts.recorded is not None:
+            if not parts.are_new(held.keys):
+                return  # all that multiplied values is recorded
+            reason = IN_PARTS
+            self._take_back(parts)
+            self._drop(held, all_keys=True)
         scope.lost, scope.missed = scope.lost or reason, True
         self._lose(scope)
 
-    def _give(self, held: _Held, weights: Tensor, out: Any) -> None:
+    def _take_back(self, parts: Parts) -> None:
+        if parts.recorded is not None:
+            self._retract(parts.recorded)
+        parts.recorded = None
+
+    def _give(self, held: Held, weights: Tensor, out: Any) -> None:
         whole = held.whole
         if whole is not None and 1 < weights.numel() < whole.weights.numel() and weights.shape[-1] == _count(whole):
             axis = next(axis for axis in range(whole.weights.dim()) if tells_keys(whole.keys, axis))
@@ -428,22 +381,48 @@ class Follower:
                 whole.weights.movedim(axis, -1),
                 None,
             )  # one of several slices, such as a head
-        self._note_done([other.tensor for other in self._held.values() if other.chain == held.chain and not other.summed])
-        self._held = {key: other for key, other in self._held.items() if other.chain != held.chain}
-        self._weighted = {key: other for key, other in self._weighted.items() if other.held.chain != held.chain}
+        parts, columns = held.parts, held.parts.columns(held.keys, weights)
+        if columns is not None and set(columns) <= parts.known:
+            return
+        some = weights.numel() * parts.count < parts.size * len(columns) if columns else 1 < weights.numel() < parts.size
+        joined = None if some else weights if columns is None else parts.join(columns, weights)
+        self._take_back(parts)
+        self._drop(held, all_keys=columns is None or joined is None)
+        if joined is None:
+            parts.given.clear()
+            self._miss(held, IN_PARTS)
+            return
+        weights = joined
         held.scope.three |= weights.dim() == 3 and held.guessed
         folded = held.lead if weights.dim() == 3 and held.lead and held.lead[0] * held.lead[1] == len(weights) else None
-        if folded is None or not held.guessed or min(folded) == 1:
-            self._record(held.scope, weights if folded is None else weights.unflatten(0, folded))
+        if weights.dim() == 4 and order_of(held.scope, weights.shape) == "unclear":
+            if isinstance(out, Tensor) and out.shape[:3] == weights.shape[:3] and out.dim() == 4:
+                own = replace(held, weights=weights.flatten(0, 1), lead=(weights.shape[0], weights.shape[1]))
+                self._contexts[id(out)] = Context.of(out, own)
+            else:
+                self._miss(held, UNTOLD)
+        elif folded is None or not held.guessed or min(folded) == 1:
+            parts.recorded = self._record(held.scope, weights if folded is None else weights.unflatten(0, folded))
         elif isinstance(out, Tensor) and out.dim() == 3 and len(out) == len(weights):
             self._contexts[id(out)] = Context.of(out, replace(held, weights=weights))
         else:
-            self._miss(held.scope, UNTOLD)
+            self._miss(held, UNTOLD)
 
-    def _unfold(self, context: Context[_Held], func: Callable[..., Any], name: str, out: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def _drop(self, held: Held, *, all_keys: bool) -> None:
+        """Follow the weights of a softmax no more; of some keys only, those of the other keys still are."""
+
+        def stays(other: Held) -> bool:
+            return other.chain != held.chain or (not all_keys and not other.parts.are_given(other.keys))
+
+        self._note_done([other.tensor for other in self._held.values() if other.chain == held.chain and not other.summed])
+        self._held = {key: other for key, other in self._held.items() if stays(other)}
+        self._weighted = {key: other for key, other in self._weighted.items() if stays(other.held)}
+        self._contexts = {key: other for key, other in self._contexts.items() if other.held.chain != held.chain}
+
+    def _unfold(self, context: Context[Held], func: Callable[..., Any], name: str, out: Any, args: Any, kwargs: dict[str, Any]) -> None:
         weights, more = context.behind(self._contexts, func, name, (out, args, kwargs))
         if weights is not None:
-            self._record(context.held.scope, weights)
+            context.held.parts.recorded = self._record(context.held.scope, weights)
             self._contexts = {key: other for key, other in self._contexts.items() if other.held is not context.held}
         self._contexts |= {id(each.tensor): each for each in more}
 
@@ -458,13 +437,15 @@ def _sum_to_one(weights: Tensor, axis: int = -1) -> bool:
     return bool((((sums - 1).abs() < 1e-3) | (sums == 0)).all() and sums.any())
 
 
-def _count(held: _Held) -> int:
+def _count(held: Held) -> int:
     """Return the number of keys of a softmax."""
     return 0 if held.keys is None else int(held.keys.max()) + 1
 
 
-def _over_keys(held: _Held, axis: int) -> bool:
+def _over_keys(held: Held, axis: int) -> bool:
     """Return whether an axis is the key axis, or one without labels over which rows were normalized again."""
+    if not held.tensor.numel():
+        return held.tensor.shape[axis] == held.parts.count
     if held.keys is None:
         return False
     keys = tells_keys(held.keys, axis)
@@ -474,7 +455,7 @@ def _over_keys(held: _Held, axis: int) -> bool:
 
 
 def _is_mask(numbers: Tensor) -> bool:
-    return bool(((numbers == 0) | (numbers == 1)).all())
+    return bool(((numbers == 0) | (numbers == 1)).all()) and numbers.numel() > 0
 
 
 def _lead_behind(lead: tuple[int, int] | None, out: Tensor, keys: Tensor | None) -> tuple[int, int] | None:

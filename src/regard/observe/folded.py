@@ -9,9 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from regard.observe.labels import JOINED, PARTS, RESHAPED
+from regard.observe.labels import JOINED, PARTS, RESHAPED, TURNED
 
-SHAPED = {"unsqueeze", "squeeze", "transpose", "swapaxes", "permute", "movedim", "contiguous", *RESHAPED}
+SHAPED = {"unsqueeze", "squeeze", "contiguous", "__getitem__", "select", "narrow", *RESHAPED, *TURNED}
 
 
 class _Weights(Protocol):
@@ -28,7 +28,7 @@ class Context(Generic[Held]):
 
     Attributes:
         tensor: the tensor.
-        labels: same shape, the index in the first axis that each entry comes from.
+        labels: same shape, the index b * H + h that each entry comes from.
         held: the weights, with (B, H) as `lead`.
     """
 
@@ -38,8 +38,9 @@ class Context(Generic[Held]):
 
     @classmethod
     def of(cls, product: Tensor, held: Held) -> Context[Held]:
-        """Label a product (B * H, T, D)."""
-        labels = torch.arange(len(product), device=product.device).view(-1, 1, 1).repeat(1, *product.shape[1:])
+        """Label a product (B * H, T, D) or (B, H, T, D)."""
+        first = product.shape[:-2]
+        labels = torch.arange(first.numel(), device=product.device).view(*first, 1, 1).repeat(*(1,) * len(first), *product.shape[-2:])
         return cls(product, labels, held)
 
     def behind(

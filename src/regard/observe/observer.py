@@ -17,12 +17,24 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 
 from regard.attention.recorder import RecordedWeights, recording
 from regard.errors import ConfigError
-from regard.observe.byhand import EXP, FOLLOWED, SOFTMAX, Follower
+from regard.observe.byhand import FOLLOWED, Follower
 from regard.observe.call import AttentionCall
+from regard.observe.functions import EXP, SOFTMAX
 from regard.observe.fused import FUSED, Packed, fast_path_kept, names_of_weights, open_multi_head
 from regard.observe.hooks import Hooks, methods_told
 from regard.observe.huggingface import layouts_told
-from regard.observe.scopes import Kind, Scope, in_backward, in_fragments, in_windows, kind_of, parts_of_batch
+from regard.observe.scopes import (
+    Kind,
+    Scope,
+    in_backward,
+    in_fragments,
+    in_windows,
+    is_one_head,
+    kind_of,
+    order_of,
+    parts_of_batch,
+    states_of,
+)
 from regard.observe.weights import attention_weights, check_heads
 from regard.ops import attention as flex_attention
 
@@ -30,6 +42,7 @@ SEEN = {"scaled_dot_product_attention", *SOFTMAX, *EXP, *FUSED}
 """Torch functions that attend."""
 # Regard's own modules report their attention; functions called inside them are not recorded again.
 OWN = ("regard.attention.", "regard.integrations.calls")
+UNCLEAR = "its first axis may count heads or examples; watch a batch (B, T, D), or another number of tokens than of heads"
 # Code between a torch function and the module that called it.
 BETWEEN = ("torch.", "regard.ops.", "regard.observe.")
 
@@ -52,9 +65,14 @@ class _Mode(TorchFunctionMode):
 class _Work(threading.local):
     """Active modules of a thread, innermost last, and the softmaxes that they computed."""
 
-    def __init__(self, record: Callable[[Scope, Tensor], None], lose: Callable[[Scope], None]) -> None:
+    def __init__(
+        self,
+        record: Callable[[Scope, Tensor], AttentionCall | None],
+        retract: Callable[[AttentionCall], None],
+        lose: Callable[[Scope], None],
+    ) -> None:
         self.scopes: list[Scope] = []
-        self.follower = Follower(record, lose, lambda: not _called_by_regard())
+        self.follower = Follower(record, retract, lose, lambda: not _called_by_regard())
 
 
 class Observer:
@@ -78,7 +96,7 @@ class Observer:
         self._wanted = set(names.values())
         self._weights = names_of_weights(model, names)
         self._left: list[Scope] = []
-        self._work = _Work(self._by_hand, self._left.append)
+        self._work = _Work(self._by_hand, self._retract, self._left.append)
         self._mode = _Mode(self._see)
         self._hooks = Hooks(model, names, self._enter, self._leave)
         self._stack = ExitStack()
@@ -120,7 +138,7 @@ class Observer:
     def _abandon(self, modes: int) -> None:
         # After a KeyboardInterrupt no hook ran: scope and mode are still active.
         interrupted = bool(self._work.scopes)
-        self._work = _Work(self._by_hand, self._left.append)
+        self._work = _Work(self._by_hand, self._retract, self._left.append)
         while interrupted and len(_get_current_function_mode_stack()) > modes:
             _pop_mode()
 
@@ -158,6 +176,8 @@ class Observer:
         scope = work.scopes.pop()
         if in_fragments(scope):
             self._lose(scope, f"it computes its attention in {len(scope.calls)} parts, which make no map")
+        if self._heads is None and is_one_head(scope):
+            self._join(scope, turned=True)
         parts = parts_of_batch(scope)
         if parts == "examples":
             self._join(scope)
@@ -176,11 +196,11 @@ class Observer:
         self.calls[:] = [call for call in self.calls if not any(call is part for part in scope.calls)]
         scope.lost, scope.seen, scope.missed = why, False, True
 
-    def _join(self, scope: Scope) -> None:
-        """Merge the calls of a module that loops over the examples of its batch."""
+    def _join(self, scope: Scope, *, turned: bool = False) -> None:
+        """Merge the calls of a module that loops over the examples of its batch, or exchange the first two axes."""
         parts = [call.weights for call in scope.calls]
         with torch._C.DisableTorchFunction():
-            whole = scope.calls[0]._replace(weights=torch.cat([part.transpose(0, 1) for part in parts] if scope.three else parts))
+            whole = scope.calls[0]._replace(weights=torch.cat([part.transpose(0, 1) for part in parts] if scope.three or turned else parts))
         first, *others = scope.calls
         self.calls[:] = [whole if call is first else call for call in self.calls if not any(call is other for other in others)]
 
@@ -237,6 +257,11 @@ class Observer:
             weights = attention_weights(query, key, **given).squeeze(1)
             self._work.follower.multiplied(weights, out, self._work.scopes)
             return
+        if query.dim() == 4 and scope.layout is None:
+            scope.states = states_of(self._work.scopes)
+            if order_of(scope, (*query.shape[:3], key.shape[2])) != "examples":
+                self._work.follower.multiplied(attention_weights(query, key, **given), out, self._work.scopes)
+                return
         if scope.layout is None or scope.layout == tuple(query.shape[1:3]):
             self._take(scope.name, kind, attention_weights(query, key, **given, heads=self._heads))
             return
@@ -281,18 +306,31 @@ class Observer:
             self._take(scope.name, kind_of(self._work.scopes), _copied(self._chosen(weights)))
         return out
 
-    def _by_hand(self, scope: Scope, weights: Tensor) -> None:
+    def _retract(self, call: AttentionCall) -> None:
+        """Discard a recorded call of which more follows."""
+        for calls in (self.calls, *(scope.calls for scope in self._work.scopes)):
+            calls[:] = [each for each in calls if each is not call]
+
+    def _by_hand(self, scope: Scope, weights: Tensor) -> AttentionCall | None:
         weights = weights.detach()
+        order = order_of(scope, weights.shape) if weights.dim() in (3, 4) else "examples"
+        if order == "unclear" and weights.dim() == 3:
+            scope.lost, scope.missed = UNCLEAR, True
+            self._left.append(scope)
+            return None
         if weights.dim() == 3:
-            weights = weights.unsqueeze(1) if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
+            alone = weights.unsqueeze(0) if order == "heads" else weights.unsqueeze(1)
+            weights = alone if scope.num_heads is None else weights.unflatten(0, (-1, scope.num_heads))
+        elif order == "heads":
+            weights = weights.transpose(0, 1)
         while weights.dim() < 4:
             weights = weights.unsqueeze(0)
         weights = weights.flatten(0, -4)
         if in_windows(self._work.scopes, weights.shape):
             scope.windows, scope.lost = True, "each of its queries has keys of its own, as in a window, which make no map"
-            return
+            return None
         scope.seen = True  # also if the product comes after the module
-        self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))
+        return self._take(scope.name, scope.kind or "self", _copied(self._chosen(weights)))
 
     def _wants(self, attention: nn.Module) -> bool:
         return id(attention) in self._names and not in_backward()
@@ -311,7 +349,7 @@ class Observer:
         heads = check_heads(self._heads, weights.shape[1])
         return weights if heads is None else weights[:, list(heads)]
 
-    def _take(self, layer: str, kind: Kind, weights: Tensor, areas: Tensor | None = None) -> None:
+    def _take(self, layer: str, kind: Kind, weights: Tensor, areas: Tensor | None = None) -> AttentionCall:
         for scope in self._work.scopes:
             scope.seen = True
         heads = None if self._heads is None else tuple(self._heads)
@@ -320,6 +358,7 @@ class Observer:
         for scope in self._work.scopes[-1:]:
             if scope.name == layer:
                 scope.calls.append(call)
+        return call
 
 
 def _softmax_axis(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

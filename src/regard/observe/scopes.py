@@ -39,6 +39,7 @@ class Scope:
         windows: whether each query has keys of its own, as in a dynamic convolution: no map, and perhaps no attention.
         seen: whether a call inside it was recorded.
         method: whether a method other than `forward` is running.
+        states: shapes of the states that tell the batch of its weights, see `states_of`.
         three: whether three-dimensional weights were recorded, whose first axis counts examples, or the heads of one example.
         calls: its recorded calls.
     """
@@ -55,6 +56,7 @@ class Scope:
     windows: bool = False
     seen: bool = False
     method: bool = False
+    states: list[tuple[int, ...]] = field(default_factory=list)
     three: bool = False
     calls: list[Any] = field(default_factory=list)
 
@@ -108,13 +110,58 @@ def batch_and_heads(scopes: Sequence[Scope], shape: Sequence[int]) -> tuple[int,
     return None
 
 
+def states_of(scopes: Sequence[Scope]) -> list[tuple[int, ...]]:
+    """Return the shapes of the states (B, L, D), (L, B, D) or (L, D) passed to the innermost attention, not to a part of it."""
+    start = len(scopes) - 1
+    while start > 0 and scopes[start - 1].attends:
+        start -= 1
+    with torch._C.DisableTorchFunction():
+        shapes = [[tuple(tensor.shape) for tensor in _sequences(scope) if tensor.dim() in (2, 3)] for scope in scopes[start:]]
+    return next((found for found in shapes if found), [])
+
+
+def batches_of(scope: Scope, shape: Sequence[int]) -> set[int]:
+    """Return the batch sizes that weights (..., T, S) of a module can have: of its states (B, L, D) or (L, B, D), L being T or S."""
+    sequences, lengths = [states for states in scope.states if len(states) == 3], shape[-2:]
+    return {states[0] for states in sequences if states[1] in lengths} | {states[1] for states in sequences if states[0] in lengths}
+
+
+def order_of(scope: Scope, shape: Sequence[int]) -> Literal["examples", "heads", "unclear"]:
+    """Return what the first axis of weights (B, H, T, S), (H, B, T, S), (B, T, S) or (H, T, S) counts, from the states of their module."""
+    if scope.num_heads is not None:
+        return "examples"
+    if len(shape) == 3:
+        lengths = {states[0] for states in scope.states if len(states) == 2} & set(shape[1:])
+        alone = bool(lengths) and all(len(states) == 2 for states in scope.states)
+        return "examples" if not alone or shape[0] == 1 else "unclear" if shape[0] in lengths else "heads"
+    batches = batches_of(scope, shape)
+    if shape[1] not in batches or shape[0] == 1:  # one of several examples, or one head, see `is_one_head`
+        return "examples"
+    return "examples" if shape[0] in batches and shape[0] != shape[1] else "unclear" if shape[0] == shape[1] else "heads"
+
+
+def is_one_head(scope: Scope) -> bool:
+    """Return whether the only call of a module holds one head of all examples (1, B, T, S), not one example of a loop."""
+    if len(scope.calls) != 1 or scope.num_heads is not None:
+        return False
+    with torch._C.DisableTorchFunction():
+        shape = scope.calls[0].weights.shape
+    return shape[0] == 1 < shape[1] and batches_of(scope, shape) == {shape[1]}
+
+
 def in_windows(scopes: Sequence[Scope], shape: Sequence[int]) -> bool:
     """Return whether weights (B', H, 1, S) belong to single queries with keys of their own: B' then counts positions, too."""
     if shape[1:3] != (1, 1):
         return False
     with torch._C.DisableTorchFunction():
         states = next((tensor.shape for scope in scopes[-1:] for tensor in _sequences(scope) if tensor.dim() == 3), None)
-    return states is not None and states[1] > 1 and shape[0] >= states[0] * states[1] and shape[0] % (states[0] * states[1]) == 0
+    return (
+        states is not None
+        and states[0] > 0
+        and states[1] > 1
+        and shape[0] >= states[0] * states[1]
+        and shape[0] % (states[0] * states[1]) == 0
+    )
 
 
 def in_fragments(scope: Scope) -> bool:

@@ -18,9 +18,14 @@ def stitched(calls: Sequence[AttentionCall]) -> list[AttentionCall]:
     """Join the calls of each generation: the queries of each step below those of the previous one.
 
     A self-attention call continues the previous one if it has one more key per query (growing cache); the same keys, with slots for all
-    queries so far (static cache); or a single query and no more keys (sliding cache). Without a cache, a call with as many queries as keys
-    that repeats all previous weights and has one more of both replaces the previous call. Any other call starts anew. A cross-attention
-    call with a single query continues unless the self-attention before it started anew. In a sliding cache a step's keys are the last ones.
+    queries so far (static cache); or a single query and no more keys (sliding cache, cut behind the prompt). A generation begins with a
+    prompt of several queries, with a single key, or with a static cache whose other slots have weight 0. Calls of one query to several
+    keys, as in attention pooling, stay separate, and so do steps whose prompt was not recorded; pooling over 1, 2, 3 ... keys in this order
+    looks like a generation.
+
+    Without a cache, a call with as many queries as keys that repeats all previous weights and has one more of both replaces the previous
+    call. Any other call starts anew. A cross-attention call with a single query continues unless the self-attention before it started anew.
+    In a sliding cache a step's keys are the last ones.
 
     Args:
         calls: of any layers, in order.
@@ -64,16 +69,27 @@ def _continues(group: list[AttentionCall] | None, call: AttentionCall) -> str:
     if group is None or not _fits(group, call):
         return "anew"
     queries, keys = call.weights.shape[2:]
-    if queries < keys and _has_cache(group, queries, keys):
+    if queries < keys and _has_cache(group, call):
         return "on"
     return "again" if _grows(group[-1], call) and _repeats(group[-1], call) else "anew"
 
 
-def _has_cache(group: list[AttentionCall], queries: int, keys: int) -> bool:
-    before = group[-1].weights.shape[3]
-    if queries == 1:  # a step of a generation, perhaps with a sliding cache
-        return keys <= before + 1
-    return keys == before + queries or (keys == before and sum(each.weights.shape[2] for each in group) + queries <= keys)
+def _has_cache(group: list[AttentionCall], call: AttentionCall) -> bool:
+    (queries, keys), (rows, before) = call.weights.shape[2:], group[-1].weights.shape[2:]
+    done = sum(each.weights.shape[2] for each in group)
+    begun = group[0].weights.shape[2] > 1 or group[0].weights.shape[3] == 1
+    if not begun:  # one query of several keys, as in pooling, unless the keys are empty slots of a static cache
+        return keys == before and _leaves_rest(group[0], 1) and _leaves_rest(call, done + queries)
+    if keys > before + queries:  # from a prompt without slots to a static cache
+        return _leaves_rest(call, done + queries)
+    if queries == 1:  # a step of a generation; a sliding cache is cut once, behind a prompt
+        return keys >= before or rows > 1
+    return keys == before + queries or (keys == before and done + queries <= keys)
+
+
+def _leaves_rest(call: AttentionCall, count: int) -> bool:
+    """Return whether a call attends to its first keys only."""
+    return count <= call.weights.shape[3] and not call.weights[..., count:].any()
 
 
 def _continues_across(group: list[AttentionCall] | None, call: AttentionCall, before: str | None) -> str:

@@ -17,7 +17,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from regard.errors import ConfigError, ShapeError
 from regard.ops.area_windows import check_areas
-from regard.ops.flex_tiles import TiledCall, attend_by_tiles
+from regard.ops.flex_tiles import TiledCall, attend_by_tiles, with_same_scores
 from regard.ops.materialized_attention import FULL, PARTIAL, Blocks, FlexRequest, MaterializedResult, compute_dtype, materialized_attention
 from regard.ops.mod_calls import (
     Mod,
@@ -167,8 +167,8 @@ def attention_blocks(
     from torch.nn.attention.flex_attention import BlockMask
 
     sizes = (batch, num_heads, target_size, source_size)
-    if min(*sizes, block_size) < 1:
-        raise ConfigError(f"attention_blocks: sizes must be at least 1, found {sizes} and block_size {block_size}")
+    if not all(hasattr(size, "__index__") and size > 0 for size in (*sizes, block_size)):
+        raise ConfigError(f"attention_blocks: sizes must be whole numbers of at least 1, found {sizes} and block_size {block_size}")
     place = torch.empty(0, device=device).device
     check_kind(mask_mod, "mask_mod", "attention_blocks")
     check_sizes(mask_mod, sizes, "attention_blocks")
@@ -281,9 +281,11 @@ def _area_context(query: Tensor, key: Tensor, value: Tensor, request: FlexReques
             used = kinds[:, :, start // height : -(-rows.stop // height)].amax((0, 1, 2)).nonzero().flatten().tolist()
             span = range(used[0] * width, min((used[-1] + 1) * width, source)) if used else range(0)
 
-        def part(query: Tensor, key: Tensor, value: Tensor, rows: range = rows, span: range = span) -> Tensor:
+        own = request if request.score_mod is None else request._replace(score_mod=with_same_scores(request.score_mod))
+
+        def part(query: Tensor, key: Tensor, value: Tensor, own: FlexRequest = own, rows: range = rows, span: range = span) -> Tensor:
             seen = None if bad is None else bad[:, :, span.start : span.stop]
-            return materialized_attention(query, key, value, request, seen, rows, span.start).context
+            return materialized_attention(query, key, value, own, seen, rows, span.start).context
 
         places = slice(span.start, span.stop)
         parts = query[:, :, rows.start : rows.stop], key[:, :, places], value[:, :, places]

@@ -19,7 +19,7 @@ from torch._C._functorch import is_legacy_batchedtensor  # pyright: ignore[repor
 from regard.errors import ConfigError
 from regard.ops.kernels.second_order import differentiable_gradients
 from regard.ops.materialized_attention import EMPTY, FULL, Blocks, FlexRequest, compute_dtype, materialized_attention, modify_scores
-from regard.ops.mod_calls import Captured, index_tensors
+from regard.ops.mod_calls import Captured, Mod, index_tensors
 from regard.ops.tensor_checks import no_autocast
 
 # Measured with AVX-512: products of this size run at full speed, and their scores, 512 KiB, stay in the second-level cache.
@@ -329,13 +329,37 @@ def _backward(call: TiledCall, inputs: tuple[Tensor, ...], results: tuple[Tensor
 
 def _check_shares(shares: Tensor, lse: Tensor) -> None:
     """Refuse functions whose scores differ from the forward pass: gradients would be silently wrong."""
-    off = (shares - (~torch.isinf(lse)).to(shares.dtype)).abs()
+    _check_same((shares - (~torch.isinf(lse)).to(shares.dtype)).abs(), lse)
+
+
+def _check_same(off: Tensor, lse: Tensor) -> None:
     rounding = 1e-2 + 8 * torch.finfo(lse.dtype).eps * lse.abs().masked_fill(torch.isinf(lse), 0.0)
     if (off > rounding).any():  # false beside NaN
         raise ConfigError(
             "attention: score_mod or mask_mod gives other scores in the backward pass than in the forward pass; it must not depend on "
             "chance, nor on attributes or lists that change meanwhile: pass what it needs as default arguments, such as bias=self.bias"
         )
+
+
+def with_same_scores(score_mod: Mod) -> Mod:
+    """Return a `score_mod` that refuses to give a query scores of another log-sum-exp when recomputed than in its first call.
+
+    Example:
+        >>> with_same_scores(lambda score, *indices: score * 2)(torch.ones(1, 3)).tolist()
+        [[2.0, 2.0, 2.0]]
+    """
+    first: list[Tensor] = []
+
+    def call(score: Tensor, *indices: Tensor) -> Tensor:
+        modified = score_mod(score, *indices)
+        lse = modified.detach().to(score.dtype).expand(score.shape).logsumexp(-1)
+        if first:
+            _check_same((lse - first[0]).abs(), lse)
+        else:
+            first.append(lse)
+        return modified
+
+    return call
 
 
 def _through_mod(modified: Tensor, scores: Tensor, leaves: dict[int, Tensor], sums: dict[int, Tensor], grad: Tensor) -> Tensor:
