@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from regard.mask_check import check
+from regard.mask_check import Adapter, Sequence, check
 
 V, E, T = 23, 12, 11
 
@@ -81,6 +81,80 @@ class Bidirectional(Attention):
         assert mask is not None
         q, k, v = self.qkv(x).chunk(3, -1)
         return self.out((q @ k.mT).masked_fill(~mask[:, None], -torch.inf).softmax(-1) @ v)
+
+
+class Rolled(Model):
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.attention(x)
+        return self.head(x + x.roll(1, 1))
+
+
+@pytest.mark.parametrize("length", [T, 41])
+def test_what_wraps_around_is_not_said_to_lack_a_mask(length: int) -> None:
+    given = torch.randint(1, V, (4, length), generator=torch.Generator().manual_seed(3))
+    result = check(Rolled(""), given, causal=True)["future tokens"]
+    assert (result.verdict, result.positions) == ("leak", (0,))
+    assert "position 0 alone" in result.cause
+    assert "as torch.roll does" in result.cause
+    assert "no causal mask" not in result.cause
+
+
+def test_a_mean_over_all_positions_is_not_said_to_be_a_mask_alone() -> None:
+    class Mean(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            return self.head(x - x.mean(1, keepdim=True))
+
+    assert "a mean, a norm or a sort" in check(Mean(""), tokens(), causal=True)["future tokens"].cause
+
+
+def test_a_mask_of_one_row_for_all_is_named() -> None:
+    class First(Model):
+        def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+            x = self.embedding(tokens)
+            return self.head(x + self.attention(x, mask[:1]))
+
+    mask = torch.arange(T) < torch.tensor([[11], [9], [7], [5]])
+    model = First("wrong pad")
+    model.attention = Bidirectional()
+    found = check(model, {"tokens": tokens() * mask, "mask": mask}, causal=False)["padding content"]
+    assert found.module == "attention"
+    assert "one mask arrives (mask, bool (1, 9)) for all 3 rows and cannot hold the padding of each" in found.cause
+
+
+def test_a_position_one_off_in_the_cache_is_named() -> None:
+    class Cached(Model):
+        def __init__(self) -> None:
+            super().__init__("")
+            self.body = Body()
+
+        def forward(self, tokens: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:  # pyright: ignore
+            x, past = self.body(tokens, past)
+            return self.head(x), past
+
+    class Body(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places, self.key = nn.Embedding(V, E), nn.Embedding(32, E), nn.Linear(E, E)
+            self.norm = nn.LayerNorm(E)
+
+        def forward(self, ids: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
+            start = 0 if past is None else past.shape[1] - 1
+            x = self.norm(self.words(ids) + self.places(start + torch.arange(ids.shape[1])))
+            past = x if past is None else torch.cat([past, x], 1)
+            hidden = torch.ones(x.shape[1], past.shape[1], dtype=torch.bool).triu(1 + past.shape[1] - x.shape[1])
+            return x + (self.key(x) @ past.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ past, past
+
+    adapter = Adapter(
+        (Sequence("tokens", causal=True),),
+        call=lambda model, batch: model(batch["tokens"])[0],
+        start=lambda model, batch: None,
+        step=lambda model, token, past: model(token, past),
+    )
+    result = check(Cached(), {"tokens": tokens()}, adapter=adapter)["cache"]
+    assert (result.verdict, result.module) == ("leak", "body")
+    assert result.cause.startswith("positions do not continue from the cache")
 
 
 def test_an_output_is_named_by_its_number() -> None:

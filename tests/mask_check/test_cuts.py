@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,16 @@ def blocks(size: int) -> Keep:
     return lambda length: torch.arange(length)[:, None] // size >= torch.arange(length) // size
 
 
+def single(position: int) -> Keep:
+    return lambda length: causal(length) | ((torch.arange(length)[:, None] == position) & (torch.arange(length) == position + 1))
+
+
+def borders(size: int) -> Keep:
+    """Windows of which each last position sees the first of the next."""
+    at = torch.arange(10_000)
+    return lambda length: causal(length) | (((at[:length, None] + 1) % size == 0) & (at[:length] == at[:length, None] + 1))
+
+
 def tokens(length: int, rows: int = 5) -> Tensor:
     return torch.randint(1, V, (rows, length), generator=torch.Generator().manual_seed(length))
 
@@ -66,8 +77,8 @@ def tokens(length: int, rows: int = 5) -> Tensor:
         (first_sees_second, 11, 0),
         (first_sees_second, 37, 0),
         (prefix, 11, 0),
-        (last_seen, 11, 7),  # the longest row is two shorter than the batch is wide
-        (last_seen, 37, 33),
+        (last_seen, 11, 9),
+        (last_seen, 37, 35),
         (blocks(2), 10, 0),
         (blocks(3), 9, 0),
         (blocks(4), 10, 0),
@@ -78,6 +89,99 @@ def test_a_leak_at_any_position_is_found_and_the_first_is_named(keep: Keep, leng
     result = check(Seeing(keep), tokens(length), causal=True)["future tokens"]
     assert (result.verdict, result.positions[:1]) == ("leak", (position,))
     assert_no_leaks(Seeing(causal), tokens(length), causal=True)
+
+
+@pytest.mark.parametrize("position", range(15))
+def test_one_position_that_sees_the_next_is_found_wherever_it_is(position: int) -> None:
+    result = check(Seeing(single(position)), tokens(16, 4), causal=True)["future tokens"]
+    assert (result.verdict, result.positions) == ("leak", (position,))
+
+
+@pytest.mark.parametrize(("size", "length"), [(8, 16), (8, 32), (16, 32), (16, 64), (64, 130)])
+def test_a_leak_at_the_borders_of_windows_is_found(size: int, length: int) -> None:
+    result = check(Seeing(borders(size)), tokens(length, 4), causal=True)["future tokens"]
+    assert result.verdict == "leak"
+    assert all((position + 1) % size == 0 for position in result.positions)
+    assert "hole" in result.cause or "off by one" in result.cause
+
+
+def test_positions_of_a_long_row_that_were_not_tried_are_named() -> None:
+    report = check(Seeing(causal), tokens(421, 3), causal=True)
+    assert report.ok
+    assert "cannot be told: future tokens (tokens were changed from 149 of 420 positions on, positions 1 to 5, 8, " in str(report)
+    assert "cannot be told" not in str(check(Seeing(causal), tokens(256, 3), causal=True))
+
+
+@pytest.mark.parametrize("row", [0, 3, 6])
+def test_a_leak_in_one_row_is_found_in_that_row(row: int) -> None:
+    class Rows(Seeing):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            q, k, v = self.qkv(x).chunk(3, -1)
+            keep = causal(tokens.shape[1]).repeat(len(tokens), 1, 1)
+            keep[row : row + 1] = True
+            return self.head(x + F.scaled_dot_product_attention(q, k, v, attn_mask=keep))
+
+    result = check(Rows(causal), tokens(11, 7), causal=True)["future tokens"]
+    assert result.verdict == "leak"
+    assert result.says.startswith(f"row {row}: ")
+
+
+def test_rows_that_are_not_run_are_named() -> None:
+    report = check(Seeing(causal), tokens(7, 37), causal=True)
+    assert report["future tokens"].cause == "rows 32 to 36 of the batch were not run"
+
+
+def test_rows_that_depend_on_each_other_are_no_leak_of_later_tokens() -> None:
+    class Mixed(Seeing):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embedding(tokens)
+            others = x.sum(0, keepdim=True) - x  # of all positions of the other rows
+            return self.head(x.cumsum(1) + others.sum(1, keepdim=True))
+
+    report = check(Mixed(causal), tokens(11, 4), causal=True)
+    assert report["future tokens"].verdict == "ok"
+    assert report["other rows"].verdict == "leak"
+
+
+class Counted(nn.Module):
+    """Every position sees itself and those before it, and `scale` makes the states of them."""
+
+    def __init__(self, scale: Callable[[Counted, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embedding, self.positions, self.head = nn.Embedding(V, D), nn.Embedding(64, D), nn.Linear(D, V)
+        self.scale = scale
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.scale(self, self.embedding(tokens)))
+
+
+@pytest.mark.parametrize(
+    "scale",
+    [
+        lambda model, x: x + model.positions(torch.arange(x.shape[1]).flip(0)),
+        lambda model, x: x.cumsum(1) / x.shape[1],
+        lambda model, x: x * math.log(x.shape[1]),
+    ],
+    ids=["positions from the end", "divided by the length", "times log of the length"],
+)
+def test_outputs_that_depend_on_how_many_tokens_follow_are_found(scale: Callable[[Counted, Tensor], Tensor]) -> None:
+    report = check(Counted(scale), tokens(9, 4), causal=True)
+    result = report["number of later tokens"]
+    assert [leak.name for leak in report.leaks] == ["number of later tokens"]
+    assert result.between == "after `embedding`, before `head`" or "positions" in result.between
+    assert result.cause.startswith("outputs depend on how many tokens follow, not on which")
+
+
+def test_the_number_of_later_tokens_is_no_matter_for_a_right_model_and_not_checked_at_one_length() -> None:
+    def up_to_here(model: Counted, x: Tensor) -> Tensor:
+        return x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None] + model.positions(torch.arange(x.shape[1]))
+
+    assert assert_no_leaks(Counted(up_to_here), tokens(9, 4), causal=True)["number of later tokens"].verdict == "ok"
+    fixed = check(Counted(lambda model, x: x * torch.ones(9, 1)), tokens(9, 4), causal=True)["number of later tokens"]
+    assert fixed.verdict == "not checked"
+    assert fixed.cause.startswith("runs at one length only: ")
 
 
 def test_an_output_that_sees_its_own_first_token_is_found_where_it_may_not() -> None:

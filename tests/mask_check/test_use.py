@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from typing import Any
@@ -330,6 +331,34 @@ def test_a_model_on_a_gpu_is_checked_there() -> None:
     for dtype in (None, torch.float32):
         assert check(case.build().cuda(), batch, **case.options, dtype=dtype)["padding content"].module == case.module
         assert_no_leaks(Encoder().cuda(), batch, causal=False, dtype=dtype)
+
+
+def test_functions_set_on_a_model_run_on_the_copy() -> None:
+    model = RIGHT["language model"].build()
+    block, other = model.blocks[0], model.blocks[1]
+    forward = block.attn.forward
+
+    def noisy(x: Tensor, mask: Tensor | None = None, *, again: nn.Module = block.norm1) -> Tensor:
+        return forward(x, mask) + torch.nn.functional.dropout(again(x), 0.5, block.training)
+
+    block.attn.forward = noisy
+    other.register_forward_hook(lambda module, args, output: output + other.norm1(output))
+    model.train()  # as the original, the copy not
+    with torch.no_grad():
+        before = copy.deepcopy(model.state_dict())
+        report = check(model, tokens(), causal=True)
+    assert report.ok, str(report)
+    assert block.attn.forward is noisy
+    assert noisy.__closure__ is not None
+    assert any(cell.cell_contents is block for cell in noisy.__closure__)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert check(model, tokens(), causal=True, dtype=torch.float64).dtype == "float64"
+
+    def open_to_all(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return forward(x, mask) + x.mean(1, keepdim=True)
+
+    block.attn.forward = open_to_all
+    assert [leak.name for leak in check(model, tokens(), causal=True).leaks] == ["future tokens"]
 
 
 def test_causal_that_cannot_be_seen_is_no_clean_report() -> None:

@@ -25,6 +25,7 @@ CHECKS = (
     "own token",
     "padding content",
     "padding amount",
+    "number of later tokens",
     "left padding",
     "other rows",
     "row order",

@@ -13,10 +13,12 @@ from regard.mask_check.adapter import BATCH, Sequence
 from regard.mask_check.examples import Batch, Example, collate, cut, with_other
 from regard.mask_check.layout import Layout, Match
 from regard.mask_check.locate import Origin, describe, leaking
-from regard.mask_check.probes import EVERYWHERE, GENERATOR, Probe, changed_at
+from regard.mask_check.probes import GENERATOR, Probe, changed_at
 from regard.mask_check.recording import Call, Key, Recorder, tensors_of
 from regard.mask_check.survey import Place, Survey, Views, sizes_of
 
+LONGEST = 13
+"""Longest row in which each key of a step is changed."""
 CHUNK = 2
 """Tokens per chunk of a prompt: the smallest number that needs a causal mask within the chunk."""
 
@@ -167,6 +169,9 @@ def _step_views(survey: Survey, recorders: list[Recorder], sizes: list[int]) -> 
     return found
 
 
+POSITIONS = "positions do not continue from the cache: every step is embedded as position 0, or one off"
+
+
 def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     """Return the most likely cause of a wrong cache."""
     single = cache_probe(survey, rows=1)
@@ -178,10 +183,10 @@ def cause_of_cache(survey: Survey, origin: Origin | None) -> str:
     if alone.size <= survey.limit(name):
         return "a single row is right: rows share a cache, or get that of another row"
     if origin is not None and _before_attention(survey, origin):
-        return "positions do not continue from the cache: every step is embedded as position 0, or one off"
+        return POSITIONS
     first = min((column for column, size in alone.positions.items() if size > survey.limit(name)), default=0)
     if first == 0:
-        return "the first step is wrong already: it does not see its own token, or sees the cache of an earlier call"
+        return "the first step is wrong already: it does not see its own token, its position is another, or it sees an earlier call's cache"
     if origin is not None and (told := _unseen(survey, single, origin)):
         return told
     return f"right up to step {first - 1}: keys and values are cached one step off, overwritten, or masked"
@@ -192,7 +197,7 @@ def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
     sequence, place = survey.template.sequences[-1], Place(origin.event.key, origin.tensor)
     length = probe.first.examples[0].length(sequence.name)
     at = next((n for n, axis in enumerate(survey.layout(place) or ()) if axis.label == sequence.name), None)
-    if at is None or length > EVERYWHERE:
+    if at is None or length > LONGEST:
         return ""
 
     def last(batch: Batch) -> tuple[Tensor, Tensor] | None:
@@ -213,6 +218,8 @@ def _unseen(survey: Survey, probe: Probe, origin: Origin) -> str:
     older = seen[:-1]
     if unseen == [length - 1]:
         return "a step does not see its own key and value: they are cached one step off, appended after they are read"
+    if not older and not unseen:  # before any token is mixed with another
+        return POSITIONS
     if unseen == older:
         return "a step sees its own token alone: the cache is not read"
     if unseen == older[-1:]:

@@ -19,6 +19,7 @@ from regard.mask_check.layout import PLAIN, spread
 from regard.mask_check.locate import Origin
 from regard.mask_check.probes import Probe
 from regard.mask_check.recording import Key, tensors_of
+from regard.mask_check.report import places
 from regard.mask_check.survey import Place, Survey
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, _InstanceNorm, nn.RMSNorm)
@@ -38,6 +39,8 @@ def cause_of(survey: Survey, probe: Probe, origin: Origin) -> str:
         return "the outputs depend on the labels they are to predict; labels belong into the loss alone"
     if probe.check == "other documents":
         return _documents(survey, probe)
+    if probe.check == "number of later tokens":
+        return of_experts(origin) or NUMBER
     known = _by_kind(probe, kind)
     if known:
         return known
@@ -65,8 +68,10 @@ def _dependence(module: Module, sequence: str, row: int, tensor: str) -> Depende
 
 
 def _row(survey: Survey, probe: Probe) -> int:
+    if "future" in probe.name:
+        return probe.match.rows[0][0]
     lengths = [len(at) for at in survey.base.positions[probe.sequence or survey.template.sequences[-1].name]]
-    return lengths.index(max(lengths)) if "future" in probe.name else lengths.index(min(lengths))
+    return lengths.index(min(lengths))
 
 
 def of_experts(origin: Origin | None) -> str:
@@ -146,13 +151,21 @@ def _future(survey: Survey, probe: Probe, origin: Origin, module: Module | None,
         pattern = _pattern(found.among, strict=sequence.causal == "strict")
     if pattern in (ALL, INVERTED) and module is not None and (wrong := _sums(module, sequence.name)):
         return f"the weights of a position do not add up to 1: {wrong}"
-    if pattern == MIXED and origin.found.size < LITTLE * spread(survey.views[Place(origin.event.key, origin.tensor)]):
+    if pattern.endswith(RESHAPED) and origin.found.size < LITTLE * spread(survey.views[Place(origin.event.key, origin.tensor)]):
         return SOFT
     if pattern and pattern != ALL:
         return pattern
+    compared = origin.found.positions
+    limit = survey.limit_at(Place(origin.event.key, origin.tensor))
+    seeing = [column for column, size in compared.items() if size > limit]
+    if not pattern and sequence.causal is True and len(seeing) < len(compared):
+        return f"later tokens are seen at {places(seeing)} alone, of those before them: {HOLE}, or the diagonal is off by one"
     mask = _mask_state(module, probe.sequence, found)
     absent = f" ({mask})" if mask.startswith("no mask") else ""
-    return f"{ALL}: there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
+    more = "" if _attends(origin) else "; or something else here runs over all positions, as a mean, a norm or a sort"
+    every = pattern or "every position sees later ones"
+    why = f"there is no causal mask here{absent}, or one that excludes nothing; it must set scores to -inf before the softmax"
+    return f"{every}: {why}{more}"
 
 
 ALL = "every position sees all later ones"
@@ -168,19 +181,27 @@ def _pattern(matrix: Tensor, *, strict: bool) -> str:
     band = all(bool(matrix.diagonal(step).all()) for step in range(1, ahead + 1))
     if band and ahead == 1:
         return "the diagonal of the causal mask is off by one: position t attends to t + 1, as with tril(diagonal=1) or triu(diagonal=2)"
-    if set(above.nonzero()[:, 0].tolist()) == {0} and below[1:].any():
+    seeing = sorted(set(above.nonzero()[:, 0].tolist()))
+    if seeing == [0] and below[1:].any() and above[0, 1:].all():
         return (
-            "position 0 has nothing to attend to and attends to everything: the mask leaves out its own diagonal, as tril(diagonal=-1) does"
+            "position 0 alone sees all later ones: it has nothing to attend to and attends to everything, for the mask leaves out its own "
+            f"diagonal, as tril(diagonal=-1) does, or {WRAPS}"
         )
     # The last position has no later ones: with nothing left to attend to, it attends to everything.
     if band and ahead == length - 1:
         return INVERTED if not below[:-1].any() else ALL
     if band:
         return f"position t sees up to {ahead} positions ahead"
-    return MIXED
+    return MIXED if len(seeing) == length - 1 else f"later tokens are seen at {places(seeing)} alone: {HOLE}, or {RESHAPED}"
 
 
 RESHAPED = "a view or reshape stands where a transpose is needed"
+WRAPS = "something wraps around, as torch.roll does"
+HOLE = f"the mask has a hole there, as at the border of a block or window, tokens are sorted or grouped, or {WRAPS}"
+NUMBER = (
+    "outputs depend on how many tokens follow, not on which: positions are counted from the end, or something is divided by, or scaled "
+    "with, the length of the row"
+)
 MIXED = f"positions are mixed in a way that no mask explains: perhaps {RESHAPED}"
 LITTLE = 0.05
 """Largest leak, relative to the standard deviation, that a too weak mask value explains."""
@@ -296,10 +317,14 @@ def _mask_state(module: Module | None, sequence: str | None, found: Dependence |
     if module.call is None and _has_effect(module, name):
         return ""  # somewhere in the model, not necessarily here
     kind = f"{name}, {str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
-    if not mask.is_floating_point() and len(values := mask.unique()) == 1:
-        return f"a mask arrives ({kind}) but marks nothing as padding: it is {values.item()} everywhere, as with a wrong pad token"
     if mask.is_floating_point() and (added := _added(mask, kind)):
         return added
+    rows = len(module.batch.examples)
+    if mask.ndim > 1 and mask.shape[0] == 1 < rows:
+        return f"one mask arrives ({kind}) for all {rows} rows and cannot hold the padding of each, as with mask[:1]"
+    if not mask.is_floating_point() and len(values := mask.unique()) == 1:
+        why = f"it is {values.item()} everywhere, as with a wrong pad token, or the mask of a row without padding"
+        return f"a mask arrives ({kind}) but marks nothing as padding: {why}"
     if mask.ndim > 1 and mask.shape[-1] == 1 < mask.shape[-2]:
         return f"the mask lies along the queries ({kind}); it must lie along the keys, as (B, 1, 1, S) does"
     if not _has_effect(module, name):

@@ -205,7 +205,7 @@ def _survey(runs: Runs, template: Template, examples: list[Example], results: li
     for room in (ROOM, 0):
         chosen = choose(template, examples, rows=ROWS, room=room, generator=torch.Generator().manual_seed(5))
         try:
-            survey = Survey(runs, template, chosen)
+            survey = Survey(runs, template, chosen, examples)
         except Exception as error:  # an exception of the model is a finding
             errors.append(error)
             continue
@@ -234,7 +234,7 @@ def _without_overflow(model: nn.Module, survey: Survey) -> Survey:
     precision = exact_of(model)[0]
     twin, _ = model_copy(model, precision)
     try:
-        own = Survey(Runs(twin, survey.runs.adapter, precision), survey.template, survey.examples)
+        own = Survey(Runs(twin, survey.runs.adapter, precision), survey.template, survey.examples, survey.given)
     except Exception:
         return survey
     return own if finite(own).verdict == "ok" else survey

@@ -63,6 +63,9 @@ class Module:
     def __init__(self, survey: Survey, origin: Origin, batch: Batch, *, train: bool) -> None:
         self.survey, self.batch, self.train = survey, batch, train
         self.call = origin.call if origin.call is not None and origin.call.module else None
+        # Within the model's own code, the state where the leak begins tells more than the outputs.
+        place = Place(origin.event.key, origin.tensor)
+        self.inner = place if self.call is None and place.key.side == "in" and survey.layout(place) is not None else None
         self.module: nn.Module = survey.runs.model.get_submodule(origin.module)
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
@@ -86,8 +89,19 @@ class Module:
     def with_column(self, name: str, column: int) -> dict[str, Tensor]:
         """Call it with a changed input at one position of a sequence."""
         if self.call is None:
-            return self.survey.runs.run(changed_at(self.survey.template, self.batch, name, column), train=self.train)
+            return self._whole(changed_at(self.survey.template, self.batch, name, column))
         return self.again(self._change(name, column))
+
+    def unchanged(self) -> dict[str, Tensor]:
+        """Call it with the inputs of the base run."""
+        return self._whole(self.batch) if self.call is None else self.again()
+
+    def _whole(self, batch: Batch) -> dict[str, Tensor]:
+        if self.inner is None:
+            return self.survey.runs.run(batch, train=self.train)
+        recorder = Recorder()
+        self.survey.runs.run(batch, recorder, train=self.train)
+        return {self.inner.name: self.survey.view(recorder.events)[self.inner]}
 
     def _change(self, name: str, column: int) -> Change:
         generator = torch.Generator().manual_seed(column)
@@ -117,7 +131,9 @@ class Module:
 
     def output_layouts(self) -> dict[str, Layout]:
         """Return the layouts of outputs with their own batch axis, by name."""
-        if self.call is None:
+        if self.inner is not None:
+            found = [(self.inner.name, self.survey.layout(self.inner))]
+        elif self.call is None:
             found = self.survey.layouts.items()
         else:
             key = Key(self.call, "out")
@@ -130,6 +146,8 @@ class Module:
 
     def limit(self, name: str) -> float:
         """Return how far an output may differ by rounding."""
+        if self.inner is not None:
+            return self.survey.limit_at(self.inner)
         return self.survey.limit(name) if self.call is None else self.survey.limit_at(Place(Key(self.call, "out"), name))
 
 
@@ -172,7 +190,7 @@ def dependence(module: Module, sequence: str, row: int, tensor: str | None = Non
     position = next((at for at, axis in enumerate(layout) if axis.label == sequence and not axis.offset), None)
     if position is None:
         position = next((at for at, axis in enumerate(layout) if axis.label not in (None, BATCH) and not axis.offset), None)
-    base = module.survey.runs.run(module.batch, train=module.train) if module.call is None else module.again()
+    base = module.unchanged()
     columns = []
     for column in range(width):
         gap = (module.with_column(sequence, column)[name] - base[name]).abs().nan_to_num(nan=torch.inf)

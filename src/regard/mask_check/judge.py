@@ -32,13 +32,25 @@ def judge(survey: Survey, probe: Probe | Missing, *, explain: bool = True) -> Re
     if isinstance(probe, Missing):
         return Result(probe.check, probe.name, "not checked", cause=probe.reason)
     result = _judged(survey, probe, explain=explain)
-    for elsewhere in probe.more if result.verdict == "ok" else ():
-        found = _judged(survey, elsewhere, explain=explain)
+    for elsewhere in probe.more() if probe.more is not None and result.verdict == "ok" else ():
+        found = _judged(survey, elsewhere, explain=explain and elsewhere.apart is None)
+        if found.verdict == "leak" and elsewhere.apart is not None:
+            found = _in_one_row(survey, elsewhere, explain=explain) or result
         if found.bad:
             return found
         if found.verdict == "ok" and found.change * result.limit > result.change * found.limit:
-            result = found
-    return result
+            result = replace(found, cause=result.cause)
+    return replace(result, cause=result.cause or probe.untried) if result.verdict == "ok" else result
+
+
+def _in_one_row(survey: Survey, probe: Probe, *, explain: bool) -> Result | None:
+    """Return the first leak that remains if one row is changed alone; None if none does: rows that depend on each other."""
+    assert probe.apart is not None
+    for row, _ in probe.match.rows:
+        found = _judged(survey, probe.apart(row), explain=explain)
+        if found.bad:
+            return found
+    return None
 
 
 def _judged(survey: Survey, probe: Probe, *, explain: bool) -> Result:
@@ -93,7 +105,7 @@ def _scaled_down(survey: Survey, probe: Probe, result: Result, found: Difference
     If columns move, so do inner positions; rotary embeddings then add rounding of their own.
     """
     limit = survey.exact_limit(result.output)
-    moved = probe.first.widths != probe.second.widths or probe.check == "left padding"
+    moved = probe.first.widths != probe.second.widths or probe.check in ("left padding", "number of later tokens")
     if moved or found.size <= limit or (origin := locate(survey, probe, result.output, limit=limit)) is None:
         return None
     tensor, place = survey.views[Place(origin.event.key, origin.tensor)], Place(origin.event.key, origin.tensor)
@@ -114,7 +126,7 @@ def _run(survey: Survey, probe: Probe, *, first: bool) -> dict[str, Tensor]:
         return survey.runs.run(batch, train=probe.train, seed=probe.seeds[0 if first else 1])
     if first and probe.of_base:
         return survey.base_outputs(train=probe.train)
-    return survey.runs.run(batch, train=probe.train)
+    return survey.outputs_for(batch, train=probe.train) if first else survey.runs.run(batch, train=probe.train)
 
 
 def _failing(survey: Survey, probe: Probe) -> Recorder:

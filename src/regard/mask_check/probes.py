@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard.mask_check.adapter import Sequence, Side
-from regard.mask_check.examples import ROOM, Batch, Example, Template, collate, cut, other, with_other
+from regard.mask_check.cuts import rounds
+from regard.mask_check.examples import ROOM, Batch, Example, Template, collate, cut, other, widths_of, with_other
 from regard.mask_check.layout import Match
 from regard.mask_check.survey import Survey
 
 GENERATOR = 7
-EVERYWHERE = 13
-"""Longest row in which later tokens are changed from each position on."""
 SHORT = 2
 """Length of rows that run without padding: short enough that one padding position would change the output visibly."""
 
@@ -37,7 +36,9 @@ class Probe(NamedTuple):
         between: a batch that the model runs on between the two, or None.
         of_base: whether the first run is the base run.
         may_fail: whether the model may refuse the second run, as for an unsupported length.
-        more: the same probe elsewhere, run if this one finds nothing; the first finding counts.
+        more: returns the same probe elsewhere, run if this one finds nothing; the first finding counts.
+        apart: returns the same change in one row alone, for a probe that changes several; or None.
+        untried: what the probes leave out, or "".
     """
 
     check: str
@@ -53,7 +54,9 @@ class Probe(NamedTuple):
     between: Batch | None = None
     of_base: bool = True
     may_fail: bool = False
-    more: tuple[Probe, ...] = ()
+    more: Callable[[], Iterable[Probe]] | None = None
+    apart: Callable[[int], Probe] | None = None
+    untried: str = ""
 
 
 class Missing(NamedTuple):
@@ -86,6 +89,9 @@ def probes(survey: Survey) -> Iterator[Probe | Missing]:
     for sequence in sequences:
         if sequence.paddable and sequence.name not in survey.fixed:
             yield maker.without(sequence)
+    for sequence in sequences:
+        if sequence.causal:
+            yield maker.number(sequence)
     yield maker.other_side()
     yield maker.other_rows()
     yield maker.order()
@@ -97,7 +103,7 @@ def training_probes(survey: Survey) -> Iterator[Probe]:
     made = {"future tokens", "padding content", "padding amount"} - set(survey.runs.adapter.skip)
     for probe in probes(survey):
         if isinstance(probe, Probe) and probe.check in made:
-            yield probe._replace(check="training mode", name=f"training mode, {probe.name}", train=True, more=())
+            yield probe._replace(check="training mode", name=f"training mode, {probe.name}", train=True, more=None, untried="")
 
 
 class _Maker:
@@ -136,30 +142,65 @@ class _Maker:
     def future(self, sequence: Sequence) -> Probe:
         row = self.longest(sequence)
         length = self.examples[row].length(sequence.name)
-        # A fully visible prefix or block shows only if the change begins inside it.
-        begins = [start for start in starts(length) if start != length // 2]
-        if sequence.causal == "strict":
-            begins = [0, *begins]
-        more = tuple(self.future_from(sequence, row, start) for start in begins)
-        return self.future_from(sequence, row, length // 2)._replace(more=more)
+        made, untried = rounds(self.survey.given, sequence)
+        probe = self.future_in(sequence, self.base, {row: length // 2})
 
-    def future_from(self, sequence: Sequence, row: int, start: int) -> Probe:
-        length = self.examples[row].length(sequence.name)
-        generator = torch.Generator().manual_seed(GENERATOR)
-        examples = list(self.examples)
-        examples[row] = with_other(self.template, examples[row], sequence.name, range(start, length), generator)
-        last = start + 1 if sequence.causal == "strict" else start
-        says = f"row {row}: tokens {start} to {length - 1} changed; outputs 0 to {last - 1} must stay"
+        def more() -> Iterator[Probe]:
+            # A leak at the border of a block or window, or in one row, shows only from its own position on, and in that row.
+            first = self.base
+            for number, one in enumerate(made):
+                if not number or one.examples is not made[number - 1].examples:
+                    first = self.written(one.examples, widths=widths_of(self.template, one.examples))
+                yield self.future_in(sequence, first, dict(enumerate(one.starts)), copied=one.copied)
+
+        last = length // 2 + (sequence.causal == "strict")
+        return probe._replace(of_base=True, vacuous=self.only(row, sequence, slice(last, None)), more=more, untried=untried)
+
+    def future_in(self, sequence: Sequence, first: Batch, starts: Mapping[int, int], *, copied: int | None = None) -> Probe:
+        """Change the tokens of some rows of a batch, each from its own position on; the rows may be copies of one of the user's."""
+        examples, kept = list(first.examples), list[Tensor]()
+        rows = sorted(starts, key=lambda one: starts[one])
+        for row in rows:
+            start, length = starts[row], examples[row].length(sequence.name)
+            generator = torch.Generator().manual_seed(GENERATOR)
+            examples[row] = with_other(self.template, examples[row], sequence.name, range(start, length), generator)
+            kept.append(first.positions[sequence.name][row][: start + (sequence.causal == "strict")])
+        positions = {s.name: [(at, at) for at in (first.positions[s.name][row] for row in rows)] for s in self.template.sequences}
+        match = Match([(row, row) for row in rows], positions | {sequence.name: [(at, at) for at in kept]}, sequence.name)
+        row, start = rows[0], starts[rows[0]]
+        last = start + (sequence.causal == "strict")
+        which = f"row {row}" if copied is None else f"row {copied}, run as row {row} of its copies"
+        says = f"{which}: tokens {start} to {examples[row].length(sequence.name) - 1} changed; outputs 0 to {last - 1} must stay"
         return Probe(
             "future tokens",
             self.name("future tokens", sequence),
             sequence.name,
-            self.base,
-            self.written(examples),
-            self.only(row, sequence, slice(0, last)),
+            first,
+            self.written(examples, widths=first.widths),
+            match,
             says,
-            self.only(row, sequence, slice(last, None)),
+            of_base=False,
+            apart=None if len(rows) == 1 else lambda one: self.future_in(sequence, first, {one: starts[one]}, copied=copied),
         )
+
+    def number(self, sequence: Sequence) -> Probe | Missing:
+        check = "number of later tokens"
+        name = self.name(check, sequence)
+        if sequence.name in self.survey.fixed:
+            return Missing(check, name, f"runs at one length only: {self.survey.fixed[sequence.name]}")
+        length = self.widths[sequence.name]
+        return self.fewer(sequence, name, length - 1)._replace(more=lambda: [self.fewer(sequence, name, length // 2)])
+
+    def fewer(self, sequence: Sequence, name: str, length: int) -> Probe:
+        examples = cut(self.template, self.examples, sequence.name, length)
+        # A model that is told its padding keeps the width, which is the matter of "padding amount".
+        second = self.written(examples, widths=self.widths if sequence.paddable else self.widths | {sequence.name: length})
+        rows = [(row, row) for row in range(len(examples))]
+        match = self.pairs(rows, second, sequence.name)
+        both = [(one[: len(two)], two) for one, two in match.positions[sequence.name]]
+        match = match._replace(positions=match.positions | {sequence.name: both})
+        says = f"rows cut to their first {length} tokens; the outputs at these must stay"
+        return Probe("number of later tokens", name, sequence.name, self.base, second, match, says, may_fail=True)
 
     def only(self, row: int, sequence: Sequence, where: slice) -> Match:
         match = self.pairs([(row, row)], self.base, sequence.name)
@@ -194,7 +235,7 @@ class _Maker:
             match.positions[sequence.name] = [(columns, columns)]
             says = f"row {row}: the document at tokens {int(where[0])} to {int(where[-1])} changed; outputs of other documents must stay"
             made.append(Probe(check, name, sequence.name, self.base, batch, match, says))
-        return made[0] if sequence.causal else made[0]._replace(more=(made[1],))
+        return made[0] if sequence.causal else made[0]._replace(more=lambda: made[1:])
 
     def content(self, sequence: Sequence) -> Probe | Missing:
         name = self.name("padding content", sequence)
@@ -274,19 +315,6 @@ class _Maker:
         batch = self.written([self.examples[kept]])
         says = f"row {kept} as a batch of its own, as wide as before; its outputs must stay"
         return Probe("row alone", "row alone", None, self.base, batch, self.pairs([(kept, 0)], batch), says)
-
-
-def starts(length: int) -> list[int]:
-    """Return the positions from which later tokens are changed: all, or in a long row its ends and a few between.
-
-    Example:
-        >>> starts(5), starts(100)
-        ([1, 2, 3, 4], [1, 2, 3, 5, 25, 33, 50, 66, 75, 97, 98, 99])
-    """
-    if length <= EVERYWHERE:
-        return list(range(1, length))
-    inner = [length // 4, length // 3, length // 2, 2 * length // 3, 3 * length // 4]
-    return sorted({1, 2, 3, 5, *inner, length - 3, length - 2, length - 1})
 
 
 def shortened_by_one(example: Example, sequence: Sequence) -> Example:

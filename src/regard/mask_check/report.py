@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ class Result:
         elif self.verdict == "leak":
             named = f"output {self.output}" if self.output[:1].isdigit() else self.output
             which = "the state there" if self.reaches else named or "the output"
-            at = f" at {_ranges(self.positions)}" if self.positions else ""
+            at = f" at {places(self.positions)}" if self.positions else ""
             if self.limit or self.change:
                 down = f"; scaled down behind it, of the output {_share(self.reaches)}" if self.reaches else ""
                 yield f"  changes    {which}{at}, {_by(self.change)}{down}"
@@ -195,9 +195,16 @@ def _share(value: float) -> str:
     return f"{100 * value:.2g} %" if 1e-3 <= value < 1 else f"{100 * value:.0f} %" if value >= 1 else f"{100 * value:.0e} %"
 
 
-def _ranges(positions: tuple[int, ...]) -> str:
+def places(positions: Iterable[int]) -> str:
+    """Return positions in words.
+
+    Example:
+        >>> places([3, 5, 6, 7]), places([2])
+        ('positions 3, 5 to 7', 'position 2')
+    """
+    positions = sorted(positions)
     runs: list[list[int]] = []
-    for position in sorted(positions):
+    for position in positions:
         if runs and position == runs[-1][1] + 1:
             runs[-1][1] = position
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -59,12 +61,67 @@ def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, 
     if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise ConfigError(f"check: {type(model).__name__} holds no numbers (meta device); build or load it on a device")
     try:
-        twin = copy.deepcopy(model)
+        memo: dict[int, Any] = {}
+        twin = copy.deepcopy(model, memo)
+        _rebind(twin, memo)
         if dtype is not None:
             twin = twin.to(dtype)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise ConfigError(f"{type(model).__name__}: it cannot be copied ({error}); give a model as it is built or loaded") from error
     return twin, _fill(twin)
+
+
+def _rebind(model: nn.Module, memo: dict[int, Any]) -> None:
+    """Let functions set on modules, as `module.forward = function`, and hooks use the copies: deepcopy leaves functions as they are."""
+    for module in model.modules():
+        for attributes in (vars(module), module._forward_hooks, module._forward_pre_hooks):
+            for name, value in list(attributes.items()):
+                if isinstance(value, types.FunctionType):
+                    attributes[name] = _moved(value, memo)
+
+
+def _parts(value: Any, memo: dict[int, Any]) -> dict[str, Any]:
+    """Return what a function or a bound method refers to: what it encloses, its defaults, and parts of the model among its globals."""
+    if isinstance(value, types.MethodType):
+        return {"self": value.__self__}
+    if not isinstance(value, types.FunctionType):
+        return {}
+    cells = {f"cell {number}": cell.cell_contents for number, cell in enumerate(value.__closure__ or ()) if cell != types.CellType()}
+    defaults = {f"default {number}": default for number, default in enumerate(value.__defaults__ or ())}
+    named = {name: value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__}
+    used = {name: one for name, one in named.items() if id(one) in memo or id(getattr(one, "__self__", None)) in memo}
+    keywords = {f"keyword {name}": default for name, default in (value.__kwdefaults__ or {}).items()}
+    return used | cells | defaults | keywords
+
+
+def _refers(value: Any, memo: dict[int, Any], seen: set[int]) -> bool:
+    """Return whether a value is a part of the model, or a function that refers to one."""
+    if id(value) in memo:
+        return True
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    return any(_refers(part, memo, seen) for part in _parts(value, memo).values())
+
+
+def _moved(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a value with the copies in place of the parts of the model that it refers to."""
+    if id(value) in memo or not _refers(value, memo, set()):
+        return memo.get(id(value), value)
+    if isinstance(value, types.MethodType):
+        return types.MethodType(value.__func__, _moved(value.__self__, memo))
+    used = [name for name in _parts(value, memo) if name in value.__globals__]
+    seen = dict(value.__globals__) if used else value.__globals__
+    cells = tuple(types.CellType() for _ in value.__closure__ or ())
+    made = types.FunctionType(value.__code__, seen, value.__name__, None, cells)
+    memo[id(value)] = made  # before its parts, which may refer to it
+    seen.update({name: _moved(seen[name], memo) for name in used})
+    made.__defaults__ = value.__defaults__ and tuple(_moved(part, memo) for part in value.__defaults__)
+    made.__kwdefaults__ = value.__kwdefaults__ and {name: _moved(part, memo) for name, part in value.__kwdefaults__.items()}
+    for cell, old in zip(cells, value.__closure__ or (), strict=True):
+        if old != types.CellType():  # an empty cell
+            cell.cell_contents = _moved(old.cell_contents, memo)
+    return functools.update_wrapper(made, value)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from regard.mask_check.survey import Survey
 CLEARLY = 4
 """A change above this many times the limit of the model's own precision must be visible there, too."""
 
-ANY = "any"
+ANY = ("any",)
 
 
 class Step(NamedTuple):
@@ -29,13 +29,15 @@ class Step(NamedTuple):
 
     Attributes:
         make: runs it; with False, without locating the leak.
-        after: name of the check that must pass for this one to add anything, ANY for all before it, or "".
+        after: names of the checks that must pass for this one to add anything, or ANY for all before it.
         name: its name if that one failed.
+        needs: name of the check that must be possible for this one to mean anything, or "".
     """
 
     make: Callable[[Survey, bool], Result]
-    after: str = ""
+    after: tuple[str, ...] = ()
     name: str = ""
+    needs: str = ""
 
 
 def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator[Step]:
@@ -45,7 +47,10 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
         yield Step(lambda seen, explain: finite(seen))
     for probe in probes(survey):
         if probe.check not in skip:
-            yield _probe(probe)._replace(after=_before(probe.name), name=probe.name)
+            before = _before(probe.name)
+            # Without known positions nothing can be said of how many follow.
+            needs = before[0] if probe.check == "number of later tokens" else ""
+            yield _probe(probe)._replace(after=before, name=probe.name, needs=needs)
         if probe.check == "labels" and probe.check not in skip and (found := shifted(survey, inputs)) is not None:
             yield Step(lambda seen, explain, found=found: found)
     for sequence in survey.template.sequences:
@@ -53,7 +58,8 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
             yield Step(lambda seen, explain, sequence=sequence: own_token(seen, sequence))
     if "cache" not in skip:
         last = survey.template.sequences[-1].name
-        after = f"future tokens: {last}" if len(survey.template.sequences) > 1 else "future tokens"
+        suffix = f": {last}" if len(survey.template.sequences) > 1 else ""
+        after = f"future tokens{suffix}", f"number of later tokens{suffix}"
         # In one call the model sees later tokens, which single steps cannot.
         yield Step(lambda seen, explain: cached(seen, explain=explain), after, "cache")
         window, width = survey.runs.adapter.window, survey.widths[last]
@@ -61,7 +67,7 @@ def steps(survey: Survey, inputs: Inputs, *, sees_all: bool = False) -> Iterator
             why = f"the cache keeps {window} positions and the rows have {width}, so it never forgets one; give longer rows"
             yield _probe(Missing("cache", "cache, forgetting", why))
         if survey.runs.adapter.chunked:
-            yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), "cache", "cache, in chunks")
+            yield Step(lambda seen, explain: cached(seen, size=CHUNK, explain=explain), ("cache",), "cache, in chunks")
     if "training mode" not in skip:
         yield from _training(survey)
     if "sees context" not in skip:
@@ -76,9 +82,13 @@ def _context(survey: Survey, *, sees_all: bool) -> Iterator[Step]:
         yield Step(lambda seen, explain: sees_context(seen, last, "later"), ANY, "sees context, later tokens")
 
 
-def _before(name: str) -> str:
+def _before(name: str) -> tuple[str, ...]:
     # If more padding changes something, so does none.
-    return name.replace("no padding", "padding amount") if "no padding" in name else ""
+    if "no padding" in name:
+        return (name.replace("no padding", "padding amount"),)
+    if name.startswith(number := "number of later tokens"):
+        return name.replace(number, "future tokens"), name.replace(number, "padding amount")
+    return ()
 
 
 def _probe(probe: Probe | Missing) -> Step:
@@ -103,7 +113,7 @@ def _training(survey: Survey) -> Iterator[Step]:
         yield _probe(Missing(name, name, reason))
         return
     for probe in found:
-        yield _probe(probe)._replace(after=probe.name.removeprefix(f"{name}, "), name=probe.name)
+        yield _probe(probe)._replace(after=(probe.name.removeprefix(f"{name}, "),), name=probe.name)
 
 
 def _far(survey: Survey, name: str, one: Tensor, two: Tensor) -> bool:
@@ -137,10 +147,12 @@ class SecondOpinion:
         results: dict[str, Result] = {}
         doubtful: dict[str, str] = {}  # failed checks, or checks skipped because of one: by that one's name
         for step in steps:
-            earlier = next(iter(doubtful), "") if step.after == ANY else step.after
-            if earlier in doubtful:
+            earlier = next((one for one in (doubtful if step.after == ANY else step.after) if one in doubtful), None)
+            if earlier is not None:
                 result = Result(step.name.split(",")[0], step.name, "not checked", cause=f"see {doubtful[earlier]}")
                 doubtful[step.name] = doubtful[earlier]
+            elif step.needs in results and results[step.needs].verdict == "not checked":
+                result = Result(step.name.split(":")[0], step.name, "not checked", cause=results[step.needs].cause)
             else:
                 result = self.ask(step)
                 if result.bad:
@@ -169,7 +181,8 @@ class SecondOpinion:
             precision = exact_of(self.model)[0]
             twin, _ = model_copy(self.model, precision)
             try:
-                self._own = Survey(Runs(twin, self.survey.runs.adapter, precision), self.survey.template, self.survey.examples)
+                runs = Runs(twin, self.survey.runs.adapter, precision)
+                self._own = Survey(runs, self.survey.template, self.survey.examples, self.survey.given)
             except Exception:
                 self.other = False
         return self._own

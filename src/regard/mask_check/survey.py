@@ -49,20 +49,6 @@ Views = dict[Place, Tensor]
 """The tensors of a run, in execution order."""
 
 
-class Plan(NamedTuple):
-    """Settings of one of two runs that are compared.
-
-    Attributes:
-        batch: the model's inputs.
-        train: use training mode.
-        seed: random seed, or None for the default.
-    """
-
-    batch: Batch
-    train: bool = False
-    seed: int | None = None
-
-
 def sizes_of(batch: Batch) -> Sizes:
     """Return the sizes of a batch."""
     return Sizes(len(batch.examples), batch.widths)
@@ -75,6 +61,7 @@ class Survey:
         runs: of the model.
         template: how to write examples as a batch.
         examples: the rows of the base batch.
+        given: all rows of the user's batch.
 
     Attributes:
         base: the batch, padded like the user's.
@@ -88,8 +75,8 @@ class Survey:
         one_size: the model's error for a smaller batch, and where it was raised; or None.
     """
 
-    def __init__(self, runs: Runs, template: Template, examples: list[Example]) -> None:
-        self.runs, self.template, self.examples = runs, template, examples
+    def __init__(self, runs: Runs, template: Template, examples: list[Example], given: list[Example]) -> None:
+        self.runs, self.template, self.examples, self.given = runs, template, examples, given
         self.widths = widths_of(template, examples)
         self.base = collate(template, examples, self.widths, side=template.side)
         self.sizes = sizes_of(self.base)
@@ -100,6 +87,7 @@ class Survey:
         own = (p.dtype for p in runs.model.parameters() if p.is_floating_point())
         self.computed_in = next(own, torch.get_default_dtype()) if runs.dtype is None else runs.dtype
         self._outputs: dict[bool, dict[str, Tensor]] = {}
+        self._last: tuple[Batch, bool, dict[str, Tensor]] | None = None
         recorder = Recorder()
         self.outputs = runs.run(self.base, recorder)
         self.events, counts = recorder.events, recorder.counts
@@ -267,6 +255,13 @@ class Survey:
         if train not in self._outputs:
             self._outputs[train] = self.runs.run(self.base, train=train)
         return self._outputs[train]
+
+    def outputs_for(self, batch: Batch, *, train: bool) -> dict[str, Tensor]:
+        """Return the outputs for a batch without hooks, kept until another batch is asked for."""
+        if self._last is None or self._last[0] is not batch or self._last[1] != train:
+            self._last = None  # the outputs of two batches at once may be too large
+            self._last = batch, train, self.runs.run(batch, train=train)
+        return self._last[2]
 
     def base_run(self, *, train: bool) -> tuple[list[Event], dict[str, Tensor]]:
         """Return the events and outputs of the base batch, with hooks."""
