@@ -74,7 +74,8 @@ def model_copy(model: nn.Module, dtype: torch.dtype | None) -> tuple[nn.Module, 
 def _rebind(model: nn.Module, memo: dict[int, Any]) -> None:
     """Let functions set on modules, as `module.forward = function`, and hooks use the copies: deepcopy leaves functions as they are."""
     for module in model.modules():
-        for attributes in (vars(module), module._forward_hooks, module._forward_pre_hooks):
+        places: list[dict[Any, Any]] = [vars(module), module._forward_hooks, module._forward_pre_hooks]
+        for attributes in places:
             for name, value in list(attributes.items()):
                 if isinstance(value, types.FunctionType):
                     attributes[name] = _moved(value, memo)

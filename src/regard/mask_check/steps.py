@@ -87,7 +87,7 @@ def _before(name: str) -> tuple[str, ...]:
     if "no padding" in name:
         return (name.replace("no padding", "padding amount"),)
     if name.startswith(number := "number of later tokens"):
-        return name.replace(number, "future tokens"), name.replace(number, "padding amount")
+        return name.replace(number, "future tokens"), name.replace(number, "padding amount"), "repeated run"
     return ()
 
 
