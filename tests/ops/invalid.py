@@ -255,7 +255,11 @@ OPERATIONS: dict[str, Call] = {
     ),
     "attention, no area": (lambda: flex(max_area=0), ConfigError, "max_area"),
     "attention, log-sum-exp of areas": (lambda: flex(max_area=2, return_lse=True), ConfigError, "return_lse is for keys"),
-    "attention_blocks, no heads": (lambda: ops.attention_blocks(past, 1, 0, 3, 5), ConfigError, "sizes must be at least 1"),
+    "attention_blocks, no heads": (
+        lambda: ops.attention_blocks(past, 1, 0, 3, 5),
+        ConfigError,
+        "sizes must be whole numbers",
+    ),
     "additive_scores, vector of two axes": (
         lambda: ops.additive_scores(grad(2, 5), grad(3, 5), X),
         ShapeError,
@@ -417,10 +421,10 @@ STEPS: dict[str, Call] = {
     "output, int32": (lambda: output(forbidden=torch.tensor([0], dtype=torch.int32)), ShapeError, "forbidden must be torch.int64"),
     "output, sums": (lambda: output(sums=RunningTotals(torch.zeros(2, 4), 1)), ShapeError, "expected totals"),
     "output, no sums": (lambda: output(sums=RunningTotals(torch.zeros(2, 3), 0)), ShapeError, "expected totals"),
-    "greedy, first token": (lambda: greedy(bos=5), RangeError, "greedy search: a token, place or length names nothing, after 0 steps"),
+    "greedy, first token": (lambda: greedy(bos=5), RangeError, "greedy search: a token, slot or length is out of range, after 0 steps"),
     "greedy, token outside the table": (lambda: greedy(vocabulary=997), RangeError, "greedy search: a token"),
-    "greedy, length of the source": (lambda: greedy(lengths=torch.tensor([12, 4])), RangeError, "greedy search: a token, place or length"),
-    "greedy, negative limit": (lambda: greedy(limits=torch.tensor([3, -1])), RangeError, "greedy search: a token, place or length"),
+    "greedy, length of the source": (lambda: greedy(lengths=torch.tensor([12, 4])), RangeError, "greedy search: a token, slot or length"),
+    "greedy, negative limit": (lambda: greedy(limits=torch.tensor([3, -1])), RangeError, "greedy search: a token, slot or length"),
     "greedy, int32 limits": (
         lambda: greedy(limits=torch.tensor([3, 2], dtype=torch.int32)),
         ShapeError,

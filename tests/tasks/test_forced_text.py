@@ -158,5 +158,5 @@ def test_terms_and_beginnings_are_read(tmp_path: Path) -> None:
 
 def test_sampling_refuses_terms() -> None:
     options: dict[str, Any] = {"sampling": SamplingOptions(), "terms": TERMS}
-    with pytest.raises(ConfigError, match="phrases: need a search"):
+    with pytest.raises(ConfigError, match="phrases: need beam search"):
         translator().translate(["Hund"], **options)
