@@ -205,9 +205,9 @@ class MultiHeadAttention(nn.Module):
             # Before the projections, so that masked values do not reach the gradients of their weights. In self-attention a query may be
             # padding, too: zeros send no NaN into the gradients of others.
             bad = ~finite_rows(query)
-            shielded = ops.mask_nonfinite(key, value, allowed.any(1))
-            assert shielded.tainted is not None
-            query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), shielded.key, shielded.value, shielded.tainted | bad
+            masked = ops.mask_nonfinite(key, value, allowed.any(1))
+            assert masked.tainted is not None
+            query, key, value, tainted = query.masked_fill(bad.unsqueeze(-1), 0.0), masked.key, masked.value, masked.tainted | bad
         context, weights = self._heads(
             *self._project(query, key, value), allowed, causal and mask is None and key_mask is None, need_weights
         )

@@ -68,7 +68,7 @@ def beam_search(
     rules = BatchedOptions.build(options, batch_size, device)
     live, state = initial_hypotheses(state, rules)
     tally = FinishedScores(live.totals.new_full((len(live.rows), options.n_best), -torch.inf), torch.zeros_like(live.rows))
-    trail = BackPointers(rules.limits, device)
+    back_pointers = BackPointers(rules.limits, device)
     while len(live.rows):
         logits, attention, state = step(live.tokens, state)
         check_step(logits, attention, live, rules)
@@ -76,12 +76,12 @@ def beam_search(
         # At most `beam_size` continuations of a hypothesis continue, and one ends.
         candidates = next_candidates(logits, live, rules, options.beam_size + 1, need=options.beam_size)
         ends, rows, going, parents, tally = select_candidates(candidates, live, coverage, tally, rules)
-        trail.attend(attention if options.need_attention else None)
-        trail.finish(ends, live.length + 1)
-        trail.extend(going.tokens, going.log_probs, parents)
+        back_pointers.attend(attention if options.need_attention else None)
+        back_pointers.finish(ends, live.length + 1)
+        back_pointers.extend(going.tokens, going.log_probs, parents)
         state = reorder_state(state, rows, going.beams, live)
         live = advance_hypotheses(live, rows, going, coverage)
-    return trail.best(options.n_best)
+    return back_pointers.best(options.n_best)
 
 
 class FinishedScores(NamedTuple):

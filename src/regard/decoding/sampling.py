@@ -235,7 +235,7 @@ def decode_stepwise(
     """
     options = rules.options
     live, state = initial_hypotheses(state, rules, width)
-    trail = BackPointers(rules.limits, rules.max_length.device)
+    back_pointers = BackPointers(rules.limits, rules.max_length.device)
     done = torch.zeros_like(live.tokens, dtype=torch.bool)
     while len(live.rows):
         logits, attention, state = step(live.tokens, state)
@@ -247,16 +247,16 @@ def decode_stepwise(
         ended = ((longer.tokens == options.eos) | at_limit[:, None]) & ~done
         parents = flat_indices(longer.beams, live)
         ends = finished_hypotheses(ended, live.rows, ranking_score(longer, live, coverage, rules), parents, longer.tokens, longer.log_probs)
-        trail.attend(attention if options.need_attention else None)
-        trail.finish(ends, live.length + 1)
+        back_pointers.attend(attention if options.need_attention else None)
+        back_pointers.finish(ends, live.length + 1)
         done = done | ended
         rows = (~done.all(1)).nonzero().squeeze(1)
-        trail.extend(longer.tokens[rows], longer.log_probs[rows], parents[rows])
+        back_pointers.extend(longer.tokens[rows], longer.log_probs[rows], parents[rows])
         going = longer._replace(tokens=longer.tokens.masked_fill(done, options.pad)).take(rows)
         done = done[rows]
         state = reorder_state(state, rows, going.beams, live)
         live = advance_hypotheses(live, rows, going, coverage)
-    return trail.by_place()
+    return back_pointers.by_place()
 
 
 def append_candidate(candidates: Candidates, live: ActiveHypotheses) -> ExtendedHypotheses:

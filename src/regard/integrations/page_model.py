@@ -162,7 +162,7 @@ def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
 
 
 def _label_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
-    """Say the same of a model that labels, with the names of its texts and of its hops; `main` is the map that is looked at first."""
+    """Describe a classifier, with the names of its texts and of its hops; `main` is the map to show first."""
     assert isinstance(run.config, ClassificationConfig | EntailmentConfig)
     texts = ("text",) if run.config.task == "classification" else ("premise", "hypothesis")
     graph, pooling = graphs.graphs["model"], run.config.model.pooling

@@ -335,11 +335,11 @@ class Observer:
     def _wants(self, attention: nn.Module) -> bool:
         return id(attention) in self._names and not in_backward()
 
-    def _own(self, sight: RecordedWeights) -> None:
+    def _own(self, recorded: RecordedWeights) -> None:
         """Record a call of one of Regard's own modules."""
-        name = self._names[id(sight.attention)]
-        areas = None if sight.area_weights is None else _copied(self._chosen(sight.area_weights))
-        self._take(name, _own_kind(name, self._work.scopes), _copied(self._chosen(sight.weights)), areas)
+        name = self._names[id(recorded.attention)]
+        areas = None if recorded.area_weights is None else _copied(self._chosen(recorded.area_weights))
+        self._take(name, _own_kind(name, self._work.scopes), _copied(self._chosen(recorded.weights)), areas)
 
     def _layout(self, layout: tuple[int, int] | None) -> None:
         if self._work.scopes:

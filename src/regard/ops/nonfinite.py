@@ -60,13 +60,13 @@ def mask_nonfinite(key: Tensor, value: Tensor, mask: Tensor | None) -> FiniteKey
 
     Example:
         >>> key = torch.tensor([[1.0], [torch.nan]])
-        >>> shielded = mask_nonfinite(key, key, torch.tensor([[True, False], [True, True]]))
-        >>> shielded.key.tolist(), shielded.tainted.tolist()
+        >>> masked = mask_nonfinite(key, key, torch.tensor([[True, False], [True, True]]))
+        >>> masked.key.tolist(), masked.tainted.tolist()
         ([[1.0], [0.0]], [False, True])
     """
     if mask is None:
         return FiniteKeyValue(key, value, None)
-    check_axes(mask, (*key.shape[:-2], mask.shape[-2] if mask.dim() > 1 else 1, key.shape[-2]), "shield")
+    check_axes(mask, (*key.shape[:-2], mask.shape[-2] if mask.dim() > 1 else 1, key.shape[-2]), "mask of non-finite values")
     mask = mask[(None,) * (2 - mask.dim())]  # (S,) is (1, S)
     same = value is key
     bad = ~finite_rows(key) if same else ~(finite_rows(key) & finite_rows(value))

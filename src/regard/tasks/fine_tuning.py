@@ -24,7 +24,7 @@ from regard.training.weights import read_weights
 AnyConfig = TypeVar("AnyConfig", bound=RunConfig)
 
 FIXED_SETTINGS = ("model", "vocabulary", "image")
-"""Parts of a configuration that a run which goes on from another keeps."""
+"""Parts of a configuration that a run that starts from another keeps."""
 MAY_CHANGE = (
     "drop",
     "dropout",

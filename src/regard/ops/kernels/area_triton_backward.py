@@ -1,6 +1,6 @@
 # ruff: noqa: RUF005 (the compiler of kernels knows no unpacking into a tuple)
 # pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false
-# The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is written out.
+# The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is unrolled.
 """The device side of area attention on CUDA: the backward pass, one kernel for the queries, one for keys and values.
 
 Weights are computed again from the scores and the row's log-sum-exp; nothing of the size (T, S) is stored, nothing is added atomically, so

@@ -1,6 +1,6 @@
 # ruff: noqa: RUF005 (the compiler of kernels knows no unpacking into a tuple)
 # pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportAttributeAccessIssue=false, reportMissingParameterType=false
-# The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is written out.
+# The kernels below are a language of their own, read by its compiler: a tuple changes its length as a loop is unrolled.
 """The device side of area attention on CUDA: what both passes share, and the forward pass.
 
 A score tile is made of `wide * high` small tiles of (rows, blocks) scores each, tile (y, x) holding the items at row `by * BY + y`, column

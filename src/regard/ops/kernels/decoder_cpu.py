@@ -184,7 +184,7 @@ class DecoderPlan:
         try:
             out, weights = _STEP(x, places, first=first, shown=self.shown, **given)
         except RangeError:
-            self._complain(memories, places, (first, len(x)))
+            self._check_indices(memories, places, (first, len(x)))
             raise
         del kept  # alive until here
         return out, weights
@@ -217,13 +217,13 @@ class DecoderPlan:
         given |= {"pre": self._pre, "eps": self._eps}
         return given | {"groups": groups, "share": rows // groups, "heads": self._heads, "sources": length}, kept
 
-    def _complain(self, memories: Sequence[DecoderMemory], places: Tensor, newest: tuple[int, int]) -> None:
+    def _check_indices(self, memories: Sequence[DecoderMemory], places: Tensor, current: tuple[int, int]) -> None:
         # Report an index out of range: the memories are not in the table of the call.
-        first, rows = newest
+        first, rows = current
         for memory in memories:
             room = memory.key.shape[0]
             if first < 0 or first + rows > room:
-                raise RangeError(f"decoder step: the newest items are to stand at {first} to {first + rows - 1}, in stores of {room}")
+                raise RangeError(f"decoder step: the current step needs slots {first} to {first + rows - 1}, but the cache has {room}")
             check_range("decoder step", "places", places, 0, room - 1)
             check_range("decoder step", "places of the source", memory.places, 0, memory.source_key.shape[0] - 1)
             if memory.lengths is not None:
