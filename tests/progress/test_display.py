@@ -17,29 +17,64 @@ from regard import progress
 from regard.progress import Display, display, stages
 
 
-def test_a_line_within_a_second_then_one_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The watch looks at a clock that is set by hand.
-    now = 1000.0
-    for module in (stages, display):
-        monkeypatch.setattr(module, "monotonic", lambda: now)
-    stream = io.StringIO()
-    shown = Display(stream, mode="lines")
-    monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+class Watch:
+    """A display in lines whose clock is set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in (stages, display):
+            monkeypatch.setattr(module, "monotonic", lambda: self.now)
+        monkeypatch.setattr(threading.Thread, "start", lambda self: None)
+        self.stream = io.StringIO()
+        self.display = Display(self.stream, mode="lines")
+
+    def pass_time(self, seconds: float) -> list[tuple[float, str]]:
+        """Let time pass; return the lines that are written, each with the seconds since the start."""
+        told = []
+        for _ in range(round(4 * seconds)):
+            self.now += 0.25
+            self.display._tell()
+            told += [(self.now - 1000, line) for line in self.stream.getvalue().splitlines()]
+            self.stream.seek(0)
+            self.stream.truncate()
+        return told
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def test_a_line_within_a_second_then_one_in_ten(watch: Watch) -> None:
     told: list[tuple[float, str]] = []
-    with progress.listening(shown), progress.stage("Reading train.en", unit="lines") as stage:
+    with progress.listening(watch.display), progress.stage("Reading train.en", unit="lines") as stage:
         for _ in range(25 * 4):
-            now += 0.25
+            told += watch.pass_time(0.25)
             stage.advance(100)
-            shown._tell()
-            if text := stream.getvalue():
-                told.append((now - 1000, text))
-                stream.seek(0)
-                stream.truncate()
     assert told == [
-        (0.5, "regard: Reading train.en: 200 lines, 400/s\n"),
-        (10.5, "regard: Reading train.en: 4,200 lines, 400/s\n"),
-        (20.5, "regard: Reading train.en: 8,200 lines, 400/s\n"),
+        (0.5, "regard: Reading train.en: 100 lines, 200/s"),
+        (10.5, "regard: Reading train.en: 4,100 lines, 390/s, 0:00:10 so far"),
+        (20.5, "regard: Reading train.en: 8,100 lines, 395/s, 0:00:20 so far"),
     ]
+
+
+def test_a_stage_that_counts_no_more_is_told_of_unless_it_waits_for_input(watch: Watch) -> None:
+    with progress.listening(watch.display), progress.stage("Learning a vocabulary", unit="lines") as stage:
+        stage.advance(100)
+        assert [time for time, _ in watch.pass_time(35)] == [0.5, 10.5, 20.5, 30.5]
+        stage.waiting = True
+        assert watch.pass_time(35) == []
+        stage.waiting = False
+        assert len(watch.pass_time(5)) == 1
+
+
+def test_short_stages_that_follow_each_other_leave_the_word_to_the_stage_around_them(watch: Watch) -> None:
+    told: list[tuple[float, str]] = []
+    with progress.listening(watch.display), progress.stage("Evaluating"):
+        for number in range(100):
+            with progress.stage(f"Testing {number}"):
+                told += watch.pass_time(0.25)
+    assert told == [(0.5, "regard: Evaluating"), (10.5, "regard: Evaluating: 0:00:10 so far"), (20.5, "regard: Evaluating: 0:00:20 so far")]
 
 
 def test_a_stage_is_told_of_though_its_work_never_returns_to_python_in_between() -> None:

@@ -141,7 +141,8 @@ def test_a_program_hears_through_logging_when_it_asks(clock: Clock, caplog: pyte
         progress.message("line 3 was cut", warning=True)
     texts = [record.getMessage() for record in caplog.records]
     assert texts == [
-        *["Reading", "Reading: 400 lines, 40/s", "Reading: 800 lines, 40/s", "1,000 pairs", "line 3 was cut"],
+        *["Reading", "Reading: 400 lines, 40/s, 0:00:10 so far", "Reading: 800 lines, 40/s, 0:00:20 so far", "1,000 pairs"],
+        "line 3 was cut",
         "Reading: 1,000 lines, 40/s, took 0:00:25",
     ]
     assert [record.levelname for record in caplog.records if record.levelno > logging.INFO] == ["WARNING"]

@@ -10,10 +10,12 @@ import pytest
 import sacrebleu
 import torch
 
+from regard import progress
 from regard.errors import DataError
 from regard.metrics import paired_bootstrap
 from regard.tasks import evaluate_translation
 from regard.tasks.translation_evaluation import (
+    TOKENIZED_LINES,
     KnownLinks,
     describe_comparison,
     describe_translation_scores,
@@ -123,3 +125,14 @@ def test_a_comparison_is_told_and_kept() -> None:
     assert "of other: +" in told[0]
     assert (kept["run"], kept["p_value"]) == ("other", found.p_value)
     assert kept["interval"][0] <= kept["difference"] <= kept["interval"][1]
+
+
+def test_references_that_look_tokenized_are_named_once(capfd: pytest.CaptureFixture[str]) -> None:
+    told: list[progress.Event] = []
+    with progress.listening(lambda event: told.append(event) if event.warning else None):
+        evaluate_translation(translator(), [("a b", "a b .")] * TOKENIZED_LINES)
+        evaluate_translation(translator(), [("a b", "a b.")] * TOKENIZED_LINES)
+    assert [event.text for event in told if "unknown" not in event.text] == [
+        '100 references end in " .", as tokenized text does; BLEU is comparable on raw text only'
+    ]
+    assert capfd.readouterr().err == ""

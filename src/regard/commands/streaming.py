@@ -196,6 +196,8 @@ def _answer_chunks(
     with ExitStack() as leaving:
         stage = None
         for chunk in chunks:
+            if stage is not None:
+                stage.waiting = False
             if not number and (total is not None or not sys.stdin.isatty()):  # no bar for interactive input
                 total = _lines_waiting() if total is None else total
                 stage = leaving.enter_context(progress.stage("Answering", total=total, unit="lines"))
@@ -214,6 +216,7 @@ def _answer_chunks(
             sys.stdout.flush()
             if stage is not None:
                 stage.advance(len(chunk))
+                stage.waiting = True
     return number, bad
 
 

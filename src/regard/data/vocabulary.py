@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -120,7 +120,7 @@ class Vocabulary:
         if size < least or min_count < 1:
             raise ConfigError(f"vocabulary.size {size}, min_count {min_count}: {kind} needs at least {least} and 1")
         with stage("Learning a vocabulary", unit="lines") as learning:
-            checked = _Checked(learning.track(texts))
+            checked = _Checked(_then(learning.track(texts), lambda: learning.update(figures="choosing entries")))
             tokenizer = _frame(kind)
             options: dict[str, Any] = {"vocab_size": size, "special_tokens": list(STORED), "show_progress": False}
             if kind == "unigram":
@@ -251,6 +251,11 @@ def _continues_word(data: bytes) -> bool:
     except UnicodeDecodeError:  # part of a character
         return True
     return text[:1].isalnum()
+
+
+def _then(items: Iterable[str], end: Callable[[], None]) -> Iterator[str]:
+    yield from items
+    end()
 
 
 class _Checked:

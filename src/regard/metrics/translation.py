@@ -192,8 +192,8 @@ def make_bleu(*, lowercase: bool = False, tokenize: str = "13a", max_order: int 
         raise DataError(f"tokenize {shown(tokenize)}: expected one of {', '.join(TOKENIZERS)}")
     if max_order < 1:
         raise DataError(f"max_order {max_order}: expected 1 or more")
-    # sacrebleu warns of text that looks tokenised; "none" declares it so.
-    return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=tokenize == "none")
+    # Without `force` sacrebleu would warn of text that looks tokenised, once per score and to standard error; evaluations warn once.
+    return BLEU(lowercase=lowercase, tokenize=tokenize, max_ngram_order=max_order, force=True)
 
 
 def make_chrf(*, lowercase: bool = False, word_order: int = 0) -> CHRF:

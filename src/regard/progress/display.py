@@ -49,7 +49,6 @@ class Display:
         self._bars: Progress | None = None
         self._told: set[tuple[Stage | None, str]] = set()
         self._line_at = float("-inf")
-        self._last: tuple[Stage, int] | None = None
         self._thread: threading.Thread | None = None
         self._before: Any = None
         self._startup: Stage | None = None
@@ -133,14 +132,13 @@ class Display:
             if part not in self._told and now - shown.started >= DELAY:
                 self._told.add(part)
                 self._line(shown, now)
-        inner = self._stages[-1]
-        # No progress since the last line means waiting for input: do not fill the log.
-        moved = not inner.done or (inner, inner.done) != self._last
-        if now - self._line_at >= LINE_INTERVAL and (inner.parent, inner.name) in self._told and moved:
-            self._line(inner, now)
+        # Short inner stages that follow each other have no line of their own: then the stage around them says that work goes on.
+        known = [shown for shown in self._stages if (shown.parent, shown.name) in self._told]
+        if known and now - self._line_at >= LINE_INTERVAL and not self._stages[-1].waiting:
+            self._line(known[-1], now)
 
     def _line(self, shown: Stage, now: float) -> None:
-        self._line_at, self._last = now, (shown, shown.done)
+        self._line_at = now
         chain = [shown]
         while (outer := chain[-1].parent) is not None:
             chain.append(outer)

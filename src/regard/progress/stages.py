@@ -58,6 +58,7 @@ class Stage:
         figures: other current values, such as a loss; often empty.
         parent: the enclosing stage, or None.
         failed: whether an exception ended the stage.
+        waiting: whether it waits for input, so that periodic lines would say nothing; set by the stage's owner.
         started: start time, `time.monotonic`.
         ended: end time; None before.
         told: time of the last written line, for listeners that write periodically; None before.
@@ -73,7 +74,7 @@ class Stage:
         self.name, self.total, self.unit, self.done = name, total, unit, done
         self.figures = ""
         self.parent: Stage | None = None
-        self.failed = False
+        self.failed = self.waiting = False
         self.started = monotonic()
         self.ended: float | None = None
         self.told: float | None = None
@@ -165,7 +166,7 @@ class Stage:
             parts.append(f"took {clock(self.seconds)}")
         elif (remaining := self.remaining) is not None:
             parts.append(f"{clock(remaining)} left")
-        elif not parts and self.seconds >= LOG_INTERVAL:
+        elif self.seconds >= LOG_INTERVAL:
             parts.append(f"{clock(self.seconds)} so far")
         return f"{self.name}: {', '.join(parts)}" if parts else self.name
 

@@ -23,6 +23,8 @@ from regard.tasks.word_links import LinkUnit, find_links, read_choice
 
 # The longest source, in words, of each row of BLEU by length but the last.
 LENGTH_EDGES = (8, 11, 14, 18)
+TOKENIZED_LINES = 100
+"""References that end like tokenized text from which on an evaluation warns."""
 
 
 class KnownLinks(NamedTuple):
@@ -103,6 +105,8 @@ def evaluate_translation(
     if links is not None:
         scores.append(_alignment_error(translator, pairs, links))
     unknown.tell()  # last: an error is told alone
+    if (count := sum(line.endswith(" .") for line in references)) >= TOKENIZED_LINES:
+        progress.message(f'{count} references end in " .", as tokenized text does; BLEU is comparable on raw text only', warning=True)
     return Evaluation(scores, [(row.range, row.count, row.score.value) for row in rows if row.score is not None], outputs, seconds)
 
 
