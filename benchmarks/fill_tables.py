@@ -5,9 +5,9 @@
 
 A figure is never typed into a document: a benchmark writes the JSON file, this writes the table. The file holds
 {"columns": [names], "rows": [[cells]], "note": text}; `note` may be left out, other keys (machine, versions, command) are not
-shown. A cell that is a number is written as it stands in the file. `table:targets` is computed from several of these files. The blocks
-`table:mechanisms`, `table:mechanisms-selected` and, for
-each mechanism, `table:mechanism-NAME` have no file: they are what `regard list` prints. `table:recipes` is `regard.config.RECIPES`.
+shown. A cell that is a number is written as it stands in the file. `table:targets` and `table:targets-speed` are computed from several of
+these files by targets.py. The blocks `table:mechanisms`, `table:mechanisms-selected` and, for each mechanism, `table:mechanism-NAME` have
+no file: they are what `regard list` prints. `table:recipes` is `regard.config.RECIPES`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import targets
+
 from regard.commands.info import COLUMNS, mechanism_cells
 from regard.config import RECIPES
 from regard.mechanisms import MECHANISMS, Mechanism
@@ -29,6 +31,7 @@ from regard.mechanisms import MECHANISMS, Mechanism
 ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"(?P<start>^<!-- table:(?P<name>[\w-]+) -->\n)(?P<body>.*?)(?P<end>^<!-- /table -->$)", re.MULTILINE | re.DOTALL)
 EMPTY = "*Not measured yet.*"
+TARGETS = {"targets": targets.long_work, "targets-speed": targets.speed}
 
 
 def cell(value: Any) -> str:
@@ -103,46 +106,6 @@ def recipes() -> dict[str, Any]:
     return {"columns": ["recipe", "training pairs", "settings", "chosen by"], "rows": rows}
 
 
-def targets(results: Path) -> dict[str, Any]:
-    """Return the table of targets for long work in docs/growth.md, from what corpus.py, cluster.py and pipe.py measured."""
-    rows: list[list[Any]] = []
-
-    def add(what: str, target: float, unit: str, measured: Any, script: str) -> None:
-        state = None if measured is None else "met" if measured <= target else "missed"
-        rows.append([what, f"at most {target:,g} {unit}".rstrip(), measured, state, f"`python benchmarks/{script}.py`"])
-
-    def table(name: str) -> dict[str, Any]:
-        path = results / f"{name}.json"
-        return read_table(path) if path.exists() else {"columns": [], "rows": []}
-
-    corpus = table("corpus")
-    measured = {row[0]: dict(zip(corpus["columns"], row, strict=True)) for row in corpus["rows"]}
-    for pairs, what, target, unit in (
-        ("2,000,000", "first start: seconds to the first update", 90, "s"),
-        ("2,000,000", "first start: peak memory, MB", 1200, "MB"),
-        ("20,000,000", "first start: peak memory, MB", 1500, "MB"),
-    ):
-        add(f"{pairs} pairs, {what.partition(',')[0]}", target, unit, measured.get(what, {}).get(pairs), "corpus")
-    again, own = (measured.get(f"restart: {what}", {}).get("2,000,000") for what in ("seconds to the next update", "of these, the update"))
-    before = None if again is None or own is None else round(again - own, 1)
-    add("2,000,000 pairs, restart: seconds until the next update begins", 5, "s", before, "corpus")
-    for work, workers, by, _, over, killed, same in table("cluster")["rows"]:
-        if by == "Ray" and not killed:
-            add(f"{work} on Ray, {workers} workers: time over processes", 1.05, "", over, "cluster")
-        elif by == "Ray":
-            rows.append(
-                [f"{work} on Ray, {workers} workers, {killed} killed", "the same bytes", same, "met" if same == "yes" else "missed"]
-            )
-            rows[-1].append("`python benchmarks/cluster.py`")
-    rates = {row[0]: row[1] for row in table("pipe")["rows"]}
-    for slow, fast, what in (
-        ("full pipe", "file", "a full pipe: time over a file"),
-        ("full pipe, progress shown", "full pipe", "progress: time over --quiet"),
-    ):
-        add(what, 1.01, "", round(rates[fast] / rates[slow], 3) if {slow, fast} <= set(rates) else None, "pipe")
-    return {"columns": ["work", "target", "measured", "state", "command"], "rows": rows}
-
-
 def facts(row: Mechanism, pictures: Path) -> str:
     """Return what docs/mechanisms.md says of one mechanism; its picture's alternative text is the picture's own description."""
     picture = pictures / f"{row.slug}.svg"
@@ -164,8 +127,8 @@ def fill(text: str, results: Path) -> str:
         path = results / f"{name}.json"
         if name in sections:
             body = facts(sections[name], results.parent / "pictures")
-        elif name == "targets":
-            body = render(targets(results), name)
+        elif name in TARGETS:
+            body = render(TARGETS[name](results), name)
         elif name == "recipes":
             body = render(recipes(), name)
         elif name in ("mechanisms", "mechanisms-selected"):

@@ -169,6 +169,7 @@ def shared(folder: Path, workers: int) -> tuple[float, float]:
 def quality(folder: Path) -> list[list[Any]]:
     """Return the chrF after as many updates on more and more pairs, and of one model with larger and larger beams."""
     rows: list[list[Any]] = []
+    generated(folder, 4000)  # its test lines serve all
     test = ["--source", str(folder / "data" / "test.source"), "--target", str(folder / "data" / "test.target")]
     for pairs in QUALITY_PAIRS:
         run = folder / f"quality-{pairs}"

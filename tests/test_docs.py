@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
-from benchmarks.fill_tables import EMPTY, fill, stale_documents, targets
+from benchmarks.fill_tables import EMPTY, fill, stale_documents
+from benchmarks.targets import long_work, speed
 from regard.cli import app
 from regard.commands.shared_options import with_shared_options
 from regard.config import AttentionConfig
@@ -258,16 +259,36 @@ def test_a_figure_over_its_target_is_missed(tmp_path: Path) -> None:
     again = [["restart: seconds to the next update", 9.5], ["restart: of these, the update", 2.5]]
     corpus = {"columns": ["pairs", "2,000,000"], "rows": [["first start: seconds to the first update", 90.0], *again]}
     rows = [["study", 2, by, 100, over, killed, same] for by, over, killed, same in (("Ray", 1.06, 0, "yes"), ("Ray", 2.0, 7, "NO"))]
-    files = {"corpus": corpus, "cluster": {"columns": list("abcdefg"), "rows": rows}}
+    names = ["work", "workers", "by", "seconds", "over processes", "workers killed", "same bytes"]
+    files = {"corpus": corpus, "cluster": {"columns": names, "rows": rows}}
     for name, table in files.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(table))
-    states = {row[0]: (row[2], row[3]) for row in targets(tmp_path)["rows"]}
+    states = {row[0]: (row[2], row[3]) for row in long_work(tmp_path)["rows"]}
     assert states["2,000,000 pairs, first start: seconds to the first update"] == (90.0, "met")
-    assert states["2,000,000 pairs, restart: seconds until the next update begins"] == (7.0, "missed")
-    assert states["20,000,000 pairs, first start: peak memory"] == (None, None)
+    assert states["2,000,000 pairs, restart: seconds to the next update"] == (9.5, "missed")
+    assert states["2,000,000 pairs, restart: seconds until this update begins"] == (7.0, "missed")
+    assert states["20,000,000 pairs, first start: peak memory"] == (None, "not measured")
     assert states["study on Ray, 2 workers: time over processes"] == (1.06, "missed")
     assert states["study on Ray, 2 workers, 7 killed"] == ("NO", "missed")
-    assert states["progress: time over --quiet"] == (None, None)
+    assert states["progress: time over --quiet"] == (None, "not measured")
+
+
+def test_targets_of_speed_are_met_missed_or_not_measured(tmp_path: Path) -> None:
+    names = ["model", "beside", "one thread, tokens/s", "workers, tokens/s", "workers / threads", "workers / one thread", "of idle"]
+    rows = [["Transformer", "nothing", 100, 150, 1.0, 1.5, 1.0, 1.6], ["Transformer", "4 at nice 19", 60, 79, 1.0, 1.5, 1.0, 1.61]]
+    rows += [["Transformer", company, 100, 50, 1.0, ratio, 0.44, 1.2] for company, ratio in (("1", 0.9), ("2", 0.89), ("4", 2.0))]
+    busy = {"columns": [*names, "MiB, workers / threads"], "rows": rows, "demo": {"1": 151.0}}
+    (tmp_path / "busy.json").write_text(json.dumps(busy))
+    states = {row[0]: (row[2], row[3]) for row in speed(tmp_path)["rows"]}
+    assert states["Transformer on two idle cores: workers over threads"] == (1.0, "met")
+    assert states["Transformer beside one program, over threads on idle cores"] == (0.44, "missed")
+    assert states["Transformer beside four programs at nice 19, over one thread on an idle core"] == (0.79, "missed")
+    assert states["Transformer beside one, two or four programs, over one thread there: the lowest"] == (0.89, "missed")
+    assert states["Transformer: memory of workers over threads, at the start"] == (1.6, "met")
+    assert states["Transformer: memory of workers over threads, the highest"] == (1.61, "missed")
+    assert states["recurrent: memory of workers over threads, the highest"] == (None, "not measured")
+    assert states["the demonstration beside one program"] == (151.0, "missed")
+    assert states["start: `regard --help`"] == (None, "not measured")
 
 
 def test_a_table_with_a_row_too_short_is_refused(tmp_path: Path) -> None:

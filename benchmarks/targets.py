@@ -1,0 +1,147 @@
+"""The tables of targets in docs/growth.md and docs/performance.md, each figure looked up in the file of its benchmark.
+
+`fill_tables.py` calls `long_work` and `speed`. A target whose file, row or column is missing has no figure, and so no state.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+COLUMNS = ["work", "target", "measured", "state", "command"]
+Rows = list[list[Any]]
+
+
+class Results:
+    """The files of results in a folder.
+
+    Args:
+        folder: docs/results, or another.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = cache(self._rows)
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            return []
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+    def value(self, name: str, first: tuple[Any, ...], column: str) -> Any:
+        """Return a cell of the row that begins with these cells; None where there is none."""
+        found = [row for row in self.rows(name) if tuple(row.values())[: len(first)] == first]
+        return found[0].get(column) if found else None
+
+
+class Targets:
+    """Rows of a table of targets."""
+
+    def __init__(self) -> None:
+        self.rows: Rows = []
+
+    def most(self, work: str, bound: float, measured: float | None, script: str, unit: str = "") -> None:
+        """Add a target that a figure must not exceed."""
+        self._add(work, f"at most {bound:,g} {unit}", measured, script, lambda value: operator.le(value, bound))
+
+    def least(self, work: str, bound: float, measured: float | None, script: str, unit: str = "") -> None:
+        """Add a target that a figure must reach."""
+        self._add(work, f"at least {bound:,g} {unit}", measured, script, lambda value: operator.ge(value, bound))
+
+    def same(self, work: str, measured: str | None, script: str) -> None:
+        """Add the target of equal bytes, which a table answers by yes."""
+        self._add(work, "the same bytes", measured, script, lambda value: value == "yes")
+
+    def _add(self, work: str, target: str, measured: Any, script: str, met: Callable[[Any], bool]) -> None:
+        state = "not measured" if measured is None else "met" if met(measured) else "missed"
+        self.rows.append([work, target.rstrip(), measured, state, f"`python benchmarks/{script}.py`"])
+
+    def table(self) -> dict[str, Any]:
+        """Return the table for `fill_tables.render`."""
+        return {"columns": COLUMNS, "rows": self.rows}
+
+
+def long_work(folder: Path) -> dict[str, Any]:
+    """Return the targets of large data, many machines, pipes and progress."""
+    results, targets = Results(folder), Targets()
+    for pairs, what, bound, unit in (
+        ("2,000,000", "first start: seconds to the first update", 90, "s"),
+        ("2,000,000", "first start: peak memory, MB", 1200, "MB"),
+        ("20,000,000", "first start: peak memory, MB", 1500, "MB"),
+        ("2,000,000", "restart: seconds to the next update", 5, "s"),
+    ):
+        targets.most(f"{pairs} pairs, {what.partition(',')[0]}", bound, results.value("corpus", (what,), pairs), "corpus", unit)
+    again, own = (
+        results.value("corpus", (f"restart: {what}",), "2,000,000") for what in ("seconds to the next update", "of these, the update")
+    )
+    before = None if again is None or own is None else round(again - own, 1)
+    targets.most("2,000,000 pairs, restart: seconds until this update begins", 5, before, "corpus", "s")
+    for row in results.rows("cluster"):
+        work, killed = f"{row['work']} on Ray, {row['workers']} workers", row["workers killed"]
+        if row["by"] == "Ray" and not killed:
+            targets.most(f"{work}: time over processes", 1.05, row["over processes"], "cluster")
+        elif row["by"] == "Ray":
+            targets.same(f"{work}, {killed} killed", row["same bytes"], "cluster")
+    for slow, fast, what in (
+        ("full pipe", "file", "a full pipe: time over a file"),
+        ("full pipe, progress shown", "full pipe", "progress: time over --quiet"),
+    ):
+        rates = [results.value("pipe", (name,), "lines per second") for name in (fast, slow)]
+        targets.most(what, 1.01, None if None in rates else round(rates[0] / rates[1], 3), "pipe")
+    return targets.table()
+
+
+def speed(folder: Path) -> dict[str, Any]:
+    """Return the targets of training beside other programs, int8, larger models, the start and the GPU."""
+    results, targets = Results(folder), Targets()
+    _busy(results, targets)
+    for row in results.rows("int8"):
+        work = f"{row['search']}, {row['model']}"
+        targets.least(f"int8 over CTranslate2's int8: {work}", 1.0, row["Regard / CTranslate2, int8"], "int8")
+        lost = round(row["BLEU, Regard float32"] - row["BLEU, Regard int8"], 2)
+        targets.most(f"BLEU that int8 loses: {work}", 0.2, lost, "int8")
+        if row["search"] == "greedy":
+            targets.least(f"float32 over CTranslate2's float32: {work}", 1.0, row["Regard / CTranslate2, float32"], "int8")
+    training = "training, target tokens/s"
+    for kind, peer in (("float32", "eole float32"), ("float32", "Hugging Face float32"), ("bfloat16", "Hugging Face bfloat16")):
+        found = results.value("transformer_speed_base", (training, f"Regard {kind}", peer), "median ratio")
+        targets.least(f"training of Transformer Base: {kind} over {peer}", 1.5, found, "transformer_peers")
+    for command, bound in (("`regard translate`, one line", 1.5),):
+        targets.most(f"start: {command}, over `import torch`", bound, results.value("start", (command,), "of `import torch`"), "start")
+    targets.most("start: `regard --help`", 0.3, results.value("start", ("`regard --help`",), "processor time, s"), "start", "s")
+    _gpu(results, targets)
+    return targets.table()
+
+
+def _busy(results: Results, targets: Targets) -> None:
+    raw = results.folder / "busy.json"
+    seconds = json.loads(raw.read_text(encoding="utf-8")).get("demo", {}).get("1") if raw.exists() else None
+    for model in ("Transformer", "recurrent"):
+        rows = {row["beside"]: row for row in results.rows("busy") if row["model"] == model}
+        idle, nice = rows.get("nothing", {}), rows.get("4 at nice 19", {})
+        targets.least(f"{model} on two idle cores: workers over threads", 1.0, idle.get("workers / threads"), "busy")
+        targets.least(f"{model} beside one program, over threads on idle cores", 0.45, rows.get("1", {}).get("of idle"), "busy")
+        alone, beside = idle.get("one thread, tokens/s"), nice.get("workers, tokens/s")
+        found = round(beside / alone, 2) if alone and beside else None
+        targets.least(f"{model} beside four programs at nice 19, over one thread on an idle core", 0.8, found, "busy")
+        shares = [rows[company]["workers / one thread"] for company in ("1", "2", "4") if company in rows]
+        lowest = min(shares) if len(shares) == 3 else None
+        targets.least(f"{model} beside one, two or four programs, over one thread there: the lowest", 0.9, lowest, "busy")
+        memory = [row["MiB, workers / threads"] for row in rows.values()]
+        targets.most(f"{model}: memory of workers over threads, at the start", 1.6, idle.get("MiB, workers / threads"), "busy")
+        targets.most(f"{model}: memory of workers over threads, the highest", 1.6, max(memory) if memory else None, "busy")
+    targets.most("the demonstration beside one program", 150, seconds, "busy", "s")
+
+
+def _gpu(results: Results, targets: Targets) -> None:
+    rows = [row for row in results.rows("gpu_area") if row["areas"] == "5, mean" and row["pass"] == "forward + backward"]
+    over, under = ([row[name] for row in rows if row[name] is not None] for name in ("Regard / SDPA", "materialized / Regard"))
+    work = "areas of up to 5 on a GPU, forward and backward"
+    targets.most(f"{work}: time over flash attention, the highest", 2.0, max(over, default=None), "gpu")
+    targets.least(f"{work}: materialized areas' time over theirs, the lowest", 3.0, min(under, default=None), "gpu")
