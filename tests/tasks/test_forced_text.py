@@ -74,6 +74,20 @@ def test_a_prefix_and_terms_go_together(kind: str) -> None:
     assert found[0].unplaced == []
 
 
+@pytest.mark.parametrize("family", ["gru", "transformer", "area features"])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_terms_and_a_prefix_hold_with_8_bit_weights(family: str, beam_size: int) -> None:
+    subject = translator("bpe", model=FAMILIES[family])
+    decoding = WIDE.model_copy(update={"beam_size": beam_size, "precision": "int8"})
+    found = subject.translate(["Hund bellt", "das Haus"], decoding=decoding, prefixes=["der Hund ", ""], terms=TERMS)
+    plain = subject.translate(["Hund bellt", "das Haus"], decoding=decoding)
+    assert found[0].text.startswith("der Hund")
+    assert all(words in found[0].text for words in ("ein Haus", "Häuser"))
+    assert "Hund" in found[1].text
+    assert [item.unplaced for item in found] == [[], []]
+    assert [item.text for item in plain] != [item.text for item in found]
+
+
 def test_what_has_no_room_or_no_tokens_is_told() -> None:
     subject = translator("word")
     terms = Glossary([Term("Hund", "Zebra"), Term("bellt", "ein Haus"), Term("ein", "der Hund")])
