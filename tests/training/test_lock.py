@@ -201,7 +201,7 @@ def test_another_failure_to_lock_is_an_error(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("regard.training.lock.fcntl.flock", broken)
     with pytest.raises(TrainingError, match=r"run: cannot be locked \(Input/output error\)"):
         tiny.run(tmp_path / "run")
-    with pytest.raises(ConfigError, match="exists and is not a run"), run_lock(__file__):
+    with pytest.raises(ConfigError, match="exists and is not a folder"), run_lock(__file__):
         pass
 
 

@@ -99,7 +99,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path) -> bool:
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder}: exists and is not a run; choose another --out")
+        raise ConfigError(f"{folder}: exists and is not a folder; choose another")
     if folder.is_dir():
         return False
     try:
@@ -171,7 +171,7 @@ def _holder(path: Path) -> dict[str, object]:
 def _in_use(folder: Path, holder: dict[str, object]) -> TrainingError:
     pid, host = holder.get("pid"), holder.get("host")
     who = f" (process {pid} on {host})" if isinstance(pid, int) and isinstance(host, str) and host.isprintable() else ""
-    return TrainingError(f"{folder}: another process uses this folder{who}; wait until it ends, or choose another --out")
+    return TrainingError(f"{folder}: another process uses this folder{who}; wait until it ends, or choose another")
 
 
 def _forget() -> None:
