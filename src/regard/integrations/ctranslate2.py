@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from regard.config import ModelConfig, TransformerConfig
 from regard.data.vocabulary import BOS, EOS, UNK
 from regard.errors import ConfigError, missing_extra
-from regard.integrations.portable_run import check_output, create_folder, vocabulary_entries
+from regard.integrations.portable_run import check_output, new_folder, vocabulary_entries
 from regard.models import Encoder, Transformer, sinusoidal_positions
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceAttention
 from regard.tasks.translation_run import SHARED, SOURCE, TARGET, open_translation_run
@@ -77,10 +77,10 @@ def export_run(run: str | Path, folder: str | Path) -> None:
     settings.layer_norm_epsilon = opened.config.model.norm_eps
     spec.validate()
     spec.optimize()
-    create_folder(folder)
-    spec.save(str(folder))
-    for name in set(names):
-        shutil.copy(opened.folder / name, folder / name)
+    with new_folder(folder) as new:
+        spec.save(str(new))
+        for name in set(names):
+            shutil.copy(opened.folder / name, new / name)
 
 
 def check_config(config: ModelConfig) -> None:

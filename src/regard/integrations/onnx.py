@@ -21,7 +21,7 @@ from torch import Tensor
 from regard.errors import CheckpointError, missing_extra
 from regard.integrations.graph import OPSET, Graph, ModelGraphs, Port
 from regard.integrations.graph_models import model_graphs
-from regard.integrations.portable_run import check_output, create_folder, describe, open_run
+from regard.integrations.portable_run import check_output, describe, new_folder, open_run
 from regard.strict_json import parse_json
 
 __all__ = ["OnnxModel", "OnnxState", "export_run", "write_graphs"]
@@ -55,15 +55,15 @@ def export_run(run: str | Path, folder: str | Path, *, weights: WeightKind = "fl
     out = Path(folder)
     check_output(out)
     graphs = model_graphs(opened.model)
-    create_folder(out)
-    write_graphs(graphs, out, weights=weights)
     described = describe(opened, graphs)
     for name, graph in described["graphs"].items():
         graph["file"] = f"{name}.onnx"
     described["weights"] = weights
-    (out / INTERFACE).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for name in set(opened.vocabularies.values()):
-        shutil.copy(opened.folder / name, out / name)
+    with new_folder(out) as new:
+        write_graphs(graphs, new, weights=weights)
+        (new / INTERFACE).write_text(json.dumps(described, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        for name in set(opened.vocabularies.values()):
+            shutil.copy(opened.folder / name, new / name)
 
 
 def _library() -> Any:

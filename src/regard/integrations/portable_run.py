@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,19 +74,38 @@ def check_output(folder: Path) -> None:
         raise ConfigError(f"{folder}: exists and is not empty; choose another --out")
 
 
-def create_folder(folder: Path) -> None:
-    """Create a folder and its parents.
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a block a folder to write to, which becomes `folder` when the block ends; if the block fails, nothing is left.
+
+    Args:
+        folder: must not exist, or must be empty.
 
     Raises:
-        ConfigError: it cannot be created; the message names it and the reason.
+        ConfigError: it cannot be written; the message names it and the reason.
 
     Example:
-        >>> create_folder(Path("."))
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     with new_folder(Path(place, "model")) as folder:
+        ...         _ = (folder / "a.txt").write_text("a")
+        ...     sorted(path.name for path in Path(place, "model").iterdir())
+        ['a.txt']
     """
+    place = folder.resolve()
+    temporary = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        if place.exists():  # perhaps the current folder, which keeps its identity
+            for path in temporary.iterdir():
+                path.rename(place / path.name)
+        else:
+            temporary.rename(place)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+        raise ConfigError(f"{folder}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def vocabulary_entries(path: str | Path) -> list[str]:

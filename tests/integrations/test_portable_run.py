@@ -1,0 +1,44 @@
+"""The folder of an export is whole or absent."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from regard.errors import ConfigError
+from regard.integrations.portable_run import new_folder
+
+
+def test_a_folder_has_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "a" / "model") as folder:
+        (folder / "one").write_text("1")
+        assert not (tmp_path / "a" / "model").exists()
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["model"]
+    assert (tmp_path / "a" / "model" / "one").read_text() == "1"
+
+
+def test_an_empty_folder_that_is_there_is_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    with new_folder(Path(".")) as folder:
+        (folder / "one").write_text("1")
+    assert Path("one").read_text() == "1"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_full_disk_leaves_nothing_and_is_named(tmp_path: Path) -> None:
+    def fill() -> None:
+        with new_folder(tmp_path / "model") as folder:
+            (folder / "one").write_text("1")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(ConfigError, match=r"model: cannot be written \(No space left on device\)$"):
+        fill()
+    with pytest.raises(KeyError), new_folder(tmp_path / "model"):
+        raise KeyError
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/model: cannot be written \(Not a directory\)"), new_folder(tmp_path / "file" / "model"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
