@@ -28,7 +28,7 @@ from regard.config import (
     validate,
 )
 from regard.config.captioning import CaptionTransformerConfig, ShowConfig
-from regard.data.vocabulary import BOS
+from regard.data.vocabulary import BOS, EOS
 from regard.errors import CheckpointError, ConfigError
 from regard.integrations.graph_models import model_graphs
 from regard.integrations.onnx import OnnxModel, OnnxState, WeightKind, export_run, write_graphs
@@ -36,6 +36,7 @@ from regard.integrations.portable_run import OpenedRun, describe
 from regard.models import EncoderDecoder, build
 from regard.models.captioning import build_captioner
 from regard.models.classifier import build_classifier
+from regard.models.input_rows import split_inputs
 from regard.models.language_model import build_language_model
 from regard.models.rnn_decoder import DecoderOutput
 from regard.tasks import Translator
@@ -51,6 +52,7 @@ FURTHER: dict[str, dict[str, Any]] = {
     **{f"key {mode}": {**SECOND, "area": {"max_area": 3, "key_mode": mode}} for mode in ("sample_concat", "sample_sum")},
     "value max": {**SECOND, "area": {"max_area": 2, "value_mode": "max"}},
     "value mean": {**SECOND, "area": {"max_area": 3, "value_mode": "mean", "temperature": 2.0}},
+    "areas of one layer": {**SECOND, "area": {"max_area": 3, "layers": 1}},
     "gelu": {**SECOND, "activation": "gelu", "positions": "fairseq", "output_bias": True},
     "swish": {**SECOND, "activation": "swish", "tie_embeddings": False},
     **{f"score {score}": {**RECURRENT, "attention": {**LATER, "score": score}} for score in ("additive", "concat", "cosine", "dot")},
@@ -103,6 +105,74 @@ def test_a_translation_model_gives_the_same_logits_and_weights(family: str, size
     source, lengths = torch.randint(4, VOCABULARY, (3, size)), torch.tensor([size, max(1, size - 4), 1])
     other = engine(model, config, tmp_path)
     steps_agree(model, (source, lengths), other, {"tokens": source, "lengths": lengths}, batch=3, within=TOLERANCE)
+
+
+# What combines two inputs, in every kind of model.
+AREAS = {"max_area": 3, "key_mode": "features"}
+PAIR: dict[str, Any] = {**RECURRENT, "cell": "lstm", "attention": {"attention_dim": 3, "query_state": "current"}}
+PAIRS: dict[str, dict[str, Any]] = {
+    **{
+        f"{kind}{' of areas' * bool(area)}": {**SECOND, "area": area, "second": {"kind": kind}}
+        for kind in ("joined", "serial", "parallel", "flat", "hierarchical")
+        for area in (None, AREAS)
+    },
+    "serial, pre": {**SECOND, "norm": "pre", "second": {"kind": "serial"}},
+    "crossed": {**ATTENTIVE, "type": "crossed", "residual": "asking", "second": {}},
+    **{f"recurrent {kind}": {**PAIR, "second": {"kind": kind}} for kind in ("joined", "serial", "parallel", "flat", "hierarchical")},
+    "recurrent, no attention": {**MODEL, "attention": None, "second": {"kind": "flat"}},
+    "recurrent, window": {
+        **PAIR,
+        "attention": {**LATER, "score": "general", "window": "local_p", "radius": 2, "area": {"max_area": 2}},
+        "second": {"kind": "hierarchical"},
+    },
+    "recurrent, heads": {
+        **{**PAIR, "encoder_dim": 6, "decoder_dim": 12},
+        "attention": {"score": "scaled_dot", "num_heads": 2, "query_state": "current", "area": {"max_area": 2}},
+        "second": {"kind": "hierarchical"},
+    },
+}
+
+
+def rows_of(parts: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    """Return rows with two inputs of so many tokens each, each followed by EOS; none: the row ends before the second."""
+
+    def some(count: int) -> list[int]:
+        return torch.randint(4, VOCABULARY, (max(0, count),)).tolist()
+
+    rows = [[*some(one), EOS, *some(two), *[EOS] * (two >= 0)] for one, two in parts]
+    lengths = torch.tensor([len(row) for row in rows])
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True), lengths
+
+
+@pytest.mark.parametrize("family", PAIRS)
+@pytest.mark.parametrize("parts", [[(2, 5), (7, 1), (3, 0)], [(1, 2), (4, -1), (0, 6)]], ids=["whole", "missing"])
+def test_a_model_of_two_inputs_gives_the_same_logits_and_weights(family: str, parts: list[tuple[int, int]], tmp_path: Path) -> None:
+    config = configuration(model=PAIRS[family])
+    torch.manual_seed(3)
+    model = build(config.model, source_size=VOCABULARY, target_size=VOCABULARY, second_size=VOCABULARY).eval()
+    rows, lengths = rows_of(parts)
+    inputs = split_inputs(rows, lengths)
+    given = {"tokens": inputs.first, "lengths": inputs.first_lengths}
+    given |= {"second.tokens": inputs.second, "second.lengths": inputs.second_lengths}
+    steps_agree(model, (rows, lengths), engine(model, config, tmp_path), given, batch=3, within=TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["joined", "serial", "hierarchical", "crossed"])
+def test_a_model_of_a_sentence_and_an_image_gives_the_same_logits_and_weights(kind: str, tmp_path: Path) -> None:
+    second = {"image": {"size": 8, "encoder": {"channels": [5], "depth": 1}}, **({} if kind == "crossed" else {"kind": kind})}
+    crossed = {**ATTENTIVE, "type": "crossed", "residual": "asking"}
+    config = configuration(model={**(crossed if kind == "crossed" else SECOND), "second": second})
+    torch.manual_seed(3)
+    model: Any = build(config.model, source_size=VOCABULARY, target_size=VOCABULARY).eval()
+    images = torch.randn(3, 3, 8, 8)
+    model.second_embedding.images = lambda numbers: images[numbers]
+    cells = model.second_embedding.image_encoder.grid[0] ** 2
+    rows = [[5, 6, EOS, *[0] * cells, EOS], [7, EOS, EOS], [8, 9, 4, EOS, *[2] * cells, EOS]]  # the second has no image
+    lengths = torch.tensor([len(row) for row in rows])
+    source = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    inputs = split_inputs(source, lengths)
+    given = {"tokens": inputs.first, "lengths": inputs.first_lengths, "second.images": images, "second.lengths": inputs.second_lengths}
+    steps_agree(model, (source, lengths), engine(model, config, tmp_path), given, batch=3, within=TOLERANCE)
 
 
 SMALL = {"encoder": {"channels": [5, 7], "depth": 1}, "embed_dim": 12}
@@ -255,8 +325,6 @@ def test_smaller_weights_make_smaller_files_and_nearly_the_same_logits(tmp_path:
 @pytest.mark.parametrize(
     ("model", "named"),
     [
-        ({**SECOND, "second": {"kind": "serial"}}, "model.second"),
-        ({**MODEL, "second": {"kind": "flat"}}, "model.second"),
         ({**SECOND, "area": {"top_k": 2}}, "area.top_k"),
     ],
 )

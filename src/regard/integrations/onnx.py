@@ -162,8 +162,8 @@ class OnnxState:
 
 
 def _shared(name: str, part: Any) -> bool:
-    # The number of cells, and the area mask of a memory without padding, are the same for every sentence.
-    return name == "source.size" or (name.endswith(".mask") and part.shape[0] == 1)
+    # The number of items, and the area mask of a memory without padding, are the same for every sentence.
+    return name.endswith(".size") or (name.endswith(".mask") and part.shape[0] == 1)
 
 
 class OnnxModel:

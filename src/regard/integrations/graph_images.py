@@ -1,0 +1,45 @@
+"""Image encoders as graph operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.integrations.graph import Graph, Value
+from regard.integrations.graph_parts import linear
+from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
+
+
+def image_features(encoder: ImageEncoder, graph: Graph, name: str = "images") -> Value:
+    """Declare images as an input, or their features; return the features (B, L, D)."""
+    cells = encoder.grid[0] * encoder.grid[1]
+    if isinstance(encoder, GivenFeatures):
+        return graph.input("features", "float32", "B", cells, encoder.output_dim)
+    if not isinstance(encoder, SmallCNN):
+        raise ConfigError("model.encoder.type: timm, whose networks are not exported; use precomputed features")
+    x = graph.input(name, "float32", "B", 3, encoder.image_size, encoder.image_size)
+    for number, step in enumerate(step for stage in encoder.stages for step in cast(Sequence[nn.ModuleDict], stage)):
+        convolution, batch_norm = cast(nn.Conv2d, step["convolution"]), cast(nn.BatchNorm2d, step["norm"])
+        kernel, bias = _folded(convolution, batch_norm)
+        weights = graph.weight(kernel, f"convolution.{number}.weight"), graph.weight(bias, f"convolution.{number}.bias")
+        x = graph.add("Conv", x, *weights, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[convolution.stride[0]] * 2).apply("Relu")
+    x = x.transpose(0, 2, 3, 1).reshape(0, cells, -1)
+    if encoder.coordinates:
+        end = encoder.coordinates
+        places = torch.cartesian_prod(*(torch.linspace(-end, end, length) for length in encoder.grid)).unsqueeze(0)
+        shape = graph.concat([x.size(0), graph.integers([cells, 2])], 0)
+        x = graph.concat([x, graph.add("Expand", graph.weight(places, "coordinates"), shape)], 2)
+    return linear(encoder.cell, x).apply("Relu")
+
+
+@torch.no_grad()
+def _folded(convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    # In evaluation a batch norm is affine per channel: merge it into the convolution.
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
+    return convolution.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
