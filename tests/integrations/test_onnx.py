@@ -181,6 +181,8 @@ CELLS = {**SMALL, "num_heads": 2, "ff_dim": 13, "encoder_layers": 2, "decoder_la
 CAPTIONERS = {
     "show": ShowConfig(**cast(Any, {**SHOWN, "area": None})),
     "show areas": ShowConfig(**cast(Any, {**SHOWN, "query_state": "current", "area": {"height": 3, "width": 2, "key_mode": "features"}})),
+    "hard": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard"})),
+    "hard areas": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "area": {"height": 2, "width": 3}})),
     "expected": ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "hard": {"mode": "expected"}})),
     "features": ShowConfig(**cast(Any, {**SHOWN, "encoder": {"type": "features", "grid": [2, 3], "dim": 5}, "area": {"height": 3}})),
     "transformer": CaptionTransformerConfig(**cast(Any, {**CELLS, "area": None})),
@@ -334,9 +336,9 @@ def test_what_cannot_be_exported_is_named(model: dict[str, Any], named: str) -> 
         model_graphs(built)
 
 
-def test_hard_attention_and_unknown_modules_are_named() -> None:
-    hard = ShowConfig(**cast(Any, {**SHOWN, "attention": "hard"}))
-    with pytest.raises(ConfigError, match="hard"):
+def test_sampled_attention_and_unknown_modules_are_named() -> None:
+    hard = ShowConfig(**cast(Any, {**SHOWN, "attention": "hard", "hard": {"mode": "sample"}}))
+    with pytest.raises(ConfigError, match=r"model\.hard\.mode"):
         model_graphs(build_captioner(hard, image_size=19, vocab_size=VOCABULARY))
     with pytest.raises(ConfigError, match="Linear"):
         model_graphs(nn.Linear(2, 3))

@@ -89,7 +89,7 @@ def test_a_transparent_image_stands_on_white(driver: Any, any_page: Path) -> Non
     assert np.abs(np.reshape(pixels, expected.shape) - expected).max() <= 2  # the browser rounds colours by their opacity
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "hard"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_record_of_an_image_is_that_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
     found = captioner(tmp_path, family)
     page = tmp_path / "model.html"

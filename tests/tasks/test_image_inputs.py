@@ -13,6 +13,7 @@ from PIL import Image
 
 from regard.config import CrossedConfig, RNNConfig, TransformerConfig, load_config, validate
 from regard.data.parallel import join_inputs, read_pairs
+from regard.data.vocabulary import EOS, UNK
 from regard.errors import ConfigError, DataError
 from regard.tasks import Translator, generate, train_translation
 from regard.tasks.translation_evaluation import evaluate_translation
@@ -83,6 +84,21 @@ def test_an_image_may_come_with_the_line(run: Path, scenes: Path) -> None:
     inline = "data:image/png;base64," + base64.b64encode((scenes / name).read_bytes()).decode()
     by_name, by_content = translator.translate([join_inputs(text, name), join_inputs(text, inline)])
     assert by_name.hypotheses[0].score == by_content.hypotheses[0].score
+
+
+def test_an_unknown_word_is_replaced_by_a_word_and_by_no_image(run: Path, scenes: Path) -> None:
+    translator = Translator.open(run)
+    translator.use_images(scenes)
+    line = lines_of(scenes)[0]
+    decoding = translator.run.config.decoding.model_copy(update={"replace_unknown": True})
+    (found,) = translator.translate([line], decoding=decoding, need_attention=True)
+    words = line.split("\t")[0].split()
+    (hypothesis,) = found.hypotheses
+    for at in range(len(found.source.ids)):
+        attention = torch.zeros(2, len(found.source.ids) + 1)
+        attention[0, at] = 1.0
+        told = translator._text(hypothesis._replace(tokens=[UNK, EOS], attention=attention), found.source, line, True)
+        assert told == (words[at] if at < len(words) else words[0])
 
 
 def test_a_missing_image_is_named_with_its_line(run: Path, scenes: Path, tmp_path: Path) -> None:

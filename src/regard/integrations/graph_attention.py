@@ -140,8 +140,8 @@ class Items(NamedTuple):
 
 def item_memory(attention: Attention, states: Value, dim: int) -> tuple[Value, Value]:
     """Project states (B, S, D): keys (B, N, A) and values (B, N, D) of the items, or of areas."""
-    if attention.choice is not None and attention.choice.mode != "expected":
-        raise ConfigError("model.attention: hard, but the export supports expected weights only (model.hard.mode=expected)")
+    if attention.choice is not None and attention.choice.mode == "sample":
+        raise ConfigError("model.hard.mode: sample draws a cell at random; the export computes argmax and expected")
     if attention.areas is None:
         return project_keys(attention.score, states), states
     blocks = AreaBlocks(attention.areas)
@@ -164,6 +164,9 @@ def attend_items(attention: Attention, query: Value, memory: Items, position: Va
         found = found / attention.areas.temperature
     weights = masked_softmax(found, allowed)
     weights = weights if factor is None else weights * factor
+    if attention.choice is not None and attention.choice.mode == "argmax":
+        best = query.graph.add("ArgMax", weights, axis=2, keepdims=0).unsqueeze(2)  # (B, K, 1)
+        weights = query.graph.add("Equal", best, query.graph.count(weights.size(2))).cast("float32")
     items = weights if blocks is None else blocks.item_weights(weights, 3)
     query.graph.attends(attention, items, None if blocks is None else weights)
     return Attended(weights @ memory.value, items if blocks is None else sums_to_one(items))

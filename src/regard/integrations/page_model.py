@@ -16,28 +16,29 @@ import torch
 from torch import Tensor
 
 from regard.attention.areas import Areas
-from regard.config import CaptioningConfig, ClassificationConfig, EntailmentConfig
+from regard.config import CaptioningConfig, ClassificationConfig, EntailmentConfig, TranslationConfig
 from regard.config.captioning import FeaturesConfig
+from regard.config.models import CrossedInputConfig, SecondInputConfig
 from regard.data.vocabulary import Vocabulary
 from regard.errors import ConfigError, DataError
 from regard.integrations.graph import Graph, ModelGraphs
 from regard.integrations.graph_models import model_graphs
 from regard.integrations.portable_run import OpenedRun, describe, open_run, vocabulary_entries
-from regard.models.attention_maps import LayerAttention, attention_site
+from regard.models.attention_maps import AttentionSide, LayerAttention, attention_site
 from regard.models.captioning import CaptionTransformer, ShowAttendTell
 from regard.strict_json import parse_json
 from regard.tasks.captioning_prediction import shown_as
 from regard.tasks.explained_records import ALTERNATIVES
 from regard.tasks.hop_attention import HOPS, hop_names, layer_sites
 from regard.tasks.language_prediction import MAX_RECORD_TOKENS
-from regard.tasks.record_layers import WRITTEN, map_names
+from regard.tasks.record_layers import DIVIDING, WRITTEN, map_names
 from regard.viewer.atomic_write import write_atomically
 from regard.viewer.maps import KINDS as KINDS_OF_MAPS
 from regard.viewer.page import EmbeddedModel, render_page
 
 __all__ = ["export_page", "page_model"]
 
-SCRIPTS = ("engine", "tokenizer", "search", "labels", "images", "model")
+SCRIPTS = ("engine", "tokenizer", "search", "labels", "images", "pairs", "model")
 # Vocabulary kinds that the page can tokenize with.
 KINDS = ("bpe", "unigram", "word", "character")
 LARGEST_INTEGER = 2**31 - 1
@@ -67,8 +68,18 @@ def export_page(run: str | Path, path: str | Path, *, weights: PageWeights = "fl
     if path.suffix.lower() != ".html":
         raise DataError(f"{path}: expected a name ending in .html")
     embedded = page_model(opened, weights=weights)
-    page = render_page([], live=True, models=[opened.folder.resolve().name], task=opened.config.task, embedded=embedded)
+    page = render_page([], live=True, models=[opened.folder.resolve().name], task=asked_for(opened), embedded=embedded)
     write_atomically(path, page.encode("utf-8"))
+
+
+def asked_for(run: OpenedRun) -> str:
+    """Return what a page asks a visitor for: the `task` of `regard.viewer.page.render_page`.
+
+    Args:
+        run: from `regard.integrations.portable_run.open_run`.
+    """
+    second = _second(run)
+    return run.config.task if second is None else "two inputs" if second.image is None else "sentence and image"
 
 
 def page_model(run: OpenedRun, *, weights: PageWeights = "float32") -> EmbeddedModel:
@@ -137,13 +148,33 @@ def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
     """Describe each attention map, in the order and with the names of `regard view`, and say whether a step has weights."""
     if run.config.task == "lm":
         return {"attends": True, "maps": [], "longest": MAX_RECORD_TOKENS}
+    found, described = _attentions(run, graphs), dict[str, Any]()
+    described["attends"] = any(port.name == "weights" for port in graphs.graphs["step"].outputs)
+    if isinstance(run.config, CaptioningConfig):
+        maps = [{**shown_as(layer)._asdict(), "layer": layer.layer, **more} for layer, more in found]
+        return {**described, "maps": maps, "grid": cast(ShowAttendTell | CaptionTransformer, run.model).grid}
+    if second := _second(run):
+        cells = {} if second.image is None else {"cells": second.image.cells, "grid": second.image.encoder.grid(second.image.size)}
+        described["second"] = {"divides": second.kind in DIVIDING, **cells}
+    names = map_names([layer for layer, _ in found])
+    maps = [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
+    return {**described, "maps": maps}
+
+
+def _second(run: OpenedRun) -> SecondInputConfig | CrossedInputConfig | None:
+    return run.config.model.second if isinstance(run.config, TranslationConfig) else None
+
+
+def _attentions(run: OpenedRun, graphs: ModelGraphs) -> list[tuple[LayerAttention, dict[str, Any]]]:
+    """Return where each attention of a generator is, without weights, and the outputs of the graphs that hold them."""
     modules, empty = {id(module): name for name, module in run.model.named_modules()}, torch.empty(0)
+    sides: tuple[AttentionSide, AttentionSide] = ("source", "source") if _second(run) is None else ("first", "second")
     found = list[tuple[LayerAttention, dict[str, Any]]]()
     for graph_name, graph in graphs.graphs.items():
         for outputs in graph.attended:
             name, areas = modules[id(outputs.module)], getattr(outputs.module, "areas", None)
             single = not hasattr(outputs.module, "num_heads")
-            site = attention_site(name)
+            site = attention_site(name, sides)
             if site.kind == "alignment" and single and outputs.areas is None:
                 continue  # the map of the output itself
             layer = LayerAttention(name, *site, empty, None, None)
@@ -151,14 +182,7 @@ def _search_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
             more |= {"max_area": areas.max_area, "grid": areas.grid} if isinstance(areas, Areas) else {"max_area": None, "grid": None}
             found.append((layer, more))
     places = {name: place for place, name in enumerate(modules.values())}
-    found.sort(key=lambda pair: places[pair[0].name])
-    described: dict[str, Any] = {"attends": any(port.name == "weights" for port in graphs.graphs["step"].outputs)}
-    if isinstance(run.config, CaptioningConfig):
-        maps = [{**shown_as(layer)._asdict(), "layer": layer.layer, **more} for layer, more in found]
-        return {**described, "maps": maps, "grid": cast(ShowAttendTell | CaptionTransformer, run.model).grid}
-    names = map_names([layer for layer, _ in found])
-    maps = [{**_between(layer), **more, "name": name} for (layer, more), name in zip(found, names, strict=True)]
-    return {**described, "maps": maps}
+    return sorted(found, key=lambda pair: places[pair[0].name])
 
 
 def _label_maps(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:

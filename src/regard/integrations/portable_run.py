@@ -56,8 +56,8 @@ def open_run(folder: Path) -> OpenedRun:
     run: Any = open_any(folder).run
     files = {"text": VOCABULARY}
     if isinstance(run.config, TranslationConfig):
-        source, target, *_ = vocabulary_files(run.config)
-        files = {"source": source, "target": target}
+        sides: tuple[str, ...] = ("source", "target", "second")
+        files = dict[str, str](zip(sides, vocabulary_files(run.config), strict=False))
     return OpenedRun(folder, run.config, run.model, files, getattr(run, "labels", ()))
 
 
@@ -160,6 +160,9 @@ def describe(run: OpenedRun, graphs: ModelGraphs) -> dict[str, Any]:
         found["decoding"] = decoding.model_dump(mode="json")
     if isinstance(config, CaptioningConfig):
         found["image"] = config.image.model_dump(mode="json")
+    elif isinstance(config, TranslationConfig) and config.second is not None and config.second.image is not None:
+        found["image"] = config.second.image.model_dump(mode="json", exclude={"encoder"})
+        found["image"]["cells"] = config.second.image.cells
     return found
 
 

@@ -27,6 +27,8 @@ from regard.viewer import HypothesisRecord as Shown
 # Pages with more weights open slowly; the record's facts list omissions.
 MAX_WEIGHTS = 4_194_304
 WRITTEN = "written"
+# Kinds of two inputs with one attention to both: the alignment shows how it divides itself. A hierarchical model has weights for that.
+DIVIDING = ("joined", "flat")
 
 
 def add_layers(
@@ -72,18 +74,13 @@ def add_layers(
         end, read = source.index(EOS) + 1, record.items["source"]
         texts = read.text.partition("\t")
         items |= {"first": Tokens(read.tokens[:end], texts[0]), "second": Tokens(read.tokens[end:], texts[2])}
-        if _divides(run) and record.maps:
+        second = run.config.model.second
+        if second is not None and second.kind in DIVIDING and record.maps:
             maps.append(_division(record.maps[0], end))
     if any(each.key == "inputs" for each in maps):
         items["inputs"] = Tokens(["first", "second"])
     meta = {**record.meta, "left out": f"{left_out} of {len(found)} maps, too large for one page"} if left_out else record.meta
     return _with_picture(run, replace(record, items=items, maps=[*record.maps, *maps], meta=meta), source)
-
-
-def _divides(run: TranslationRun) -> bool:
-    # One attention over both inputs: the alignment shows the division. A hierarchical model has separate weights for that.
-    second = run.config.model.second
-    return second is not None and second.kind in ("joined", "flat")
 
 
 def _division(alignment: AttentionMap, end: int) -> AttentionMap:

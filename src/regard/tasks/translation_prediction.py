@@ -315,8 +315,11 @@ class Translator(Predictor[TranslationRun]):
             return target.decode(ids)
         assert hypothesis.attention is not None
         looked = hypothesis.attention[: len(ids), : len(source.ids)]
-        # The EOS between two inputs cannot replace an unknown word.
-        looked = looked.masked_fill(torch.tensor(source.ids) == EOS, -1).argmax(-1).tolist()
+        # The EOS between two inputs cannot replace an unknown word, nor can an image.
+        end = source.ids.index(EOS) if EOS in source.ids else len(source.ids)
+        words_end = end if self.run.vocabularies.images is not None else len(source.ids)
+        unusable = torch.tensor([at == end or at >= words_end for at in range(len(source.ids))])
+        looked = looked.masked_fill(unusable, -1).argmax(-1).tolist()
         pieces = target.pieces(ids)
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
         return single_line(" ".join(words))

@@ -335,6 +335,16 @@ function gather([a, index], { axis }) {
   return tensor([...a.dims.slice(0, place), ...index.dims, ...a.dims.slice(place + 1)], out);
 }
 
+// An element for each of an index of as many axes, which says its place in one of them.
+function gatherElements([a, index], { axis }) {
+  const place = axisOf(axis, a.dims.length);
+  const own = stridesFor(a.dims, a.dims).with(place, 0);
+  const step = sizeOf(a.dims.slice(place + 1));
+  const out = like(a.data, index.data.length);
+  walk(index.dims, [own], (i, [start], size, [next]) => { for (let j = 0; j < size; j++) out[i + j] = a.data[start + j * next + step * axisOf(index.data[i + j], a.dims[place])]; });
+  return tensor(index.dims, out);
+}
+
 function pad([a, amounts]) {
   const rank = a.dims.length;
   const dims = a.dims.map((size, i) => size + amounts.data[i] + amounts.data[rank + i]);
@@ -487,6 +497,7 @@ const OPERATORS = {
   Mul: arithmetic((x, y) => x * y),
   Div: arithmetic((x, y) => x / y),
   Max: arithmetic((x, y) => (x > y ? x : y)),
+  Min: arithmetic((x, y) => (x < y ? x : y)),
   And: arithmetic((x, y) => x & y),
   Less: comparison((x, y) => x < y),
   LessOrEqual: comparison((x, y) => x <= y),
@@ -526,6 +537,7 @@ const OPERATORS = {
   Slice: slice,
   Concat: concat,
   Gather: gather,
+  GatherElements: gatherElements,
   Pad: pad,
   Softmax: softmax,
   LayerNormalization: layerNormalization,

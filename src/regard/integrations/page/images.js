@@ -109,14 +109,17 @@ function addressOf({ width, height, data }) {
   return canvas.toDataURL("image/png");
 }
 
+// The cells of a grid over an image.
+function gridItems(image, [rows, columns]) {
+  const labels = Array.from({ length: rows * columns }, (_, i) => `${Math.floor(i / columns) + 1},${(i % columns) + 1}`);
+  return { rows, columns, image: addressOf(image), size: [image.width, image.height], labels };
+}
+
 function captionRecord(pixels) {
   const image = fitted(pixels, model.image);
   const inputs = { images: normalized(image, model.image) };
   const { target } = networks().vocabularies;
   const told = (tokens) => target.decode(tokens.filter((token) => token !== model.special.end));
   const hypotheses = search(inputs, model.decoding.max_length).map((found) => ({ ...found, text: told(found.tokens) }));
-  const [rows, columns] = model.grid;
-  const labels = Array.from({ length: rows * columns }, (_, i) => `${Math.floor(i / columns) + 1},${(i % columns) + 1}`);
-  const items = { image: { rows, columns, image: addressOf(image), size: [image.width, image.height], labels } };
-  return searchRecord({ inputs, hypotheses, items, size: rows * columns, query: "caption", key: "image", kind: "image" });
+  return searchRecord({ inputs, hypotheses, items: { image: gridItems(image, model.grid) }, query: "caption", key: "image", kind: "image" });
 }

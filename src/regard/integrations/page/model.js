@@ -70,14 +70,21 @@ class Decoding {
 
 const outputsOf = (map) => (map.areas ? [map.items, map.areas] : [map.items]);
 
-function translate(text) {
+// A text as the inputs of the encoder, and its pieces.
+function textSource(text) {
   const encoded = networks().vocabularies.source.encode(text);
   const ids = encoded.ids.slice(0, model.max_source_length);
-  const pieces = encoded.pieces.slice(0, ids.length);
   if (!ids.length || !text.trim()) throw new Error("Type a text.");
-  const inputs = textInputs([...ids, model.special.end]);
-  const hypotheses = search(inputs, Math.min(model.decoding.max_length, 2 * ids.length + 30));
-  return { inputs, pieces, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, pieces) })) };
+  return { inputs: textInputs([...ids, model.special.end]), pieces: encoded.pieces.slice(0, ids.length), replaceable: ids.map(() => true) };
+}
+
+function translate(text) {
+  return translated(textSource(text));
+}
+
+function translated(read) {
+  const hypotheses = search(read.inputs, Math.min(model.decoding.max_length, 2 * read.pieces.length + 30));
+  return { ...read, hypotheses: hypotheses.map((found) => ({ ...found, text: textOfTokens(found, read) })) };
 }
 
 function search(inputs, maxLength) {
@@ -91,11 +98,13 @@ function search(inputs, maxLength) {
   return beamSearch(step, { begin, end, banned: [pad, begin], maxLength, size, settings: model.decoding });
 }
 
-function textOfTokens({ tokens, rows }, source) {
+// An unknown token becomes the source token with the largest weight that can replace it.
+function textOfTokens({ tokens, rows }, { pieces, replaceable }) {
   const { target } = networks().vocabularies;
   const ids = tokens.filter((token) => token !== model.special.end);
   if (!model.decoding.replace_unknown || !ids.includes(UNKNOWN)) return target.decode(ids);
-  const words = ids.map((id, i) => (id === UNKNOWN ? source[strongest(rows[i].subarray(0, source.length), 1)[0]] : target.pieces[id]));
+  const replacing = (row) => pieces[strongest(replaceable.map((may, i) => (may ? row[i] : -1)), 1)[0]];
+  const words = ids.map((id, i) => (id === UNKNOWN ? replacing(rows[i]) : target.pieces[id]));
   return words.join(" ").replace(LINE_BREAKS, " ");
 }
 
@@ -190,8 +199,8 @@ function alternativesOf(logProbs) {
   return bestOf(logProbs, model.alternatives).map((id) => [id === model.special.end ? END_PIECE : visible(target.pieces[id]), Math.exp(logProbs[id])]);
 }
 
-// Every attention while a hypothesis is produced from an input of so many items, and the most probable tokens in place of each.
-function produced(inputs, size, tokens) {
+// Every attention while a hypothesis is produced, and the most probable tokens in place of each: `sizes` says how many items each key has.
+function produced(inputs, sizes, tokens) {
   const decoding = new Decoding(inputs, true);
   const collected = decoding.maps.map(() => ({ rows: [], areas: [] }));
   const alternatives = [];
@@ -205,23 +214,27 @@ function produced(inputs, size, tokens) {
       if (map.areas) collected[i].areas.push(...headRows(found[map.areas], map.single ? 0 : -3));
     });
   }
-  const steps = decoding.maps.map((map, i) => [map, assembled(map, collected[i].rows, collected[i].areas, map.key === "written" ? tokens.length : size)]);
+  const steps = decoding.maps.map((map, i) => [map, assembled(map, collected[i].rows, collected[i].areas, map.key === "written" ? tokens.length : sizes[map.key])]);
   const before = model.maps.filter((map) => map.graph === "encoder").map((map) => {
     const [rows, areas] = outputsOf(map).map((name) => headRows(decoding.encoded[name], -3));
-    return [map, assembled(map, rows, areas, size)];
+    return [map, assembled(map, rows, areas, sizes[map.key])];
   });
   const order = new Map(model.maps.map((map, i) => [map, i]));
   return { maps: [...before, ...steps].sort(([a], [b]) => order.get(a) - order.get(b)).map(([, map]) => map), alternatives };
 }
 
-// The record of what a search found in `size` items, which are called `key`: `items` are those of the input, `query` the name of the output.
-function searchRecord({ inputs, hypotheses, items, size, query, key, kind }) {
+const countOf = ({ tokens, rows, columns }) => (tokens ? tokens.length : rows * columns);
+
+// The record of what a search found: `items` are those of the input, of which the alignment is to `key`; `query` is the name of the output.
+function searchRecord({ inputs, hypotheses, items, query, key, kind }) {
   const [best] = hypotheses;
   const { target } = networks().vocabularies;
   const piecesOf = ({ tokens }) => tokens.map((token) => (token === model.special.end ? END_PIECE : target.pieces[token]));
   const written = piecesOf(best);
   const flat = (rows) => numbers(rows.flatMap((row) => [...row]));
-  const found = produced(inputs, size, best.tokens);
+  const sizes = Object.fromEntries(Object.entries(items).map(([name, item]) => [name, countOf(item)]));
+  const size = sizes[key];
+  const found = produced(inputs, sizes, best.tokens);
   const first = { name: kind, kind, query, key, layer: null, heads: [], method: "", shape: [1, best.tokens.length, size], weights: flat(best.rows), signed: false, areas: null };
   // Of an image the attention of the output itself comes with its areas.
   const own = found.maps.find(({ name }) => name === kind);
@@ -241,7 +254,7 @@ function searchRecord({ inputs, hypotheses, items, size, query, key, kind }) {
 function translationRecord(text) {
   const { inputs, pieces, hypotheses } = translate(text);
   const items = { source: itemsOf([...pieces, END_PIECE], text) };
-  return searchRecord({ inputs, hypotheses, items, size: pieces.length + 1, query: "target", key: "source", kind: "alignment" });
+  return searchRecord({ inputs, hypotheses, items, query: "target", key: "source", kind: "alignment" });
 }
 
 // A line that a language model reads: each token's log-probability, and what of the tokens before it its window attended to.
@@ -267,8 +280,10 @@ function lineRecord(text) {
 }
 
 // What the page is asked, see `render_page`: records, of an image when it is read.
-function answer({ text, pair, image }) {
+function answer({ text, second, pair, image }) {
   if (model.task === "captioning") return pixelsOfFile(image).then((pixels) => [captionRecord(pixels)]);
+  if (model.second && model.image) return pixelsOfFile(second).then((pixels) => [pictureRecord(text, pixels)]);
+  if (model.second) return [pairRecord(text, second)];
   if (model.task === "translation") return [translationRecord(text)];
   return [model.task === "lm" ? lineRecord(text) : labelRecord(pair ? [pair.premise, pair.hypothesis] : [text])];
 }
