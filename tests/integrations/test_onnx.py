@@ -40,30 +40,12 @@ from regard.models.input_rows import split_inputs
 from regard.models.language_model import build_language_model
 from regard.models.rnn_decoder import DecoderOutput
 from regard.tasks import Translator
-from tests.tasks.tiny import ATTENTIVE, FAMILIES, MODEL, RECURRENT, TEXTS, configuration, trained, translator
+from tests.tasks.tiny import ATTENTIVE, FAMILIES, FURTHER, MODEL, RECURRENT, TEXTS, configuration, trained, translator
 
 VOCABULARY = 23
 TOLERANCE = 1e-4
 SECOND = {**ATTENTIVE, "type": "transformer"}
 LATER = {"attention_dim": 3, "query_state": "current"}
-# What the families of all tests have not: every key mode, score, window, cell and activation.
-FURTHER: dict[str, dict[str, Any]] = {
-    **{f"key {mode}": {**SECOND, "area": {"max_area": 3, "key_mode": mode}} for mode in ("max", "sample", "concat", "max_concat", "sum")},
-    **{f"key {mode}": {**SECOND, "area": {"max_area": 3, "key_mode": mode}} for mode in ("sample_concat", "sample_sum")},
-    "value max": {**SECOND, "area": {"max_area": 2, "value_mode": "max"}},
-    "value mean": {**SECOND, "area": {"max_area": 3, "value_mode": "mean", "temperature": 2.0}},
-    "areas of one layer": {**SECOND, "area": {"max_area": 3, "layers": 1}},
-    "gelu": {**SECOND, "activation": "gelu", "positions": "fairseq", "output_bias": True},
-    "swish": {**SECOND, "activation": "swish", "tie_embeddings": False},
-    **{f"score {score}": {**RECURRENT, "attention": {**LATER, "score": score}} for score in ("additive", "concat", "cosine", "dot")},
-    "local m": {**RECURRENT, "attention": {**LATER, "score": "scaled_dot", "window": "local_m", "radius": 2}},
-    "location": {**RECURRENT, "attention": {**LATER, "score": "location", "max_source_length": 5}},
-    "window of areas": {
-        **{**RECURRENT, "cell": "tanh", "readout": "tanh"},
-        "attention": {"attention_dim": 3, "window": "local_p", "radius": 2, "area": {"max_area": 3, "key_mode": "features"}},
-    },
-    "one direction": {**RECURRENT, "bidirectional": False, "encoder_layers": 2, "attention": None},
-}
 
 
 def engine(model: nn.Module, config: RunConfig, folder: Path, weights: WeightKind = "float32") -> OnnxModel:

@@ -24,13 +24,15 @@ from regard.tasks import Translator
 from regard.viewer import page_records
 from regard.viewer.page import render_page
 from tests.integrations.firefox import FIREFOX, firefox
-from tests.tasks.tiny import FAMILIES, KINDS, TEXTS, trained, translator
+from tests.tasks.tiny import FAMILIES, FURTHER, KINDS, TEXTS, trained, translator
 from tests.viewer.conftest import driver  # noqa: F401 - a fixture
 
 LINES = [*TEXTS, *(text[::-1] for text in TEXTS), *(f"{one} {two}" for one in TEXTS[:3] for two in TEXTS)]
 # Text that no vocabulary here was trained on.
 STRANGE = ["  A dog's  ball, 12 it'll. ", "東京 🙂", "a\tb\u00a0c", "ﬁ İstanbul e\u0301", "</s> <pad>", "don\u2019t x\u200by", "\ufeffHund"]
 ATTENDING = [name for name in FAMILIES if name != "no attention"]
+# Whose operators the other families lack.
+OTHERS = ["gelu", "local m", "location", "score cosine", "value max"]
 WITHIN = 2e-3  # of weights after a search over large random numbers
 
 
@@ -70,9 +72,9 @@ def test_a_text_gets_the_same_tokens_and_text_back(driver: Any, kind: str, tmp_p
     assert decoded == [vocabulary.decode(item.ids) for item in expected]
 
 
-@pytest.mark.parametrize("family", ATTENDING)
+@pytest.mark.parametrize("family", [*ATTENDING, *OTHERS])
 def test_the_page_finds_the_texts_of_the_run(driver: Any, family: str, tmp_path: Path) -> None:  # noqa: F811
-    found = translator(model=FAMILIES[family])
+    found = translator(model={**FAMILIES, **FURTHER}[family])
     there = answers(driver, page_of(found, tmp_path), "translate(text).hypotheses", LINES)
     expected = found.translate(LINES, n_best=found.run.config.decoding.beam_size)
     assert len({item.text for item in expected}) > 2

@@ -33,6 +33,26 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "area features": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3, "key_mode": "features"}},
     "crossed": {**ATTENTIVE, "type": "crossed", "swap_probability": 0.5},
 }
+_TRANSFORMER = {**ATTENTIVE, "type": "transformer"}
+_LATER = {"attention_dim": 3, "query_state": "current"}
+_MODES = ("max", "sample", "concat", "max_concat", "sum", "sample_concat", "sample_sum")
+# What those have not: every key mode, score, window, cell and activation.
+FURTHER: dict[str, dict[str, Any]] = {
+    **{f"key {mode}": {**_TRANSFORMER, "area": {"max_area": 3, "key_mode": mode}} for mode in _MODES},
+    "value max": {**_TRANSFORMER, "area": {"max_area": 2, "value_mode": "max"}},
+    "value mean": {**_TRANSFORMER, "area": {"max_area": 3, "value_mode": "mean", "temperature": 2.0}},
+    "areas of one layer": {**_TRANSFORMER, "area": {"max_area": 3, "layers": 1}},
+    "gelu": {**_TRANSFORMER, "activation": "gelu", "positions": "fairseq", "output_bias": True},
+    "swish": {**_TRANSFORMER, "activation": "swish", "tie_embeddings": False},
+    **{f"score {score}": {**RECURRENT, "attention": {**_LATER, "score": score}} for score in ("additive", "concat", "cosine", "dot")},
+    "local m": {**RECURRENT, "attention": {**_LATER, "score": "scaled_dot", "window": "local_m", "radius": 2}},
+    "location": {**RECURRENT, "attention": {**_LATER, "score": "location", "max_source_length": 5}},
+    "window of areas": {
+        **{**RECURRENT, "cell": "tanh", "readout": "tanh"},
+        "attention": {"attention_dim": 3, "window": "local_p", "radius": 2, "area": {"max_area": 3, "key_mode": "features"}},
+    },
+    "one direction": {**RECURRENT, "bidirectional": False, "encoder_layers": 2, "attention": None},
+}
 # From random weights the same few tokens come again and again; larger ones differ by line.
 SPREAD = 4.0
 
