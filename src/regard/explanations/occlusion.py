@@ -114,7 +114,7 @@ def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, gr
     return AreaEffects(effects, inputs)
 
 
-def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
+def greedy_order(batch: ModelBatch, output: Tensor, most: int, *, at_once: int = 1) -> Tensor:
     """Rank inputs by greedy removal: each step removes the input without which the output becomes least likely.
 
     The best ranking found one input at a time; each step costs a forward pass per remaining input.
@@ -123,6 +123,7 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
         batch: B examples.
         output: (B,) the output index of each example.
         most: max number of removed inputs.
+        at_once: inputs removed per step: the most harmful ones, each alone; for many inputs.
 
     Returns:
         (B, S) scores: higher, the earlier removed; 0 for inputs that were not.
@@ -140,7 +141,7 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
     kept = torch.ones_like(batch.inputs)
     ranked = batch.inputs_of(output)
     scores = torch.zeros(batch.inputs.shape, device=kept.device)
-    for step in range(most):
+    for removed in range(0, most, at_once):
         example, place = (kept & ranked).nonzero(as_tuple=True)
         if not len(example):
             break
@@ -149,11 +150,10 @@ def greedy_order(batch: ModelBatch, output: Tensor, most: int) -> Tensor:
         found = kept_log_probs(batch, example, left)
         likely = torch.full((len(kept), size), torch.inf, device=kept.device)
         likely[example, place] = found.gather(1, output[example].unsqueeze(1)).squeeze(1).to(likely.dtype)
-        some = likely.isfinite().any(1)
-        chosen = likely.argmin(1)
-        rows = torch.arange(len(kept), device=kept.device)[some]
-        kept[rows, chosen[some]] = False
-        scores[rows, chosen[some]] = float(most - step)
+        least, chosen = likely.topk(min(at_once, most - removed, size), largest=False)
+        rows, ranks = least.isfinite().nonzero(as_tuple=True)
+        kept[rows, chosen[rows, ranks]] = False
+        scores[rows, chosen[rows, ranks]] = (most - removed - ranks).to(scores.dtype)
     return scores
 
 

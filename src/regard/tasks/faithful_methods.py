@@ -195,8 +195,9 @@ class _Measurement:
             return None, torch.rand(len(part.rows), batch.inputs.shape[1], generator=generator).to(batch.inputs.device)
         if self.name == GREEDY:
             some = batch.select(part.rows)
-            most = math.ceil(max(SHARES) * int(batch.inputs.sum(1).max()))
-            return None, greedy_order(some, part.outputs, most)
+            size = int(batch.inputs.sum(1).max())
+            # The grid of an image has hundreds of cells; one at a time, its order would cost thousands of forward passes per cell.
+            return None, greedy_order(some, part.outputs, math.ceil(max(SHARES) * size), at_once=max(1, size // 32))
         found = explain(batch, self.name)  # type: ignore[arg-type]
         return found, found[part.rows, part.outputs]
 
