@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 import torch
 
-from regard.explanations import LabelBatch, TranslationBatch, greedy_order, leave_one_area_out, leave_one_out
+from regard.errors import ConfigError
+from regard.explanations import LabelBatch, TranslationBatch, greedy_order, leave_one_area_out, leave_one_out, replace_one
 from tests.explanations.models import SOURCES, TARGETS, batch_of, padded, pairs
 
 
@@ -23,6 +24,39 @@ def test_leave_one_out_is_a_loop_over_shortened_sources(name: str) -> None:
             rest = pairs(batch.model, [source[:left] + source[left + 1 :]], [target]).log_probs()[0, :size]
             expected[row, :size, left] = whole - rest
     torch.testing.assert_close(found, expected.detach())
+
+
+@pytest.mark.parametrize("name", ["gru", "area", "label lstm", "entailment crossed", "language"])
+def test_another_word_in_place_of_one_is_a_loop_over_vectors(name: str) -> None:
+    batch = batch_of(name)
+    found = replace_one(batch, draws=3, seed=7)
+    words = batch.words(3, torch.Generator().manual_seed(7))
+    whole, expected = batch.log_probs(), torch.zeros_like(found)
+    for row, place in batch.inputs.nonzero().tolist():
+        likely = []
+        for word in words:
+            vectors = batch.embed().clone()
+            vectors[row, place] = word
+            likely.append(batch.log_probs(vectors)[row].exp())
+        expected[row, :, place] = whole[row] - torch.stack(likely).mean(0).log()
+    torch.testing.assert_close(found, (expected * batch.outputs.unsqueeze(2)).detach())
+
+
+def test_cells_of_an_image_are_no_words() -> None:
+    with pytest.raises(ConfigError, match="are no words of a vocabulary"):
+        replace_one(batch_of("show soft"))
+    with pytest.raises(ConfigError, match="draws 0: expected 1 or more"):
+        replace_one(batch_of("gru"), draws=0)
+
+
+def test_several_inputs_at_once_are_those_that_hurt_most_alone() -> None:
+    batch = batch_of("show soft")
+    output = torch.tensor([1, 0])
+    found = greedy_order(batch, output, 5, at_once=2)
+    alone = leave_one_out(batch)[torch.arange(2), output]
+    first = alone.topk(2).indices
+    assert found.gather(1, first).tolist() == [[5.0, 4.0]] * 2
+    assert found.sort(descending=True).values[:, :6].tolist() == [[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]] * 2
 
 
 def test_areas_left_out_are_a_loop_over_runs_of_words() -> None:

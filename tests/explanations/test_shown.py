@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -39,6 +40,21 @@ def test_norms_are_those_of_a_loop_over_heads_and_positions(name: str, layers: i
             value = attention.value.weight[part] @ states[row, source] + attention.value.bias[part]
             total = total + weights[row, head, target, source] * (attention.output.weight[:, part] @ value)
         torch.testing.assert_close(found[row, target, source], total.norm().detach())
+
+
+@pytest.mark.parametrize("name", ["transformer", "area", "crossed", "caption transformer"])
+def test_norms_of_all_layers_are_the_sum_of_those_of_each(name: str) -> None:
+    batch = batch_of(name)
+    model: Any = batch.model
+    if len(model.decoder.layers) < 2:
+        with pytest.raises(ConfigError, match="shows the only attention it has; take value-norms"):
+            value_norms(batch, every_layer=True)
+        return
+    expected = torch.zeros_like(value_norms(batch))
+    for layer in range(len(model.decoder.layers)):
+        model.decoder.alignment_layer = layer
+        expected += value_norms(batch)
+    torch.testing.assert_close(value_norms(batch, every_layer=True), expected)
 
 
 def test_norms_without_projections_are_those_of_the_encoder_states() -> None:
@@ -143,6 +159,7 @@ def test_gradients_of_a_transformer_are_those_of_a_small_step(name: str) -> None
         ("no attention", value_norms, "value norms: RecurrentEncoderDecoder has no attention"),
         ("label mean", gradient_times_attention, "gradient x attention: mean-pooling has no weights"),
         ("show hard", gradient_times_attention, "hard attention selects one position, which has no gradient"),
+        ("gru", partial(value_norms, every_layer=True), "RecurrentEncoderDecoder shows the only attention it has; take value-norms"),
         ("language without attention", value_norms, "value norms: RecurrentLanguageModel has no attention"),
     ],
 )

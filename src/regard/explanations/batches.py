@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from regard.models import (
 
 # Rows of logits in memory at a time.
 BATCH_ROWS = 512
+# Ids below are no words: padding, unknown, and both ends.
+FIRST_WORD = 4
 
 
 class ModelBatch(ABC):
@@ -77,6 +79,25 @@ class ModelBatch(ABC):
         Args:
             embedded: (B, S, E) input vectors; None: the model's own.
         """
+
+    def words(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return the vectors of random words of the vocabulary, uniformly: (count, E).
+
+        Raises:
+            ConfigError: the inputs are not words.
+        """
+        embedding = self.word_embedding()
+        size = cast(nn.Embedding, embedding).weight.shape[0]
+        ids = torch.randint(min(FIRST_WORD, size - 1), size, (count,), generator=generator).to(self.inputs.device)
+        return embedding(ids.unsqueeze(0)).squeeze(0)
+
+    def word_embedding(self) -> nn.Module:
+        """Return the embedding of the inputs.
+
+        Raises:
+            ConfigError: the inputs are not words.
+        """
+        raise ConfigError(f"explanations: the inputs of {type(self.model).__name__} are no words of a vocabulary")
 
     @property
     def attends_to_itself(self) -> bool:
@@ -193,17 +214,17 @@ class TranslationBatch(ModelBatch):
 
     def embed(self) -> Tensor:
         """Return the embedded source (B, S, E), without positions."""
-        return self._embedding(self.source)
+        return self.word_embedding()(self.source)
 
     def log_probs(self, embedded: Tensor | None = None) -> Tensor:
         """Return the log-probability of each target token (B, T)."""
         if embedded is None:
             return self._log_probs()
-        with _reading(self._embedding, [self.source], [embedded]):
+        with _reading(self.word_embedding(), [self.source], [embedded]):
             return self._log_probs()
 
-    @property
-    def _embedding(self) -> nn.Module:
+    def word_embedding(self) -> nn.Module:
+        """Return the embedding of the source."""
         found = getattr(self.model, "source_embedding", None)
         if not isinstance(found, nn.Module):
             raise ConfigError(f"explanations: {type(self.model).__name__} has no source_embedding to read vectors with")
@@ -349,6 +370,10 @@ class LabelBatch(ModelBatch):
         """Return the embedded tokens (B, S, E), without positions."""
         return torch.cat([self.model.embedding(part) for part in self.tokens], 1)
 
+    def word_embedding(self) -> nn.Module:
+        """Return the embedding of the tokens."""
+        return self.model.embedding
+
     def log_probs(self, embedded: Tensor | None = None) -> Tensor:
         """Return the log-probability of the label (B, 1)."""
         if embedded is None:
@@ -424,6 +449,10 @@ class LanguageBatch(ModelBatch):
     def embed(self) -> Tensor:
         """Return the embedded tokens (B, T, E)."""
         return self.model.embedding(self.read)
+
+    def word_embedding(self) -> nn.Module:
+        """Return the embedding of the tokens."""
+        return self.model.embedding
 
     def log_probs(self, embedded: Tensor | None = None) -> Tensor:
         """Return the log-probability of each token (B, T)."""

@@ -10,7 +10,7 @@ from regard.errors import ConfigError, listed, shown
 from regard.explanations.batches import CaptionBatch, ModelBatch, TranslationBatch
 from regard.explanations.flow import attention_flow
 from regard.explanations.gradients import input_times_gradient, integrated_gradients
-from regard.explanations.occlusion import leave_one_area_out, leave_one_out
+from regard.explanations.occlusion import leave_one_area_out, leave_one_out, replace_one
 from regard.explanations.rollout import alti, attention_rollout
 from regard.explanations.shown import attention_weights, gradient_times_attention, shown_attentions, value_norms
 
@@ -19,12 +19,14 @@ Method = Literal[
     "rollout",
     "flow",
     "value-norms",
+    "value-norms-layers",
     "alti",
     "input-gradient",
     "integrated-gradients",
     "gradient-attention",
     "leave-one-out",
     "leave-one-area-out",
+    "replace-one",
 ]
 METHODS: tuple[Method, ...] = get_args(Method)
 """Names of the methods."""
@@ -67,6 +69,8 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
             found = attention_flow(batch)
         case "value-norms":
             found = value_norms(batch)
+        case "value-norms-layers":
+            found = value_norms(batch, every_layer=True)
         case "alti":
             found = alti(batch)[..., :size]
         case "input-gradient":
@@ -79,6 +83,8 @@ def explain(batch: ModelBatch, method: Method) -> Tensor:
             found = leave_one_out(batch)
         case "leave-one-area-out":
             found = _areas_left_out(batch)
+        case "replace-one":
+            found = replace_one(batch)
         case _:
             raise ConfigError(f"method {shown(method)}: expected one of {listed(METHODS)}")
     return found * batch.inputs.unsqueeze(1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from regard import ops
+from regard.errors import ConfigError
 from regard.explanations.batches import ModelBatch
 
 # Examples per forward pass.
@@ -74,6 +76,52 @@ def leave_one_out(batch: ModelBatch) -> Tensor:
     """
     size = batch.inputs.shape[1]
     return _left_out(batch, ~torch.eye(size, dtype=torch.bool, device=batch.inputs.device))
+
+
+def replace_one(batch: ModelBatch, *, draws: int = 8, seed: int = 1) -> Tensor:
+    """Return the log-probability that each output loses when each input becomes another word.
+
+        r[t, s] = log p(y_t | x) - log mean over words w of p(y_t | x with w in place of x_s)
+
+    Kim et al. 2020 (arXiv:2010.13984), "input marginalization", with words drawn uniformly from the vocabulary. Unlike `leave_one_out` no
+    other input moves, and a repeated word does not take the place of the removed one.
+
+    Args:
+        batch: B examples; S times `draws` forward passes each.
+        draws: words in place of each input; the same ones for all.
+        seed: of the draws.
+
+    Returns:
+        (B, T, S), nats; positive if the input helped; 0 where `batch.inputs` is False.
+
+    Raises:
+        ConfigError: `draws` is below 1, or the inputs are not words.
+
+    Example:
+        >>> from regard.config import ClassifierConfig
+        >>> from regard.explanations import LabelBatch
+        >>> from regard.models import build_classifier
+        >>> model = build_classifier(ClassifierConfig(), vocab_size=11, classes=3, unknown=1).eval()
+        >>> replace_one(LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1]))).shape
+        torch.Size([1, 1, 2])
+    """
+    if draws < 1:
+        raise ConfigError(f"replace_one: draws {draws}: expected 1 or more")
+    with torch.no_grad():
+        words = batch.words(draws, torch.Generator().manual_seed(seed))
+        vectors, (example, place) = batch.embed(), batch.inputs.nonzero(as_tuple=True)
+        found = []
+        for rows, places in zip(example.repeat_interleave(draws).split(ROWS), place.repeat_interleave(draws).split(ROWS), strict=True):
+            changed = vectors[rows].clone()
+            first = sum(map(len, found))
+            changed[torch.arange(len(rows)), places] = words[torch.arange(first, first + len(rows), device=words.device) % draws]
+            found.append(batch.select(rows).log_probs(changed))
+        whole = batch.log_probs()
+        effects = whole.new_zeros(*batch.inputs.shape, whole.shape[1])
+        if found:
+            mean = torch.cat(found).unflatten(0, (-1, draws)).logsumexp(1) - math.log(draws)
+            effects[example, place] = whole[example] - mean
+    return effects.transpose(1, 2)
 
 
 def leave_one_area_out(batch: ModelBatch, max_area: int | tuple[int, int], *, grid: tuple[int, int] | None = None) -> AreaEffects:

@@ -58,7 +58,7 @@ def attention_weights(batch: ModelBatch) -> Tensor:
     return weights * batch.outputs.unsqueeze(2)
 
 
-def value_norms(batch: ModelBatch) -> Tensor:
+def value_norms(batch: ModelBatch, *, every_layer: bool = False) -> Tensor:
     """Return the norm of each weighted value that the displayed attention sums.
 
         r[t, s] = || sum over heads h of a_h[t, s] f_h(x_s) ||,  f_h(x) = (x W_V,h + b_V,h) W_O,h
@@ -68,12 +68,14 @@ def value_norms(batch: ModelBatch) -> Tensor:
 
     Args:
         batch: B examples.
+        every_layer: for a Transformer the sum over all decoder layers, instead of the displayed one alone.
 
     Returns:
         (B, T, S), non-negative.
 
     Raises:
-        ConfigError: the model has no attention, or no weighted sum: mean and max-pooling, areas of largest values.
+        ConfigError: the model has no attention, or no weighted sum: mean and max-pooling, areas of largest values. With `every_layer`: no
+            decoder with several layers.
 
     Example:
         >>> from regard.config import ClassifierConfig
@@ -83,8 +85,18 @@ def value_norms(batch: ModelBatch) -> Tensor:
         >>> value_norms(LabelBatch(model, [torch.tensor([[4, 5]])], [torch.tensor([2])], torch.tensor([1]))).shape
         torch.Size([1, 1, 2])
     """
-    found = torch.stack([reading.norms() for reading in _readings(batch, "value norms")]).mean(0)
-    return found.detach() * batch.outputs.unsqueeze(2)
+    model = cast(Any, batch.model)
+    layers: list[int | None] = [None]
+    if every_layer:
+        layers = [*range(len(model.decoder.layers))] if isinstance(getattr(model, "decoder", None), Decoder) else []
+        if len(layers) < 2:
+            raise ConfigError(f"value norms of all layers: {type(model).__name__} shows the only attention it has; take value-norms")
+    found = []
+    for layer in layers:
+        with torch.enable_grad():
+            attentions = shown_attentions(batch, "value norms", layer=layer)
+            found.append(torch.stack([_read(batch, attention, "value norms").norms() for attention in attentions]).mean(0))
+    return torch.stack(found).sum(0).detach() * batch.outputs.unsqueeze(2)
 
 
 def gradient_times_attention(batch: ModelBatch) -> Tensor:
@@ -139,8 +151,8 @@ def _readings(batch: ModelBatch, method: str) -> list[_Reading]:
         return [_read(batch, attention, method) for attention in shown_attentions(batch, method)]
 
 
-def shown_attentions(batch: ModelBatch, method: str) -> list[nn.Module]:
-    """Return the attention modules that a model shows; two for a crossed model.
+def shown_attentions(batch: ModelBatch, method: str, *, layer: int | None = None) -> list[nn.Module]:
+    """Return the attention modules that a model shows, or those of a decoder layer; two for a crossed model.
 
     Raises:
         ConfigError: there is none; the message names the method.
@@ -155,8 +167,8 @@ def shown_attentions(batch: ModelBatch, method: str) -> list[nn.Module]:
         case LanguageBatch():
             found = model.attention
         case _ if isinstance(model.decoder, Decoder):
-            layer = cast(DecoderLayer, model.decoder.layers[model.decoder.alignment_layer])
-            cross = layer.cross_attention
+            chosen = model.decoder.alignment_layer if layer is None else layer
+            cross = cast(DecoderLayer, model.decoder.layers[chosen]).cross_attention
             if isinstance(cross, CrossedSourceAttention):
                 return [cross.left, cross.right]
             found = cross.attention if isinstance(cross, SourceAttention) else None

@@ -21,7 +21,7 @@ from regard.viewer import AttentionMap, AttentionRecord
 
 ALL = "all"
 """Stands for all methods that can be computed for the model."""
-WITHIN = ("value-norms", "alti", "gradient-attention")
+WITHIN = ("value-norms", "value-norms-layers", "alti", "gradient-attention")
 """Methods that need projections or gradients inside an attention, whose names differ between architectures."""
 
 
@@ -253,6 +253,8 @@ def _explain(method: str, seen: Recording, batch: PretrainedBatch | None) -> tup
         )
     if method == "leave-one-area-out":
         raise ConfigError(f"{method}: {seen.model} attends to single items, not to areas; take leave-one-out")
+    if method == "replace-one":
+        raise ConfigError(f"{method}: only for Regard's own models; take leave-one-out, which puts a zero vector in place of a token")
     if batch is None:
         raise ConfigError(f"{method}: {seen.model} returns no probabilities to explain; load it with a head, such as AutoModelForMaskedLM")
     functions = {"input-gradient": input_times_gradient, "integrated-gradients": integrated_gradients, "leave-one-out": leave_one_out}
