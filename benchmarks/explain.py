@@ -48,6 +48,7 @@ from regard.tasks.classification_training import open_sentence_run, read_labelle
 from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, translation_batches
 from regard.tasks.faithful_methods import GREEDY, RANDOM, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks, read_links
+from regard.training import TrainResult
 
 # How many test examples tell whether a model is right.
 JUDGED = 500
@@ -105,12 +106,11 @@ class Pairs:
             generate(self.name, folder, train=10_000, test=1_000, seed=1)
         return folder / f"{part}.source", folder / f"{part}.target"
 
-    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> None:
-        """Train a run."""
+    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> TrainResult:
+        """Train a run, or resume it."""
         source, target = self.files("train", work, data)
-        train_translation(
-            load_config(None, [f"data.source={source}", f"data.target={target}", *self.settings, *self.common, *settings]), folder
-        )
+        files = [f"data.source={source}", f"data.target={target}"]
+        return train_translation(load_config(None, [*files, *self.settings, *self.common, *settings]), folder)
 
     def links(self, work: Path) -> KnownLinks | None:
         """Return the known links."""
@@ -164,11 +164,11 @@ class Scenes:
         captions = scenes.write_set(folder, part, *{"train": (10_000, 0), "test": (JUDGED, 10_000_000)}[part], "convention")
         return captions, folder / f"{part}.regions.jsonl"
 
-    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> None:
-        """Train a run."""
+    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> TrainResult:
+        """Train a run, or resume it."""
         captions = self.files("train", work, data)[0]
         own = [f"data.captions={captions}", f"data.cache={work}/scenes", "training.epochs=1000", "training.evaluate_every=500"]
-        train_captioning(load_config(None, [*scenes.COMMON, *own, *settings], kind=CaptioningConfig), folder)
+        return train_captioning(load_config(None, [*scenes.COMMON, *own, *settings], kind=CaptioningConfig), folder)
 
     def links(self, work: Path) -> KnownLinks | None:
         """Return nothing: regions are part of the batches."""
@@ -197,10 +197,10 @@ class Sentences:
         "mean-pooling": Trained(["model.pooling=mean"], 1600),
     }
 
-    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> None:
-        """Train a run."""
+    def train(self, settings: Sequence[str], folder: Path, work: Path, data: Path | None) -> TrainResult:
+        """Train a run, or resume it."""
         files = [f"data.{part}={_given(data)}/sentclass/stsa.binary.{name}" for part, name in (("train", "train"), ("valid", "dev"))]
-        train_classification(load_config(ROOT / "configs" / "sst2.yaml", [*files, *settings], kind=ClassificationConfig), folder)
+        return train_classification(load_config(ROOT / "configs" / "sst2.yaml", [*files, *settings], kind=ClassificationConfig), folder)
 
     def links(self, work: Path) -> KnownLinks | None:
         """Return nothing."""
@@ -388,7 +388,8 @@ def main() -> None:
             if given.measured:
                 continue
             settings = [*trained.settings, f"training.seed={run.seed}", f"training.max_updates={trained.updates or given.updates}"]
-            SETS[run.data].train(settings, run.folder, given.work, given.data)
+            if SETS[run.data].train(settings, run.folder, given.work, given.data).reason == "interrupted":
+                return
         found.append(measure(run, given.work, given.data, alone=given.alone))
         write_tables(given.out, found, len(all_runs), given.updates)
         print(run.data, run.model, run.seed, flush=True)
