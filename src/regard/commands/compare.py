@@ -38,6 +38,7 @@ def compare(
     from regard.config.study import load_study
     from regard.jobs import open_pool
     from regard.study.cost import estimate
+    from regard.study.explained import method_table
     from regard.study.grid import check_study, run_study
     from regard.study.report import build_report
     from regard.study.report_files import aligned, conclusions, table, write_report
@@ -55,7 +56,9 @@ def compare(
         with progress.stage("Writing the report"):
             built = build_report(found, folder)
             paths = write_report(built, folder)
-        for line in (*aligned(*table(built)), "", *conclusions(built), ", ".join(map(str, paths))):
+        methods = method_table(found, built.runs)
+        shown = [] if methods is None else ["", *aligned(*methods)]
+        for line in (*aligned(*table(built)), *shown, "", *conclusions(built), ", ".join(map(str, paths))):
             write_line(line)
 
     if report_only:

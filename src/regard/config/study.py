@@ -106,6 +106,10 @@ class StudyConfig(Frozen):
     checkpoints: bool = Field(
         default=False, description="translations: also measure every kept checkpoint; report the test rank of the one chosen by validation"
     )
+    methods: tuple[str, ...] = Field(
+        default=(), description="explanation methods to compare on each run (see `regard explain`); all: those defined for its model"
+    )
+    method_examples: int = Field(default=32, ge=1, le=MAX_COUNT, description="test examples for the comparison of methods")
     scales: dict[str, dict[str, Any]] = Field(
         default={}, description="other settings, data, variants, seeds, budget, by a name that --scale chooses"
     )

@@ -31,6 +31,7 @@ from regard.errors import ConfigError, RegardError, TrainingError
 from regard.jobs import Pool, WorkerLost
 from regard.jobs.pool import Answer, Job
 from regard.strict_json import parse_json
+from regard.study.explained import check_methods, explained_as, explained_run
 from regard.study.live import LiveTable
 from regard.study.measure import attention_of, checkpoint_selection, measure_run
 from regard.tasks.table import TASKS
@@ -91,7 +92,7 @@ def run_study(
     check_study(study, folder, beside=beside)
     _check_test_files(study)
     with run_lock(folder), StopSignal() as stop:
-        waiting = [cell for cell in plan if not result_file(folder, cell).exists()]
+        waiting = [cell for cell in plan if not _measured(study, folder, cell)]
         pool, cells = pool or Pool(lambda number: _Here(train), 1), {cell.name: cell for cell in plan}
         with LiveTable(folder / RUNS, pool, total=len(plan), done=len(plan) - len(waiting)) as table:
 
@@ -173,6 +174,7 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
     Raises:
         ConfigError: settings that do not fit or match.
     """
+    check_methods(study)
     for cell in study_cells(study):
         config = cell_config(study, cell, folder=beside, updates=_known_updates(study, folder, cell))
         try:
@@ -186,6 +188,14 @@ def check_study(study: StudyConfig, folder: Path, *, beside: Path) -> None:
                     f"{folder}: the run {cell.name} was done with other settings: {'; '.join(changed[:5])}; take another folder, or remove "
                     f"{result_file(folder, cell)} and {folder / RUNS / cell.name}"
                 )
+
+
+def _measured(study: StudyConfig, folder: Path, cell: StudyCell) -> bool:
+    # Methods can be added to a study whose runs are done: these are measured again, without training.
+    path = result_file(folder, cell)
+    if not path.exists() or not study.methods:
+        return path.exists()
+    return (read_result(path, study.compared_by).get("methods") or {}).get("asked") == explained_as(study)
 
 
 def _check_test_files(study: StudyConfig) -> None:
@@ -260,6 +270,7 @@ def _do(study: StudyConfig, folder: Path, cell: StudyCell, config: str, train: T
         "megabytes": None if done_before else megabytes,  # not the memory of a training that has ended
         "attention": attention_of(study.task, run, study.data[cell.data].test),
         "selection": checkpoint_selection(run, study.data[cell.data].test, metric=study.metric)._asdict() if study.checkpoints else None,
+        "methods": explained_run(study, cell, run) if study.methods else None,
     }
     write_files({result_file(folder, cell): (json.dumps(figures) + "\n").encode()})
 

@@ -91,7 +91,7 @@ def measure_run(task: str, run: Path, test: Mapping[str, str], *, metric: str | 
 def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
     translator = Translator.open(run)
     translator.use_images(None, names=test.get("second_source"))
-    pairs = _test_pairs(translator.run.config, test)
+    pairs = pairs_of(translator.run.config, test)
     unit: LinkUnit = "character" if test.get("link_unit") == "character" else "word"
     links = read_links(test["links"], unit) if "links" in test and translator.run.config.model.attends else None
     found = evaluate_translation(translator, pairs, links=links)
@@ -105,8 +105,8 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
     return RunMeasures(scores, kind, metric, counts, found.seconds, len(pairs), tuple(found.by_length))
 
 
-def _test_pairs(config: TranslationConfig, test: Mapping[str, str]) -> list[SentencePair]:
-    # A test set serves runs of one input, too.
+def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[SentencePair]:
+    """Return the pairs of a test set, which serves runs of one input, too."""
     return read_pairs(test["source"], test.get("target"), None if config.second is None else test.get("second_source"))
 
 
@@ -184,7 +184,7 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
     data = translator.run.config.data
     if data.valid_source is None:
         raise ConfigError(f"{run}: a study of checkpoints needs data.valid_source and data.valid_target")
-    sets = [read_pairs(data.valid_source, data.valid_target, data.valid_second_source), _test_pairs(translator.run.config, test)]
+    sets = [read_pairs(data.valid_source, data.valid_target, data.valid_second_source), pairs_of(translator.run.config, test)]
     score = chrf if metric == "chrF2" else bleu
     for path in list_checkpoints(run):
         load_weights(path, translator.run.model)
@@ -222,7 +222,7 @@ def attention_of(task: str, run: Path, test: Mapping[str, str]) -> dict[str, Any
         return record_figures([captioner.record(example.image) for example in examples[:MAX_ATTENTION_EXAMPLES]])
     match task:
         case "translation":
-            seen = [pair[0] for pair in _test_pairs(read_config(run, TranslationConfig), test)]
+            seen = [pair[0] for pair in pairs_of(read_config(run, TranslationConfig), test)]
         case "lm":
             seen = list(read_lines(test["text"]))
         case _:

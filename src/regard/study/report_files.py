@@ -12,6 +12,7 @@ from pathlib import Path
 from regard.config.base import LOWER_IS_BETTER
 from regard.data.lines import write_files
 from regard.metrics.seeds import LEVEL, MAX_SEEDS
+from regard.study.explained import method_table
 from regard.study.findings import POWER, SEEDS, p_text
 from regard.study.report import Report
 
@@ -144,6 +145,8 @@ def markdown(report: Report) -> str:
     lines += [*_as_markdown(columns, rows), "", *_notes(report), ""]
     if (lengths := by_length(report)) is not None:
         lines += ["BLEU by source length in words:", "", *_as_markdown(*lengths), ""]
+    if (methods := method_table(report.study, report.runs)) is not None:
+        lines += ["Explanation methods:", "", *_as_markdown(*methods), "", METHODS_NOTE, ""]
     if (found := findings(report)) is not None:
         lines += ["Hypotheses:", "", *(f"- {line}" for line in conclusions(report)), "", *_as_markdown(*found), "", VERDICTS, ""]
     lines += ["Command of the first run of each row:", "", "```console"]
@@ -151,6 +154,11 @@ def markdown(report: Report) -> str:
     return "\n".join([*lines, "```", ""])
 
 
+METHODS_NOTE = (
+    "Comprehensiveness: probability lost without the inputs that a method ranks first, high is faithful. Sufficiency: with these alone, "
+    "low is faithful. Both are means over the first 10 to 50 % of the inputs. With shuffled weights: rank correlation with the same method "
+    "on a model of shuffled weights, near 0 is good. Mean ± standard deviation over the seeds."
+)
 VERDICTS = (
     f"The gain is that of the variant that the hypothesis calls better. With a p-value below {LEVEL}, corrected for all hypotheses of "
     f'the study, the verdict is "holds" or "the opposite holds" from {SEEDS} seeds on, and "suggests" or "suggests the opposite" with '
@@ -251,6 +259,8 @@ def page(report: Report, *, style: str | None = None) -> str:
     parts += [f"<p>{escape(note)}</p>" for note in _notes(report) if note]
     if (lengths := by_length(report)) is not None:
         parts += ["<h2>BLEU by source length in words</h2>", _as_html(*lengths)]
+    if (methods := method_table(report.study, report.runs)) is not None:
+        parts += ["<h2>Explanation methods</h2>", _as_html(*methods), f"<p>{escape(METHODS_NOTE)}</p>"]
     if (found := findings(report)) is not None:
         lines = "".join(f"<li>{escape(line)}</li>" for line in conclusions(report))
         parts += ["<h2>Hypotheses</h2>", f"<ul>{lines}</ul>", _as_html(*found), f"<p>{escape(VERDICTS)}</p>"]

@@ -1,0 +1,128 @@
+"""Explanation methods as variants of a study: their faithfulness on each run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from regard import progress
+from regard.config.study import StudyCell, StudyConfig
+from regard.data.captions import read_captions
+from regard.data.lines import read_lines
+from regard.errors import ConfigError, listed, shown
+from regard.explanations import METHODS
+from regard.explanations.methods import Method
+from regard.study.measure import pairs_of
+from regard.tasks.captioning_run import open_caption_run
+from regard.tasks.classification_training import open_sentence_run, read_labelled_file
+from regard.tasks.explained_examples import ExplainedBatch, caption_batches, label_batches, language_batches, translation_batches
+from regard.tasks.faithful_methods import measure_methods
+from regard.tasks.language_training import open_language_run
+from regard.tasks.translation_evaluation import KnownLinks, read_links
+from regard.tasks.translation_run import open_translation_run
+from regard.tasks.word_links import LinkUnit
+
+ALL = "all"
+FIGURES = {
+    "alignment_error": ("alignment error, %", 2),
+    "comprehensiveness": ("comprehensiveness", 3),
+    "sufficiency": ("sufficiency", 3),
+    "random_weights": ("with shuffled weights", 2),
+}
+
+
+def check_methods(study: StudyConfig) -> None:
+    """Refuse methods that do not exist, and data that cannot be explained.
+
+    Raises:
+        ConfigError: the message names the key.
+    """
+    for name in study.methods:
+        if name not in (ALL, *METHODS):
+            raise ConfigError(f"{study.name}: methods: {shown(name)}, expected {ALL}, or some of {listed(METHODS)}")
+    for name, data in study.data.items():
+        if study.methods and "features" in data.test:
+            raise ConfigError(f"{study.name}: methods: data.{name} has precomputed features, whose runs cannot be explained")
+
+
+def explained_run(study: StudyConfig, cell: StudyCell, run: Path) -> dict[str, Any]:
+    """Measure the study's methods on the first test examples of a run, beside a random and the greedy order.
+
+    Args:
+        study: names the methods.
+        cell: of the run; its seed draws outputs and shuffled weights.
+        run: its folder, finished.
+
+    Returns:
+        `asked`, what `explained_as` returns, and `figures`, see `regard.tasks.faithful_methods.MethodFigures`, without methods that are
+        not defined for the model; none for a model that cannot be explained.
+
+    Raises:
+        DataError: no test example can be explained.
+    """
+    test, count = study.data[cell.data].test, study.method_examples
+    links = None
+    if "links" in test:
+        known = read_links(test["links"], cast(LinkUnit, test.get("link_unit", "word")))
+        links = KnownLinks(known.sure[:count], known.possible[:count], known.unit)
+    methods = METHODS if ALL in study.methods else cast(Sequence[Method], tuple(dict.fromkeys(study.methods)))
+    try:
+        batches = _batches(study.task, run, test, count)
+    except ConfigError as error:  # a model of two inputs
+        progress.message(f"{cell.name}: {error}")
+        return {"asked": explained_as(study), "figures": []}
+    table = measure_methods(batches, methods, links=links, outputs=2, seed=cell.seed)
+    return {"asked": explained_as(study), "figures": [each.to_json() for each in table.methods if each.refused is None]}
+
+
+def explained_as(study: StudyConfig) -> list[Any]:
+    """Return what decides the figures of methods: their names, and the number of examples.
+
+    Example:
+        >>> from regard.config import validate
+        >>> tree = {"name": "s", "task": "lm", "data": {"a": {"test": {"text": "a.txt"}}}, "variants": {"x": {}}, "methods": ["weights"]}
+        >>> explained_as(validate(tree, "here", kind=StudyConfig))
+        ['weights', 32]
+    """
+    return [*study.methods, study.method_examples]
+
+
+def _batches(task: str, run: Path, test: Mapping[str, str], count: int) -> list[ExplainedBatch]:
+    match task:
+        case "translation":
+            opened = open_translation_run(run)
+            return translation_batches(opened, pairs_of(opened.config, test)[:count])
+        case "captioning":
+            images = read_captions(test["captions"], test.get("images"), split=test.get("split"))
+            return caption_batches(open_caption_run(run), images[:count])
+        case "lm":
+            return language_batches(open_language_run(run), list(read_lines(test["text"]))[:count])
+        case _:
+            sentences = open_sentence_run(run)
+            examples = read_labelled_file(sentences.config, test["examples"]).examples[:count]
+            return label_batches(sentences, [example.texts for example in examples])
+
+
+def method_table(study: StudyConfig, runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]] | None:
+    """Return the methods of all runs as columns and rows, with mean ± standard deviation over the seeds; None without methods."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        for figures in (run.get("methods") or {}).get("figures", []):
+            found.setdefault((run["cell"]["data"], run["cell"]["variant"], figures["method"]), []).append(figures)
+    rows = [
+        [study.data[data].title or data, study.variants[variant].title or variant, method, str(len(each))]
+        + [_cell([one[name]["value"] for one in each if one[name] is not None], digits) for name, (_, digits) in FIGURES.items()]
+        for (data, variant, method), each in found.items()
+    ]
+    columns = ["data", "variant", "method", "runs", *(title for title, _ in FIGURES.values())]
+    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return ([columns[number] for number in kept], [[row[number] for number in kept] for row in rows]) if rows else None
+
+
+def _cell(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return ""
+    middle = f"{statistics.mean(values):.{digits}f}"
+    return f"{middle} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else middle
