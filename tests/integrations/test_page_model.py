@@ -157,6 +157,12 @@ def test_a_typed_sentence_is_shown_in_every_view_and_nothing_is_asked_of_anyone(
     for view in views:
         driver.find_element(By.CSS_SELECTOR, f"#tabs [data-view={view}]").click()
         assert driver.find_element(By.ID, "view").get_attribute("childElementCount") != "0", view
+    word = driver.find_element(By.CSS_SELECTOR, ".leave")
+    left = TEXTS[1].replace(word.text, "", 1).strip()
+    word.click()
+    WebDriverWait(driver, 60, 0.05).until(lambda page: page.find_elements(By.CSS_SELECTOR, "#without .look"))
+    said = driver.find_element(By.CSS_SELECTOR, "#without li:last-child bdi[dir]").text
+    assert (left, said) == (left, Translator.open(run).translate([left])[0].text)
     assert driver.get_log("browser") == []
     asked = driver.execute_script("return performance.getEntriesByType('resource').map((entry) => entry.name.slice(0, 80))")
     assert [name for name in asked if not name.startswith("data:")] == []
