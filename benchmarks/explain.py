@@ -50,6 +50,8 @@ from regard.tasks.faithful_methods import GREEDY, RANDOM, measure_methods
 from regard.tasks.translation_evaluation import KnownLinks, read_links
 from regard.training import TrainResult
 
+# Highest alignment error of the best method, in percent.
+TARGET = 2.0
 # How many test examples tell whether a model is right.
 JUDGED = 500
 TITLES = {"multi30k": "Multi30k", "sst2": "SST-2"}
@@ -296,7 +298,7 @@ MEASURES = (
 COLUMNS = ["data", "model", "figure", *METHODS, RANDOM, GREEDY]
 BEST = [
     *("data", "model", "seeds", "right, %", "known", "weights", "best method", "its figure"),
-    *("most comprehensive method", "its area", "greedy order"),
+    *("target", "most comprehensive method", "its area", "greedy order"),
 ]
 
 
@@ -348,6 +350,8 @@ def best_rows(runs: list[dict[str, Any]]) -> list[list[Any]]:
         row = [TITLES.get(data, data), model, len(found), shown([run["right"] for run in found], 1, 1), title if best else None]
         row += [shown(values(found, name, method), factor, digits) if method else None for method in ("weights", best)]
         row.insert(6, best)
+        error = statistics.mean(values(found, name, best)) if best else 0.0
+        row.append(None if name == "pointing" or best is None else "met" if error <= TARGET else "missed")
         area = best_of(found, "comprehensiveness", -1)
         rows.append([*row, area, *(shown(values(found, "comprehensiveness", method), 1, 2) for method in (area or "", GREEDY))])
     return rows
