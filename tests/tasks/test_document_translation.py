@@ -47,24 +47,6 @@ def test_tags_stay_with_their_sentence() -> None:
     assert "".join(split_sentences("<br/>")) == "<br/>"
 
 
-def test_a_long_sentence_is_divided_at_its_commas_and_joined(shouting: tuple[Translator, list[str]]) -> None:
-    model, asked = shouting
-    text = "a red ball falls, and the dog sleeps, as it does"  # by characters; 23 can be read
-    found = translate_document(model, text, "a.txt")
-    assert " ".join(asked) == text
-    assert asked[0] == "a red ball falls,"
-    assert all(len(part) <= 23 for part in asked)
-    assert found.text == text.upper()
-    assert found.divided == [(text, len(asked))]
-
-
-def test_a_word_longer_than_the_model_reads_is_divided_too(shouting: tuple[Translator, list[str]]) -> None:
-    model, asked = shouting
-    translate_document(model, "x" * 97, "a.txt")
-    assert "".join(asked) == "x" * 97
-    assert all(len(part) <= 23 for part in asked)
-
-
 def test_the_command_writes_the_document_and_tells_of_long_sentences(call: Any, tmp_path: Path) -> None:
     run = trained(tmp_path, kind="word", data={"max_length": 5})
     page = tmp_path / "page.html"

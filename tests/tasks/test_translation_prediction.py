@@ -144,15 +144,6 @@ def test_more_hypotheses_than_the_beam_are_found_by_a_wider_one() -> None:
     assert len(translator().translate(["Hund"], n_best=5)[0].texts) == 5
 
 
-def test_a_long_source_is_cut_and_the_cut_is_told() -> None:
-    subject = translator()
-    whole = "Hund" * 10
-    item = subject.translate([whole])[0]
-    assert (len(item.source.ids), item.truncated) == (23, 17)
-    assert item.text == subject.translate([whole[:23]])[0].text
-    assert subject.translate([whole[:23]])[0].truncated == 0
-
-
 def test_an_unknown_word_becomes_the_source_word_attended_to_most() -> None:
     subject = translator("word")
     with torch.no_grad():

@@ -31,10 +31,10 @@ from regard.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from regard.config import DecodingConfig, TranslationConfig
-    from regard.data.vocabulary import Vocabulary
     from regard.decoding import SamplingOptions
     from regard.tasks.forced_text import Glossary
     from regard.tasks.translation_prediction import Translation, Translator
+    from regard.tasks.translation_run import TranslationRun
     from regard.tasks.word_links import LinksFile
 
 commands = typer.Typer()
@@ -118,7 +118,7 @@ def translate(
     def show(number: int, item: Translation) -> str:
         nonlocal tokens
         tokens += len(item.hypotheses[0].tokens) if item.hypotheses else 0
-        _tell(number, item, translator.run.vocabularies.target)
+        _tell(number, item, translator.run)
         unknown.add(number, item.source, at_once=True)
         return item.text
 
@@ -126,7 +126,7 @@ def translate(
         ask = translator.translate_tagged if keep_tags else translator.translate
         found = ask(chunk, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=beginnings.take(len(chunk)), terms=glossary)
         if linked is not None:
-            linked.write([(line, item.text) for line, item in zip(chunk, found, strict=True)])
+            linked.write([(line, item.part_texts()) for line, item in zip(chunk, found, strict=True)])
         return found
 
     questions = _questions(translator, files, second_source, json_input)
@@ -191,9 +191,14 @@ def _sampling(seed: int, **options: Any) -> SamplingOptions:
     return SamplingOptions(**options)
 
 
-def _tell(number: int, item: Translation, vocabulary: Vocabulary) -> None:
+def _tell(number: int, item: Translation, run: TranslationRun) -> None:
     from regard.data.vocabulary import UNK
 
+    vocabulary = run.vocabularies.target
+    if item.parts:
+        write_message(
+            f"line {number}: longer than {run.config.data.max_length} tokens (data.max_length), translated in {len(item.parts)} parts"
+        )
     if item.truncated:
         write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
     for text, ids in zip(item.unplaced, vocabulary.encode_ids(item.unplaced), strict=True):

@@ -1,8 +1,8 @@
 """Inline markup: removed before translation, and placed into the translation by word links.
 
-Tags (`<b>`, `</b>`, `<br/>`, comments) are removed. A word that contains a placeholder (`{name}`, `{{ x }}`, `${x}`, `%s`, `%(n)d`), an
-address (`https://...`, `me@example.org`), or nothing but an entity (`&amp;`), is opaque: the model reads it, and the translation gets it
-verbatim.
+Tags (`<b>`, `</b>`, `<br/>`, comments) and line breaks are removed. A word that contains a placeholder (`{name}`, `{{ x }}`, `${x}`,
+`%s`, `%(n)d`), an address (`https://...`, `me@example.org`), or nothing but an entity (`&amp;`), is opaque: the model reads it, and the
+translation gets it verbatim. A number is opaque, too, but a translation with the same digits keeps its own format.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ OPAQUE = (
     r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+",
     r"(?<![^\s>])&#?\w+;(?![^\s<])",
 )
-MARKUP = re.compile("|".join((f"(?P<tag>{TAG})", *OPAQUE)))
+BREAKS = r"\n\r\v\f\x85\u2028\u2029"
+BREAK = rf"[ \t]*[{BREAKS}]\s*"
+LINE_END = re.compile(rf"[{BREAKS}][^\S{BREAKS}]*(?:</[^<>]*>)*$")
+MARKUP = re.compile("|".join((f"(?P<tag>{TAG}|{BREAK})", *OPAQUE)))
+# A word that is a number, with its sign, currency and separators: -1, $5.50, 1,000, 12/05/2024, 10:30, 5%.
+NUMBER = re.compile(r"[-+±−~]?[$€£¥]?\d+(?:[.,:/'’−–-]\d+)*[%‰°$€£¥]?")  # noqa: RUF001 - signs and marks of numbers
 WORD = re.compile(r"\S+")
 # Punctuation around a word, excluded by tags around the word.
 OPENING, CLOSING = "([\"'«„“‘¿¡‹", ".,;:!?…)]\"'»“”‘’›。、，！？"  # noqa: RUF001 - quotes of other scripts
@@ -76,6 +81,7 @@ class MarkedLine(NamedTuple):
         pairs: tags around words, in the order of their opening tags.
         empty: tags without words, in order.
         opaque: index of each opaque word -> (text in `plain`, verbatim), without surrounding punctuation.
+        numbers: those of them that are numbers.
     """
 
     plain: str
@@ -83,10 +89,11 @@ class MarkedLine(NamedTuple):
     pairs: tuple[TagPair, ...]
     empty: tuple[EmptyTag, ...]
     opaque: dict[int, tuple[str, str]]
+    numbers: frozenset[int]
 
     @property
     def marked(self) -> bool:
-        """Whether the line has markup."""
+        """Whether the line has markup, numbers included."""
         return bool(self.pairs or self.empty or self.opaque)
 
 
@@ -105,7 +112,7 @@ def split_markup(line: str) -> MarkedLine:
 
     A `<` that begins no tag is text, and entities are not decoded. A closing tag closes the last open tag of its name; an unmatched tag
     becomes an empty one. An empty tag, or a closing and an opening one, between two letters separates words. White space inside a
-    placeholder becomes `_` in the plain text.
+    placeholder becomes `_` in the plain text. A line break, with the white space around it, becomes a space.
 
     Example:
         >>> line = split_markup("A <b>red</b> ball for {name}.")
@@ -141,16 +148,20 @@ def split_markup(line: str) -> MarkedLine:
         leads = word < (pairs[parent].first if parent >= 0 else 0)
         beside = line[end : end + 1] if leads else line[tag.start() - 1]
         empty.append(EmptyTag(line[tag.start() : end], word, closed if follows else -1, parent, beside.isspace()))
-    return MarkedLine(plain, len(spans), tuple(pairs), tuple(empty), _opaque_words(plain, verbatim, spans, fixed))
+    opaque = _opaque_words(plain, verbatim, spans, fixed)
+    numbers = {number: core for number, span in enumerate(spans) if number not in opaque and (core := _number(plain[slice(*span)]))}
+    opaque |= {number: (core, core) for number, core in numbers.items()}
+    return MarkedLine(plain, len(spans), tuple(pairs), tuple(empty), opaque, frozenset(numbers))
 
 
 def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, int]]) -> str:
     """Place the markup of a line into its translation.
 
     A pair of tags encloses the target words linked to its words; a pair around the whole line encloses the whole translation. An empty tag
-    follows the last target word linked to the word before it. An opaque word replaces the longest run of target words linked to it.
-    Unlinked markup uses the nearest linked neighbor. Every tag and every opaque word appears exactly once, and pairs are well nested,
-    whatever the links: of two crossing pairs, the later one is shortened.
+    follows the last target word linked to the word before it; a line break, `<br>` too, comes where the fewest links cross it. An opaque
+    word replaces the longest run of target words linked to it. A number is represented by a target word with its digits, else it replaces a
+    number linked to it, or such a run. Unlinked markup uses the nearest linked neighbor. Every tag and every opaque word appears exactly
+    once, and pairs are well nested, whatever the links: of two crossing pairs, the later one is shortened.
 
     Args:
         line: see `split_markup`.
@@ -197,8 +208,11 @@ def place_markup(line: MarkedLine, target: str, links: AbstractSet[tuple[int, in
         after[ranges[number][1]] += [(text, False) for text in trailing.get(number, ())] + closing
     for place, text in elsewhere:
         after[place].append((text, False))
-    parts = (_written(*parts) for parts in zip(units, before, after, strict=True))
-    return "".join((unit.space or " ") * (number > 0) + text for number, (unit, text) in enumerate(zip(units, parts, strict=True)))
+    parts = [_written(*parts) for parts in zip(units, before, after, strict=True)]
+    spaces = (" " if not unit.space else unit.space for unit in units)
+    # A line break is separation enough.
+    gaps = ["", *(space * (not LINE_END.search(text)) for space, text in zip(list(spaces)[1:], parts[:-1], strict=True))]
+    return "".join(gap + text for gap, text in zip(gaps, parts, strict=True))
 
 
 def _partners(tags: Sequence[re.Match[str]]) -> dict[int, int]:
@@ -230,18 +244,18 @@ def _plain_text(line: str, found: Sequence[re.Match[str]], partner: dict[int, in
     places: list[int] = []
     fixed: list[tuple[int, int]] = []
     size = at = 0
-    last, breaks = "", False
+    last, breaks, ends = "", False, False
 
     def add(text: str, shown: str) -> None:
-        nonlocal size, last, breaks
+        nonlocal size, last, breaks, ends
         if at_tag and (not last or last.isspace()):  # a tag between spaces leaves one of them
             text, shown = text.lstrip(), shown.lstrip()
         if not text:
             return
-        gap = " " * (breaks and last.isalnum() and text[0].isalnum())
+        gap = " " * ((breaks and last.isalnum() and text[0].isalnum()) or (ends and bool(last) and not last.isspace()))
         plain.append(gap + shown)
         verbatim.append(gap + text)
-        size, last, breaks = size + len(gap + text), text[-1], False
+        size, last, breaks, ends = size + len(gap + text), text[-1], False, False
 
     closed, at_tag = -1, False
     for match in found:
@@ -254,6 +268,7 @@ def _plain_text(line: str, found: Sequence[re.Match[str]], partner: dict[int, in
             fixed.append((size - len(match[0]), size))
             continue
         breaks = breaks or len(places) not in partner or (not match["close"] and closed == start)
+        ends = ends or match[0][0].isspace()
         closed = end if match["close"] else -1
         places.append(size)
     if at < len(line):
@@ -286,6 +301,12 @@ def _core(word: str) -> tuple[int, int]:
     return (start, end) if start < end else (0, len(word))
 
 
+def _number(word: str) -> str:
+    # A word that is a number, without surrounding punctuation; "": none.
+    found = NUMBER.match(word, len(word) - len(word.lstrip(OPENING)))
+    return found[0] if found and not word[found.end() :].strip(CLOSING) else ""
+
+
 def _units(target: str, links: AbstractSet[tuple[int, int]]) -> list[_Unit]:
     sources: dict[int, set[int]] = {}
     for word, source in links:
@@ -296,8 +317,12 @@ def _units(target: str, links: AbstractSet[tuple[int, int]]) -> list[_Unit]:
 
 def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
     missing: list[int] = []
+    units, translated = _with_numbers(line, units)
     for word, (seen, verbatim) in sorted(line.opaque.items()):
-        run = _copied(word, seen, units) or _linked_run(word, units)
+        if word in translated:
+            continue
+        run = _linked_number(word, units) if word in line.numbers else _copied(word, seen, units)
+        run = run or _linked_run(word, units)
         if run is None:
             missing.append(word)
             continue
@@ -306,7 +331,7 @@ def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
         text = first.text[:start] + verbatim + last.text[end:]
         unit = _Unit(first.space, text, (start, start + len(verbatim)), frozenset({word}), True)
         units = [*units[: run[0]], unit, *units[run[1] + 1 :]]
-    copies = {seen for seen, _ in line.opaque.values()}
+    copies = {seen for word, (seen, _) in line.opaque.items() if word not in line.numbers}
     kept: list[_Unit] = []
     for unit in units:
         text = unit.text
@@ -320,6 +345,37 @@ def _with_opaque(line: MarkedLine, units: list[_Unit]) -> list[_Unit]:
         verbatim = line.opaque[word][1]
         gaps.setdefault(near + left, []).append(_Unit(" ", verbatim, (0, len(verbatim)), frozenset({word}), True))
     return [unit for number in range(len(kept) + 1) for unit in (*gaps.get(number, ()), *kept[number : number + 1])]
+
+
+def _with_numbers(line: MarkedLine, units: list[_Unit]) -> tuple[list[_Unit], set[int]]:
+    # Numbers that the model translated itself, such as 1,000.5 as 1.000,5; and the source words they stand for.
+    written: dict[tuple[str, ...], list[int]] = {}
+    for number, unit in enumerate(units if line.numbers else ()):
+        if _number(unit.text):
+            written.setdefault(_digits(unit.text), []).append(number)
+    done: set[int] = set()
+    for word in sorted(line.numbers):
+        same = written.get(_digits(line.opaque[word][0]))
+        if not same:
+            continue
+        at = min(same, key=lambda number: word not in units[number].sources)
+        same.remove(at)
+        units[at] = units[at]._replace(sources=frozenset({word}), opaque=True)
+        done.add(word)
+    return units, done
+
+
+def _digits(text: str) -> tuple[str, ...]:
+    # Equal for two formats of a number. The groups of a date may be in any order; other separators do not count.
+    groups = ["".join(str(int(digit)) for digit in group) for group in re.findall(r"\d+", text)]
+    date = len(groups) > 2 and any(len(group) != 3 for group in groups[1:])
+    return tuple(sorted(group.lstrip("0") for group in groups)) if date else ("".join(groups).lstrip("0"),)
+
+
+def _linked_number(word: int, units: Sequence[_Unit]) -> tuple[int, int] | None:
+    # A number that the model spoiled.
+    at = next((number for number, unit in enumerate(units) if word in unit.sources and not unit.opaque and _number(unit.text)), None)
+    return None if at is None else (at, at)
 
 
 def _copied(word: int, seen: str, units: Sequence[_Unit]) -> tuple[int, int] | None:
@@ -374,7 +430,9 @@ def _target_place(line: MarkedLine, tag: EmptyTag, units: Sequence[_Unit], range
     # Index of the translation word before the tag; -1: the tag comes first in its pair or line.
     if tag.word < (line.pairs[tag.parent].first if tag.parent >= 0 else 0):
         return -1
-    if tag.pair >= 0:
+    if tag.text[0].isspace() or re.match(r"<br\b", tag.text, re.IGNORECASE):
+        place = _line_end(tag.word, units)
+    elif tag.pair >= 0:
         place = ranges[tag.pair][1]
     else:
         hits = [number for number, unit in enumerate(units) if tag.word in unit.sources]
@@ -384,6 +442,19 @@ def _target_place(line: MarkedLine, tag: EmptyTag, units: Sequence[_Unit], range
         return place
     low, high = ranges[tag.parent]
     return min(max(place, low), high)
+
+
+def _line_end(word: int, units: Sequence[_Unit]) -> int:
+    # The translation word after which the fewest links cross a line break after a source word; of equal ones the end of a sentence.
+    early = [sum(source <= word for source in unit.sources) for unit in units]
+    crossing = [sum(early[1:])]
+    for count in early[1:]:
+        crossing.append(crossing[-1] - count)
+    late = 0
+    for number, unit in enumerate(units):
+        late += len(unit.sources) - early[number]
+        crossing[number] += late
+    return min(range(len(units)), key=lambda number: (crossing[number], units[number].text[-1:] not in CLOSING, abs(number - word)))
 
 
 def _written(unit: _Unit, before: Sequence[tuple[str, bool]], after: Sequence[tuple[str, bool]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,6 @@ from regard.errors import ConfigError, missing_extra
 from regard.tasks.translation_prediction import Terms, Translator
 
 TAGS = re.compile(TAG)
-# Preferred split points of a long sentence: after punctuation, else at a space.
-PAUSES = (re.compile(r"[;:.!?\u2026][\"')\u201d]?\s"), re.compile(r"[,)\u2014\u2013]\s"), re.compile(r"\s"))
 
 
 class DocumentTranslation(NamedTuple):
@@ -89,7 +87,7 @@ def translate_document(
     """Translate a document; its structure, markup and code are kept.
 
     Sentences are translated one by one, with tags placed by word links (see `Translator.translate_tagged`). A sentence longer than
-    `data.max_length` is split, preferably after punctuation, and the translations are joined.
+    `data.max_length` is translated in parts, see `Translator.translate`.
 
     Args:
         translator: one or several trained runs.
@@ -113,42 +111,23 @@ def translate_document(
     if translator.run.config.second is not None:
         raise ConfigError("documents: not with a model of two inputs")
     parts = read_document(text, name)
-    pieces: list[str] = []
-    places: list[list[list[int]]] = []  # per block and sentence, the indices of its parts
-    divided: list[tuple[str, int]] = []
-    for part in parts:
-        sentences = split_sentences(part.text, language) if isinstance(part, Block) else []
-        places.append([])
-        for sentence in sentences:
-            found = list(_fitting(translator, sentence))
-            if len(found) > 1:
-                divided.append((sentence.strip(), len(found)))
-            places[-1].append(list(range(len(pieces), len(pieces) + len(found))))
-            pieces += found
-    marked = Path(name).suffix.lower() != ".txt" and any(split_markup(piece).marked for piece in pieces)
-    ask = translator.translate_tagged if marked else translator.translate
-    answers = [item.text for item in ask([piece.strip() for piece in pieces], decoding=decoding, terms=terms)]
-    written: list[str] = []
-    for part, sentences in zip(parts, places, strict=True):
-        joined = " ".join(answers[number] for numbers in sentences for number in numbers)
+    sentences = [split_sentences(part.text, language) if isinstance(part, Block) else [] for part in parts]
+    lines = [sentence.strip() for own in sentences for sentence in own]
+    ask = translator.translate_tagged if _needs_links(translator, lines, name) else translator.translate
+    answers = ask(lines, decoding=decoding, terms=terms)
+    divided = [(line, len(item.parts)) for line, item in zip(lines, answers, strict=True) if item.parts]
+    left, written = iter(answers), list[str]()
+    for part, own in zip(parts, sentences, strict=True):
+        joined = " ".join(next(left).text for _ in own)
         written.append(part.finish(joined) if isinstance(part, Block) else part)
-    return DocumentTranslation("".join(written), sum(map(len, places)), divided)
+    return DocumentTranslation("".join(written), len(lines), divided)
 
 
-def _fitting(translator: Translator, sentence: str) -> Iterator[str]:
-    # A sentence in parts within the model's limit.
-    limit, vocabulary = translator.run.config.data.max_length, translator.run.vocabularies.source
-    plain = TAGS.sub("", sentence)
-    if len(plain) < 2 or len(vocabulary.encode(plain).ids) <= limit:
-        yield sentence
-        return
-    middle = len(plain) / 2
-    for pause in PAUSES:
-        # Not near the ends, where a part would hardly be shorter.
-        ends = [found.end() for found in pause.finditer(plain, len(plain) // 5, len(plain) - len(plain) // 5)]
-        if ends:
-            break
-    else:
-        ends = [int(middle)]
-    for part in _cut(sentence, [min(ends, key=lambda end: abs(end - middle))]):
-        yield from _fitting(translator, part)
+def _needs_links(translator: Translator, lines: Sequence[str], name: str | Path) -> bool:
+    if Path(name).suffix.lower() == ".txt":
+        return False
+    marked = [split_markup(line) for line in lines]
+    if translator.run.model.attends:
+        return any(line.marked for line in marked)
+    # Numbers alone are no reason to refuse a model.
+    return any(line.pairs or line.empty or len(line.opaque) > len(line.numbers) for line in marked)

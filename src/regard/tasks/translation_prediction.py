@@ -22,6 +22,7 @@ from regard.errors import ConfigError, DataError
 from regard.tasks.chunking import in_chunks
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
+from regard.tasks.long_lines import divide_line
 from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun, open_ensemble
@@ -40,9 +41,11 @@ class Translation(NamedTuple):
         texts: the texts of all hypotheses returned, best first.
         hypotheses: their tokens, scores and attention.
         source: source tokens.
-        truncated: number of source tokens cut off.
+        truncated: number of source tokens cut off; 0 for a line that is translated in parts.
         unplaced: requested prefixes and terms that the text lacks.
         confidence: expected chrF of `text`, 0 to 100; None without a calibration, or for a line without text.
+        parts: the translations of the parts of a line longer than `data.max_length`; empty for others. See
+            `regard.tasks.long_lines.divide_line`.
     """
 
     text: str
@@ -52,12 +55,40 @@ class Translation(NamedTuple):
     truncated: int
     unplaced: list[str] = []  # noqa: RUF012 - a field of a tuple; nobody adds to it
     confidence: float | None = None
+    parts: list[Translation] = []  # noqa: RUF012 - as above
+
+    @classmethod
+    def joined(cls, parts: Sequence[Translation], lines: Sequence[str]) -> Translation:
+        """Return the translation of a line from those of its parts, or of the only one.
+
+        Tokens and log-probabilities are those of all parts, EOS included; scores are sums. The confidence is the mean, weighted by tokens.
+
+        Args:
+            parts: one or more.
+            lines: their sources; joined, the line.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        read = [part for part in parts if part.hypotheses] or parts[:1]
+        ranks = range(min(len(part.hypotheses) for part in read))
+        texts = [" ".join(part.texts[rank] for part in read) for rank in ranks]
+        hypotheses = [_joined_hypothesis([part.hypotheses[rank] for part in read]) for rank in ranks]
+        found = [(part.confidence, len(part.hypotheses[0].tokens)) for part in read if part.confidence is not None]
+        confidence = sum(one * size for one, size in found) / sum(size for _, size in found) if len(found) == len(read) else None
+        unplaced = list(dict.fromkeys(text for part in parts for text in part.unplaced))
+        source = _joined_source([part.source for part in parts], lines)
+        return cls(texts[0] if texts else "", texts, hypotheses, source, 0, unplaced, confidence, [*parts])
+
+    def part_texts(self, rank: int = 0) -> list[str]:
+        """Return the texts of the parts of a hypothesis; of a line translated whole the one text."""
+        return [part.texts[rank] if part.texts else "" for part in self.parts] or [self.texts[rank] if self.texts else ""]
 
     def to_json(self) -> dict[str, Any]:
-        """Return texts and scores as a JSON value, with `unplaced` and `confidence` if any."""
+        """Return texts and scores as a JSON value, with `unplaced`, `confidence` and the number of `parts` if any."""
         unplaced = {"unplaced": self.unplaced} if self.unplaced else {}
         confidence = {} if self.confidence is None else {"confidence": round(self.confidence, 2)}
-        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **confidence, **unplaced}
+        parts = {"parts": len(self.parts)} if self.parts else {}
+        return {"text": self.text, "hypotheses": hypotheses_json(self.texts, self.hypotheses), **confidence, **unplaced, **parts}
 
 
 class Translator(Predictor[TranslationRun]):
@@ -114,6 +145,9 @@ class Translator(Predictor[TranslationRun]):
     ) -> list[Translation]:
         """Translate lines; results do not depend on the other items.
 
+        A line longer than `data.max_length` is translated in parts, see `Translation.joined`. It is cut if attention is needed, or for a
+        model of two inputs.
+
         Args:
             lines: one sentence each; for a model of two inputs both, with a tab between them (`regard.data.input_pairs.join_inputs`). An
                 image is given by its name, see `use_images`, or as a `data:image/...;base64,` address.
@@ -134,6 +168,8 @@ class Translator(Predictor[TranslationRun]):
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         encoded, cut = self._encode(lines)
+        if any(cut) and not need_attention and (parts := self._divide(lines, cut)):
+            return self._translate_parts(parts, prefixes, terms, decoding=decoding, n_best=n_best, sampling=sampling)
         forced = self._forced(encoded, lines, prefixes, terms, decoding.max_length)
         follow = self.run.vocabularies.target.may_follow_word() if any(own.phrases for own in forced) else []
         generation, model = Generation.of(sampling, len(lines), decoding.precision), self.run.model
@@ -171,6 +207,25 @@ class Translator(Predictor[TranslationRun]):
             translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, confidence))
         return translations
 
+    def _divide(self, lines: Sequence[str], cut: Sequence[int]) -> list[list[str]]:
+        # The parts of each line, of which `cut` tokens are too many; none if no line can be divided.
+        if self.run.config.second is not None:
+            return []
+        vocabulary, limit = self.run.vocabularies.source, self.run.config.data.max_length
+        parts = [divide_line(line, vocabulary, limit) if more else [line] for line, more in zip(lines, cut, strict=True)]
+        return parts if any(len(own) > 1 for own in parts) else []
+
+    def _translate_parts(
+        self, parts: Sequence[Sequence[str]], prefixes: Sequence[str] | None, terms: Terms, **options: Any
+    ) -> list[Translation]:
+        # The prefix is that of the first part.
+        begin = [text for own, text in zip(parts, prefixes, strict=True) for text in (text, *[""] * (len(own) - 1))] if prefixes else None
+        if terms is not None and not isinstance(terms, Glossary):
+            terms = [glossary for own, glossary in zip(parts, terms, strict=True) for _ in own]
+        lines = [part.strip() if len(own) > 1 else part for own in parts for part in own]
+        found = iter(self.translate(lines, prefixes=begin, terms=terms, **options))
+        return [Translation.joined([next(found) for _ in own], own) for own in parts]
+
     @cached_property
     def calibration(self) -> Calibration | None:
         """Calibration of the confidence; None if the run has none or is an ensemble."""
@@ -194,7 +249,7 @@ class Translator(Predictor[TranslationRun]):
         Raises:
             ConfigError: the model has no attention, which gives the links, or reads two inputs; or see `translate`.
         """
-        from regard.tasks.word_links import find_links
+        from regard.tasks.word_links import find_part_links
 
         if self.run.config.second is not None:
             raise ConfigError("keep tags: not with a model of two inputs, whose tags would be those of both")
@@ -204,8 +259,8 @@ class Translator(Predictor[TranslationRun]):
         plain = [line.plain for line in marked]
         found = self.translate(plain, decoding=decoding, n_best=n_best, sampling=sampling, prefixes=prefixes, terms=terms)
         places = [(row, rank) for row, line in enumerate(marked) if line.marked for rank in range(len(found[row].texts))]
-        pairs = [(marked[row].plain, found[row].texts[rank]) for row, rank in places]
-        for (row, rank), links in zip(places, find_links(self.run, pairs, poll=self._poll), strict=True):
+        pairs = [(marked[row].plain, found[row].part_texts(rank)) for row, rank in places]
+        for (row, rank), links in zip(places, find_part_links(self.run, pairs, poll=self._poll), strict=True):
             found[row].texts[rank] = place_markup(marked[row], found[row].texts[rank], links)
         return [
             item._replace(text=item.texts[0] if item.texts else place_markup(line, "", set()))
@@ -323,6 +378,22 @@ class Translator(Predictor[TranslationRun]):
         pieces = target.pieces(ids)
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
         return single_line(" ".join(words))
+
+
+def _joined_hypothesis(parts: Sequence[Hypothesis]) -> Hypothesis:
+    tokens, log_probs = [token for part in parts for token in part.tokens], [value for part in parts for value in part.log_probs]
+    return Hypothesis(tokens, sum(part.score for part in parts), log_probs, None)
+
+
+def _joined_source(parts: Sequence[TokenizedText], lines: Sequence[str]) -> TokenizedText:
+    found, start = TokenizedText([], [], []), 0
+    for part, line in zip(parts, lines, strict=True):
+        own = start + len(line) - len(line.lstrip())
+        found.ids.extend(part.ids)
+        found.pieces.extend(part.pieces)
+        found.offsets.extend((own + first, own + last) for first, last in part.offsets)
+        start += len(line)
+    return found
 
 
 def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:

@@ -24,6 +24,7 @@ from regard.metrics.alignment import Links
 from regard.models import LayerAttention
 from regard.strict_json import parse_json
 from regard.tasks.batch_threads import map_batches
+from regard.tasks.long_lines import divide_line, first_words
 from regard.tasks.pair_scores import target_log_probs
 from regard.tasks.run_folder import device_of
 from regard.tasks.translation_run import TranslationRun
@@ -116,6 +117,32 @@ def find_links(
         return map_batches(find, pairs, device=device_of(run.model), poll=poll, stage=stage)
 
 
+def find_part_links(
+    run: TranslationRun, pairs: Sequence[tuple[str, Sequence[str]]], *, poll: Callable[[], None] | None = None
+) -> list[Links]:
+    """Link the words of translations, also of lines translated in parts.
+
+    Args:
+        run: a loaded run.
+        pairs: source lines, and the translations of their parts (`regard.tasks.Translation.part_texts`), which are joined by spaces.
+        poll: see `find_links`.
+
+    Returns:
+        For each line a set of (target, source) word numbers of the whole line.
+    """
+    vocabulary, limit = run.vocabularies.source, run.config.data.max_length
+    parts = [[line] if len(texts) == 1 else divide_line(line, vocabulary, limit) for line, texts in pairs]
+    flat = [(part.strip(), text) for own, (_, texts) in zip(parts, pairs, strict=True) for part, text in zip(own, texts, strict=True)]
+    found, results = iter(find_links(run, flat, poll=poll)), []
+    for own, (_, texts) in zip(parts, pairs, strict=True):
+        links, target = set(), 0
+        for text, source in zip(texts, first_words(own), strict=True):
+            links |= {(word + target, linked + source) for word, linked in next(found)}
+            target += len(text.split())
+        results.append(links)
+    return results
+
+
 def format_links(links: Links) -> str:
     """Return links in the format of fast_align and of Pharaoh: `source-target`, numbers from 0, by target.
 
@@ -153,13 +180,13 @@ class LinksFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def write(self, pairs: Sequence[SentencePair]) -> None:
-        """Find and write the links of pairs.
+    def write(self, pairs: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Find and write the links of translations, see `find_part_links`.
 
         Raises:
             DataError: the file cannot be written.
         """
-        lines = "".join(format_links(links) + "\n" for links in find_links(self._run, pairs))
+        lines = "".join(format_links(links) + "\n" for links in find_part_links(self._run, pairs))
         try:
             self._file.write(lines)
             self._file.flush()

@@ -1,0 +1,60 @@
+"""Divides lines that are longer than a model was trained for."""
+
+from __future__ import annotations
+
+import re
+
+from regard.data.vocabulary import Vocabulary
+
+# Preferred split points: after the end of a sentence, after other punctuation, else at a space.
+PAUSES = (re.compile(r"[;:.!?\u2026\u3002\uff01\uff1f][\"')\u201d]?\s"), re.compile(r"[,)\u2014\u2013]\s"), re.compile(r"\s"))
+# No token has so many characters on average: a longer line is split without encoding it, which takes a hundred times its memory.
+MOST_CHARACTERS = 50
+
+
+def divide_line(line: str, vocabulary: Vocabulary, limit: int) -> list[str]:
+    """Divide a line into parts of at most `limit` tokens, at the best split points near their middles.
+
+    A word that is longer is divided, too, a character is not.
+
+    Args:
+        line: a line with text.
+        vocabulary: the source vocabulary.
+        limit: `data.max_length` of the run.
+
+    Returns:
+        One or more parts; joined, they are the line. None is blank; the limit holds without surrounding white space.
+
+    Example:
+        >>> divide_line("a dog, a cat", Vocabulary.train(["a dog, cat"], kind="word", size=20), 2)
+        ['a dog, ', 'a cat']
+    """
+    text = line.strip()
+    short = len(text) <= MOST_CHARACTERS * limit
+    if len(text) < 2 or (short and len(vocabulary.encode(text).ids) <= limit):
+        return [line]
+    start, middle = line.index(text), len(text) / 2
+    for pause in PAUSES:
+        # Not near the ends, where a part would hardly be shorter.
+        ends = [found.end() for found in pause.finditer(text, len(text) // 5, len(text) - len(text) // 5)]
+        if ends:
+            break
+    else:
+        ends = [int(middle)]
+    end = start + min(ends, key=lambda end: abs(end - middle))
+    return [*divide_line(line[:end], vocabulary, limit), *divide_line(line[end:], vocabulary, limit)]
+
+
+def first_words(parts: list[str]) -> list[int]:
+    """Return the number, from 0, of the first word of each part in the line; a part may begin inside a word.
+
+    Example:
+        >>> first_words(["a dog, ", "a c", "at"])
+        [0, 2, 3]
+    """
+    found, words, last = [], 0, ""
+    for part in parts:
+        words -= bool(last.strip() and part[:1].strip())  # a word goes on
+        found.append(words)
+        words, last = words + len(part.split()), part[-1:]
+    return found
