@@ -17,11 +17,14 @@ from regard.serve.batching import BatchKey, compute
 from regard.serve.http_errors import HTTPError
 from regard.serve.openapi import STATUSES
 from regard.tasks.forced_text import Glossary, Term
+from regard.tasks.pair_scores import score_pairs
+from regard.tasks.word_links import find_links, find_part_links
 from regard.viewer import page_records
 from tests.serve.driver import JSON, Held, Site
 from tests.tasks.tiny import TEXTS, translator
 
 PLAIN = {"attention": None}
+LONG_LINE = "der Hund sieht ein Haus, ein grünes Haus und bellt"  # of which 23 characters can be read
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,10 @@ def test_lines_are_translated_as_by_the_translator(site: Site) -> None:
     assert answer.status == 200
     assert [item["text"] for item in answer.json["translations"]] == [item.text for item in expected]
     assert len({item.text for item in expected}) > 4
-    assert [item["truncated"] for item in answer.json["translations"]] == [0] * 6 + [17]
+    assert [(item["truncated"], item["parts"], item["links"]) for item in answer.json["translations"]] == [
+        *[(0, 1, None)] * 6,
+        (0, 2, None),
+    ]
     scores = [item.hypotheses[0].score if item.hypotheses else math.nan for item in expected]
     assert [math.nan if item["score"] is None else item["score"] for item in answer.json["translations"]] == pytest.approx(
         scores, nan_ok=True
@@ -62,14 +68,14 @@ def test_tags_are_kept_when_asked_for(site: Site) -> None:
 def test_tags_are_not_kept_where_nothing_says_where_they_go(site: Site) -> None:
     answer = site.post("/translate", {"text": "a", "model": 1, "keep_tags": True})
     assert (answer.status, answer.error) == (422, "keep_tags: this model has no attention over the source to place tags by")
-    assert site.post("/attention", {"text": "a", "keep_tags": True}).status == 422
+    assert site.post("/attention", {"text": "a", "model": 1}).status == 422
     described = site.ask("GET", "/openapi.json").json["paths"]
     schemas = {
         path: described[path]["post"]["requestBody"]["content"]["application/json"]["schema"] for path in ("/translate", "/attention")
     }
     assert {path: schema["properties"].get("keep_tags", {}).get("type") for path, schema in schemas.items()} == {
         "/translate": "boolean",
-        "/attention": None,
+        "/attention": "boolean",
     }
     assert schemas["/translate"]["required"] == ["text"]
 
@@ -96,7 +102,56 @@ def test_a_prefix_and_terms_are_held(site: Site) -> None:
     ):
         refused = site.post("/translate", {"text": lines, "terms": [terms[0], term]})
         assert (refused.status, refused.error) == (422, told)
-    assert site.post("/attention", {"text": lines, "prefix": "ein"}).status == 422
+
+
+def test_the_attention_of_a_prefix_terms_and_tags_is_that_of_what_is_written(site: Site) -> None:
+    own = translator()
+    asked = {"text": "ein <b>Hund</b>\nbellt 5", "prefix": "der", "terms": [{"source": "Hund", "target": "Haus"}], "keep_tags": True}
+    plain, terms = "ein Hund bellt 5", Glossary([Term("Hund", "Haus")])
+    found = own.translate([plain], prefixes=["der"], terms=terms, need_attention=True, n_best=own.run.config.decoding.beam_size)[0]
+    (record,) = site.post("/attention", asked).json["records"]
+    assert (record["items"]["source"]["text"], record["items"]["target"]["text"]) == (plain, found.text)
+    (translation,) = site.post("/translate", asked).json["translations"]
+    assert record["meta"] == {"with tags": translation["text"]}
+    assert [translation["text"].count(part) for part in ("<b>", "</b>", "\n", "5")] == [1, 1, 1, 1]
+    (record,) = site.post("/attention", {"text": "Hund", "terms": [{"source": "Hund", "target": "Q"}]}).json["records"]
+    assert record["meta"] == {"could not be placed": "Q"}
+
+
+def test_links_come_when_asked_for(site: Site) -> None:
+    lines = [TEXTS[1], " ", LONG_LINE]
+    own = translator()
+    pairs = [(line, item.part_texts()) for line, item in zip(lines, own.translate(lines), strict=True)]
+    expected = [sorted([source, target] for target, source in links) for links in find_part_links(own.run, pairs)]
+    found = site.post("/translate", {"text": lines, "links": True}).json["translations"]
+    assert [item["links"] for item in found] == expected
+    assert (found[1]["links"], found[2]["parts"]) == ([], 4)
+    refused = site.post("/translate", {"text": "a", "links": True, "keep_tags": True})
+    assert (refused.status, refused.error.partition(",")[0]) == (422, "links: not with keep_tags")
+    refused = site.post("/translate", {"text": "a", "links": True, "model": 1})
+    assert (refused.status, refused.error) == (422, "links: this model has no attention over the source")
+
+
+def test_given_pairs_are_scored_and_aligned(site: Site) -> None:
+    own = translator()
+    pairs = [(TEXTS[0], TEXTS[1]), (" ", "ein"), ("x" * 40, "Haus\ud800")]
+    asked: dict[str, Any] = {"pair": [{"source": source, "target": target} for source, target in pairs]}
+    scores = site.post("/score", asked).json["scores"]
+    for found, expected in zip(scores, score_pairs(own.run, [(a, b.replace("\ud800", "\ufffd")) for a, b in pairs]), strict=True):
+        assert found["log_prob"] == pytest.approx(expected.total, abs=1e-4)
+        assert (found["tokens"], found["truncated"]) == (expected.pieces, list(expected.truncated))
+    assert scores[2]["truncated"] == [17, 0]
+    for method in ("attention", "leave-one-out"):
+        found = site.post("/align", {**asked, "unit": "character", "method": method}).json["alignments"]
+        expected = find_links(own.run, pairs, unit="character", method=method)
+        assert [item["links"] for item in found] == [sorted([source, target] for target, source in links) for links in expected]
+    assert site.post("/align", asked).json["alignments"][0]["links"] != found[0]["links"]
+    refused = site.post("/align", {**asked, "model": 1})
+    told = "method: links: this model has no attention over the source; the method leave-one-out needs none"
+    assert (refused.status, refused.error) == (422, told)
+    assert site.post("/score", {"pair": {"source": "a"}}).error == "pair.target: missing"
+    assert site.post("/align", {**asked, "unit": "x"}).error == "unit: expected word or character"
+    assert site.post("/score", {"pair": {"source": "a\nb", "target": "a"}}).status == 422
 
 
 def test_the_search_is_as_asked_for(site: Site) -> None:
@@ -193,7 +248,8 @@ def test_metrics_count_what_was_asked(site: Site) -> None:
 @pytest.mark.parametrize("path", ["/translate", "/attention"])
 def test_a_body_that_does_not_fit_is_refused(site: Site, path: str, body: Any, error: str) -> None:
     answer = site.post(path, body)
-    own = {"/translate": "keep_tags, prefix, terms", "/attention": "method"}[path]
+    own = {"/translate": "keep_tags, prefix, terms, links", "/attention": "method, keep_tags, prefix, terms"}[path]
+    error += "; with keep_tags it may have some" * error.endswith("line feed")
     error = error.replace("known ones: text, ", f"known ones: text, {own}, ")
     assert (answer.status, answer.error) == (422, error)
 
@@ -355,10 +411,13 @@ def test_the_description_names_every_route_and_every_status(site: Site) -> None:
         ("/openapi.json", "get"),
         ("/translate", "post"),
         ("/attention", "post"),
+        ("/score", "post"),
+        ("/align", "post"),
     }
     assert found == expected
     for path, method in found:
-        assert site.ask(method.upper(), path, b'{"text": "a"}', JSON).status == 200
+        body = b'{"pair": {"source": "a", "target": "b"}}' if path in ("/score", "/align") else b'{"text": "a"}'
+        assert site.ask(method.upper(), path, body, JSON).status == 200
         statuses = described["paths"][path][method]["responses"]
         assert set(statuses) == {"200", *map(str, STATUSES if method == "post" else (403, 421, 503))}
     assert described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]["required"] == ["text"]

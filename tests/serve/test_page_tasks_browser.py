@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from regard.tasks.captioning_prediction import Captioner
 from regard.tasks.classification import Classifier, Entailer
+from regard.tasks.forced_text import Glossary, Term
 from regard.tasks.translation_prediction import Translator
 from tests.serve.driver import Server, Site, hosted, serving
 from tests.tasks.tiny import TEXTS, trained, translator
@@ -166,6 +168,78 @@ def test_a_translation_without_a_word_marks_what_is_new_in_it(driver: Any) -> No
         # Tokens that could have been written instead stand beside each.
         driver.find_element(By.ID, "tab-matrix").click()
         assert len(driver.find_elements(By.CSS_SELECTOR, "#alternatives li")) == 5
+        require_silence(driver, address)
+
+
+def target_of(page: Any) -> str:
+    return page.execute_script("return [...document.querySelectorAll('#texts dd')].at(-1).textContent")
+
+
+@pytest.mark.parametrize("kind", ["character", "bpe", "word"])
+def test_a_click_on_a_word_of_the_translation_keeps_what_comes_before_and_the_rest_changes(driver: Any, kind: str) -> None:  # noqa: F811
+    found = translator(kind)
+    with hosted(Site(found)) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys(TEXTS[1])
+        one(driver, "terms").send_keys("Hund = bellt; ein Haus=Haus Häuser", Keys.ENTER)
+        wait(driver)
+        terms = Glossary([Term("Hund", "bellt"), Term("ein Haus", "Haus Häuser")])
+        (first,) = found.translate([TEXTS[1]], terms=terms)
+        assert target_of(driver) == first.text
+        words = driver.find_elements(By.CSS_SELECTOR, ".accept")
+        word = next(word for word in words if word.text == "bellt")
+        accepted = first.text[: int(word.get_attribute("data-end"))]
+        assert accepted.endswith("bellt")
+        one(driver, "terms").clear()
+        word.click()
+        wait(driver)
+        (second,) = found.translate([TEXTS[1]], prefixes=[accepted])
+        assert one(driver, "prefix").get_attribute("value") == accepted
+        assert target_of(driver) == second.text
+        assert second.text.startswith(accepted)
+        assert second.text != first.text
+        fresh = driver.find_elements(By.CSS_SELECTOR, ".fresh")
+        assert fresh
+        assert all(int(word.get_attribute("data-end")) > len(accepted) for word in fresh)
+        # A changed prefix is sent as it is typed.
+        one(driver, "prefix").clear()
+        one(driver, "prefix").send_keys("Häu", Keys.ENTER)
+        wait(driver)
+        assert target_of(driver).startswith("Häu") or kind == "word"
+        # Another text has no prefix.
+        one(driver, "text").send_keys(" x")
+        assert one(driver, "prefix").get_attribute("value") == ""
+        require_silence(driver, address)
+
+
+def test_unsure_words_are_marked_and_what_cannot_be_placed_is_told(driver: Any) -> None:  # noqa: F811
+    found = translator("word")
+    with hosted(Site(found)) as address:
+        visit(driver, address)
+        one(driver, "text").send_keys("ein <b>Hund</b> bellt 5")
+        one(driver, "keep-tags").click()
+        one(driver, "terms").send_keys("Hund = Zebra", Keys.ENTER)
+        wait(driver)
+        (item,) = found.translate(["ein Hund bellt 5"])
+        chances = [math.exp(value) for value in item.hypotheses[0].log_probs]
+        words = driver.find_elements(By.CSS_SELECTOR, ".accept")
+        written = [(word, chance) for word, chance in zip(item.text.split(), chances, strict=False) if word != "?"]
+        assert [word.text for word in words] == [word for word, _ in written]
+        marked = ["unsure" in word.get_attribute("class").split() for word in words]
+        assert marked == [chance < 0.5 for _, chance in written]
+        assert True in marked
+        told = one(driver, "meta").text
+        assert "could not be placed\nZebra" in told
+        assert found.translate_tagged(["ein <b>Hund</b> bellt 5"])[0].text == target_of(driver)
+        one(driver, "link").click()
+        linked = driver.execute_script("return location.href")
+        visit(driver, linked)
+        wait_for(driver, ".accept")
+        assert [one(driver, name).get_attribute("value") for name in ("text", "terms")] == ["ein <b>Hund</b> bellt 5", "Hund = Zebra"]
+        assert "Zebra" in one(driver, "meta").text
+        one(driver, "terms").send_keys("; Hund", Keys.ENTER)
+        wait(driver)
+        assert one(driver, "live-error").text == "Terms: expected a term, = and its translation, found “Hund”."
         require_silence(driver, address)
 
 

@@ -356,7 +356,7 @@ def test_every_task_is_described_as_it_is_checked(
     workers: dict[str, Any] = {"translation": translator(), "captioning": captioner, "lm": language_model()}
     workers |= {"classification": Classifier(untrained(tmp_path)), "entailment": Entailer(untrained(tmp_path, task="entailment"))}
     made = endpoints([ServedModel("a", workers[task])], Limits())
-    assert [job.path for job in made][1:] == ["/attention"]
+    assert [job.path for job in made][1:] == ["/attention", *(["/score", "/align"] if task == "translation" else [])]
     for job in made:
         assert keywords(job.request) - CHECKED - TELLING == set()
         assert set(describe_api(made)["paths"][job.path]["post"]["responses"]) == {"200", *map(str, STATUSES)}

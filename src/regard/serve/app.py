@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from regard import __version__
 from regard.serve.batching import Batcher, BatchKey
-from regard.serve.endpoints import Endpoint, ServedModel, has_attention
+from regard.serve.endpoints import Endpoint, ServedModel, has_attention, reads_images, two_inputs
 from regard.serve.examples import starting_points
 from regard.serve.http_errors import ClientGone, HTTPError
 from regard.serve.json_schema import validate_schema
@@ -27,7 +27,7 @@ from regard.serve.middleware import RequestMiddleware
 from regard.serve.openapi import describe_api
 from regard.serve.request_body import BodyMemory, read_json
 from regard.serve.request_log import RequestLog, RequestRecord
-from regard.serve.routes import endpoints, reads_images, served_task, two_inputs
+from regard.serve.routes import endpoints, served_task
 from regard.tasks.explained_records import ASKED
 from regard.viewer import render_page
 

@@ -13,6 +13,7 @@ from regard.errors import ConfigError
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
+from regard.tasks import Translator
 from regard.tasks.explained_records import ASKED
 from regard.viewer import AttentionRecord, page_records
 
@@ -56,6 +57,7 @@ class ServedTask(NamedTuple):
         records: attention records, likewise, with the scores of methods of explanation; None omits an item.
         has_content: whether an item is not empty.
         options: optional fields of the task's operation.
+        shown: likewise of `/attention`.
         searches: whether text is generated.
         max_body: maximum bytes of a body.
     """
@@ -72,6 +74,7 @@ class ServedTask(NamedTuple):
     records: Callable[[Any, Sequence[Any], Any, Limits, Sequence[str]], Sequence[Look]]
     has_content: Callable[[Any], object] = lambda item: True
     options: Mapping[str, Schema] = MappingProxyType({})
+    shown: Mapping[str, Schema] = MappingProxyType({})
     searches: bool = False
     max_body: Callable[[Limits], int] = lambda limits: limits.max_body
 
@@ -90,7 +93,7 @@ class Endpoint:
         self._task, self._models, self._limits, self._looks = task, models, limits, looks
         self.path, self.summary = ("/attention", task.looks) if looks else (task.path, task.summary)
         self.result, self.item = ("records", RECORD) if looks else (task.result, task.item)
-        options = {"method": METHOD} if looks else task.options
+        options = {"method": METHOD, **task.shown} if looks else task.options
         self.request = body_schema(models, task.fields(models, limits), limits, options=options, searches=task.searches)
         self.max_body = task.max_body(limits)
 
@@ -186,6 +189,16 @@ def body_schema(
 def has_attention(model: ServedModel[Any]) -> bool:
     """Whether this run has attention."""
     return model.worker.run.config.model.attends
+
+
+def two_inputs(worker: Any) -> bool:
+    """Whether a worker translates two inputs."""
+    return isinstance(worker, Translator) and worker.run.config.second is not None
+
+
+def reads_images(worker: Any) -> bool:
+    """Whether a worker translates a sentence with an image."""
+    return isinstance(worker, Translator) and worker.run.vocabularies.images is not None
 
 
 def to_json(value: Any) -> str:

@@ -14,12 +14,27 @@ from regard.config import DecodingConfig, EntailmentConfig
 from regard.config.captioning import FeaturesConfig
 from regard.data.image_tokens import INLINE
 from regard.data.lines import whole_characters
+from regard.data.markup import place_markup, split_markup
 from regard.data.parallel import join_inputs
 from regard.errors import ConfigError, DataError
-from regard.serve.endpoints import LINE, Answer, Endpoint, Look, ServedModel, ServedTask, as_list, line_schema, object_schema, one_or_more
+from regard.serve.endpoints import (
+    LINE,
+    Answer,
+    Endpoint,
+    Look,
+    ServedModel,
+    ServedTask,
+    as_list,
+    line_schema,
+    object_schema,
+    one_or_more,
+    reads_images,
+    two_inputs,
+)
 from regard.serve.http_errors import HTTPError
 from regard.serve.json_schema import Schema
 from regard.serve.limits import Limits
+from regard.serve.pair_routes import ALIGNING, COUNT, LINKS, SCORING
 from regard.serve.sent_image import SentImage, decode_image, image_schema, refuse_large
 from regard.tasks import Captioner, Classifier, Entailer, Translator, open_any
 from regard.tasks.attention_records import explained_label, explained_line, explained_translation
@@ -27,6 +42,7 @@ from regard.tasks.classification_prediction import label_texts
 from regard.tasks.forced_text import SOURCE_TERM, Glossary, Term
 from regard.tasks.hop_attention import example_record
 from regard.tasks.run_folder import run_task
+from regard.tasks.word_links import find_links, find_part_links
 from regard.viewer import AttentionRecord
 
 SIDES = ("premise", "hypothesis")
@@ -53,10 +69,12 @@ class _Line(NamedTuple):
     keep_tags: bool
     prefix: str
     terms: Glossary
+    links: bool
 
 
 def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> dict[str, Schema]:
-    fields = _lines_field(models, limits)
+    line = {"type": "string", "maxLength": limits.max_text, "description": f"{LINE}; with keep_tags it may have some"}
+    fields: dict[str, Schema] = {"text": one_or_more(line, limits, "one line, or a list of lines")}
     if two_inputs(models[0].worker):
         one = {**line_schema(limits), "pattern": "^[^\\n\\t]*$", "description": f"{LINE} or a tab"}
         fields["text"] = one_or_more(one, limits, "the first input of a line, or a list of them")
@@ -69,7 +87,11 @@ def _translation_fields(models: Sequence[ServedModel[Any]], limits: Limits) -> d
 
 
 def _translation_lines(body: dict[str, Any]) -> list[_Line]:
-    lines, terms = _lines(body), Glossary([Term(**term) for term in body.get("terms", ())])
+    lines, terms, tagged = _lines(body), Glossary([Term(**term) for term in body.get("terms", ())]), body.get("keep_tags", False)
+    if not tagged and any("\n" in line for line in lines):
+        raise HTTPError(422, f"text: expected {LINE}; with keep_tags it may have some")
+    if tagged and body.get("links", False):
+        raise HTTPError(422, "links: not with keep_tags, which takes the tags out of the lines that links count the words of")
     prefix = body.get("prefix", "")
     prefixes = prefix if isinstance(prefix, list) else [prefix] * len(lines)
     if len(prefixes) != len(lines):
@@ -79,7 +101,7 @@ def _translation_lines(body: dict[str, Any]) -> list[_Line]:
         if len(seconds) != len(lines):
             raise HTTPError(422, f"second: {len(seconds)} lines, but text has {len(lines)}")
         lines = [join_inputs(*both) for both in zip(lines, seconds, strict=True)]
-    return [_Line(line, body.get("keep_tags", False), begin, terms) for line, begin in zip(lines, prefixes, strict=True)]
+    return [_Line(line, tagged, begin, terms, body.get("links", False)) for line, begin in zip(lines, prefixes, strict=True)]
 
 
 def _readable(translator: Translator, lines: Sequence[_Line], limits: Limits) -> tuple[list[_Line], list[str]]:
@@ -108,34 +130,56 @@ def _image_error(text: str, limits: Limits) -> str:
 
 def _translate(translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits) -> list[Answer]:
     """Translate lines together; a line with a missing input, or tags that the model cannot place, is refused (422)."""
-    two = two_inputs(translator)
-    untagged = "reads two inputs" if two else "has no attention over the source to place tags by"
-    answers: list[Any] = [HTTPError(422, f"keep_tags: this model {untagged}")] * len(lines)
     lines, missing = _readable(translator, lines, limits)
+    refused = [lack or _unlinked(translator, line) for lack, line in zip(missing, lines, strict=True)]
+    answers: list[Answer] = [HTTPError(422, told) for told in refused]
     for tagged, translate in ((False, translator.translate), (True, translator.translate_tagged)):
-        numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged and not missing[number]]
-        if not numbers or (tagged and (two or not translator.run.model.attends)):
+        numbers = [number for number, line in enumerate(lines) if line.keep_tags == tagged and not refused[number]]
+        if not numbers:
             continue
         # The lines already form one batch; do not split it again by caller.
         own, search = [lines[number] for number in numbers], decoding.model_copy(update={"batch_size": len(numbers)})
         prefixes, terms = [line.prefix for line in own], [line.terms for line in own]
         found = translate([line.text for line in own], decoding=search, prefixes=prefixes, terms=terms)
-        for number, item in zip(numbers, found, strict=True):
-            answer = {"text": item.text, "score": _score(item.hypotheses), "confidence": item.confidence}
-            answers[number] = {**answer, "truncated": item.truncated, "unplaced": item.unplaced}
-    return [HTTPError(422, lack) if lack else answer for lack, answer in zip(missing, answers, strict=True)]
+        pairs = [(line.text, item.part_texts()) for line, item in zip(own, found, strict=True) if line.links]
+        linked = iter(find_part_links(translator.run, pairs) if pairs else ())
+        for number, line, item in zip(numbers, own, found, strict=True):
+            links = sorted([source, target] for target, source in next(linked)) if line.links else None
+            answer = {"text": item.text, "score": _score(item.hypotheses), "confidence": item.confidence, "links": links}
+            answers[number] = {**answer, "truncated": item.truncated, "parts": max(1, len(item.parts)), "unplaced": item.unplaced}
+    return answers
+
+
+def _unlinked(translator: Translator, line: _Line) -> str:
+    # Why a line cannot be answered without word links; "" if it can.
+    if line.keep_tags and two_inputs(translator):
+        return "keep_tags: this model reads two inputs"
+    if (line.keep_tags or line.links) and not translator.run.model.attends:
+        return (
+            f"{'keep_tags' if line.keep_tags else 'links'}: this model has no attention over the source"
+            + " to place tags by" * line.keep_tags
+        )
+    return ""
 
 
 def _translation_records(
     translator: Translator, lines: Sequence[_Line], decoding: DecodingConfig, limits: Limits, methods: Sequence[str]
 ) -> list[Look]:
     decoding = decoding.model_copy(update={"batch_size": len(lines)})
-    lines, lacks = _readable(translator, lines, limits)
-    texts = ["" if lack else line.text for lack, line in zip(lacks, lines, strict=True)]
-    found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True)
+    lines, missing = _readable(translator, lines, limits)
+    lacks = [lack or _unlinked(translator, line) for lack, line in zip(missing, lines, strict=True)]
+    marked = [split_markup(line.text) if line.keep_tags else None for line in lines]
+    plain = [line.text if tags is None else tags.plain for line, tags in zip(lines, marked, strict=True)]
+    texts = ["" if lack else text for lack, text in zip(lacks, plain, strict=True)]
+    forced = {"prefixes": [line.prefix for line in lines], "terms": [line.terms for line in lines]}
+    found = translator.translate(texts, decoding=decoding, n_best=decoding.beam_size, need_attention=True, **forced)
     looks = [translator.record(line, item) for line, item in zip(texts, found, strict=True)]
     if methods:
         looks = [look and explained_translation(translator.run, look, item, methods) for look, item in zip(looks, found, strict=True)]
+    for number, (tags, item, look) in enumerate(zip(marked, found, looks, strict=True)):
+        if look is not None and tags is not None:
+            (links,) = find_links(translator.run, [(tags.plain, item.text)])
+            looks[number] = replace(look, meta={**look.meta, "with tags": place_markup(tags, item.text, links)})
     return [HTTPError(422, lack) if lack else look for lack, look in zip(lacks, looks, strict=True)]
 
 
@@ -198,15 +242,15 @@ def _line_records(worker: Any, lines: Sequence[str], decoding: Any, limits: Limi
 
 
 NUMBERS = {"type": "array", "items": {"type": "number"}}
-COUNT = {"type": "integer", "minimum": 0}
 PROBABILITY = {"type": "number", "minimum": 0, "maximum": 1}
 KEEP_TAGS = {
     "type": "boolean",
     "default": False,
-    "description": "carry tags, placeholders and addresses over to the translation, as `regard translate --keep-tags` does",
+    "description": "carry tags, placeholders, numbers, addresses and line breaks over, as `regard translate --keep-tags` does",
 }
 # More than any line can use; longer texts are cut to the available length.
 SHORT = {"type": "string", "maxLength": 1000, "pattern": "^[^\\n]*$", "description": LINE}
+WITH_LINKS = {"type": "boolean", "default": False, "description": "return the word links of each translation"}
 PREFIX = {
     "anyOf": [SHORT, {"type": "array", "items": SHORT, "maxItems": 1000}],
     "description": "forced beginning of each translation: one text for all lines, or a list with one per line",
@@ -229,7 +273,9 @@ TRANSLATION = ServedTask(
         text={"type": "string", "description": "the translation; empty for a blank line"},
         score={"type": ["number", "null"], "description": "ranking score; null for a blank line"},
         confidence={"type": ["number", "null"], "description": "expected chrF, 0 to 100; null without a calibration"},
+        links={**LINKS, "type": ["array", "null"], "description": "word links [source, target], from 0; null unless asked for"},
         truncated={**COUNT, "description": "tokens of the line that were cut off"},
+        parts={"type": "integer", "minimum": 1, "description": "parts in which the line was translated; 1 unless it is too long"},
         unplaced={"type": "array", "items": {"type": "string"}, "description": "prefix and terms that could not be placed"},
     ),
     fields=_translation_fields,
@@ -238,7 +284,8 @@ TRANSLATION = ServedTask(
     answer=_translate,
     records=_translation_records,
     has_content=lambda line: line.text.strip(),
-    options={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS},
+    options={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS, "links": WITH_LINKS},
+    shown={"keep_tags": KEEP_TAGS, "prefix": PREFIX, "terms": TERMS},
     searches=True,
 )
 CAPTIONING = ServedTask(
@@ -307,22 +354,14 @@ def served_task(models: Sequence[ServedModel[Any]]) -> str:
     return models[0].worker.run.config.task
 
 
-def two_inputs(worker: Any) -> bool:
-    """Whether a worker translates two inputs."""
-    return isinstance(worker, Translator) and worker.run.config.second is not None
-
-
-def reads_images(worker: Any) -> bool:
-    """Whether a worker translates a sentence with an image."""
-    return isinstance(worker, Translator) and worker.run.vocabularies.images is not None
-
-
 def endpoints(models: Sequence[ServedModel[Any]], limits: Limits) -> list[Endpoint]:
-    """Return the operations of these runs: that of their task, and `/attention`."""
+    """Return the operations of these runs: those of their task, and `/attention`."""
     task = TASKS[served_task(models)]
+    pairs = (SCORING, ALIGNING) if task is TRANSLATION and not reads_images(models[0].worker) else ()
     if reads_images(models[0].worker):
         task = task._replace(max_body=lambda limits: limits.max_image_body, width=lambda line: len(line.text.partition("\t")[0]))
-    return [Endpoint(task, models, limits, looks=looks) for looks in (False, True)]
+    own = [Endpoint(task, models, limits, looks=looks) for looks in (False, True)]
+    return [*own, *(Endpoint(each, models, limits, looks=False) for each in pairs)]
 
 
 def open_models(folders: Sequence[Path]) -> list[ServedModel[Any]]:

@@ -168,8 +168,10 @@ class Translator(Predictor[TranslationRun]):
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
         encoded, cut = self._encode(lines)
-        if any(cut) and not need_attention and (parts := self._divide(lines, cut)):
-            return self._translate_parts(parts, prefixes, terms, decoding=decoding, n_best=n_best, sampling=sampling)
+        parts = self._divide(lines, cut) if any(cut) and not need_attention else []
+        if parts:
+            lines, prefixes, terms = _of_parts(parts, prefixes, terms)
+            encoded, cut = self._encode(lines)
         forced = self._forced(encoded, lines, prefixes, terms, decoding.max_length)
         follow = self.run.vocabularies.target.may_follow_word() if any(own.phrases for own in forced) else []
         generation, model = Generation.of(sampling, len(lines), decoding.precision), self.run.model
@@ -205,7 +207,8 @@ class Translator(Predictor[TranslationRun]):
             unplaced = forced[row].missed(hypotheses[0].tokens if hypotheses else [], follow)
             confidence = self.calibration.expect(hypotheses[0].log_probs, len(item.ids)) if self.calibration and hypotheses else None
             translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, confidence))
-        return translations
+        left = iter(translations)
+        return [Translation.joined([next(left) for _ in own], own) for own in parts] if parts else translations
 
     def _divide(self, lines: Sequence[str], cut: Sequence[int]) -> list[list[str]]:
         # The parts of each line, of which `cut` tokens are too many; none if no line can be divided.
@@ -214,17 +217,6 @@ class Translator(Predictor[TranslationRun]):
         vocabulary, limit = self.run.vocabularies.source, self.run.config.data.max_length
         parts = [divide_line(line, vocabulary, limit) if more else [line] for line, more in zip(lines, cut, strict=True)]
         return parts if any(len(own) > 1 for own in parts) else []
-
-    def _translate_parts(
-        self, parts: Sequence[Sequence[str]], prefixes: Sequence[str] | None, terms: Terms, **options: Any
-    ) -> list[Translation]:
-        # The prefix is that of the first part.
-        begin = [text for own, text in zip(parts, prefixes, strict=True) for text in (text, *[""] * (len(own) - 1))] if prefixes else None
-        if terms is not None and not isinstance(terms, Glossary):
-            terms = [glossary for own, glossary in zip(parts, terms, strict=True) for _ in own]
-        lines = [part.strip() if len(own) > 1 else part for own in parts for part in own]
-        found = iter(self.translate(lines, prefixes=begin, terms=terms, **options))
-        return [Translation.joined([next(found) for _ in own], own) for own in parts]
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -327,7 +319,10 @@ class Translator(Predictor[TranslationRun]):
         if found.items["target"].tokens:
             found = add_alternatives(self.run, found, translation.source.ids, ids)
         vocabulary, columns = self.run.vocabularies.target, len(found.items["source"])
-        return replace(found, hypotheses=hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns))
+        told = {} if translation.confidence is None or rank else {"confidence": f"{translation.confidence:.0f} (expected chrF)"}
+        told |= {"could not be placed": ", ".join(translation.unplaced)} if translation.unplaced else {}
+        shown = hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns)
+        return replace(found, hypotheses=shown, meta={**found.meta, **told})
 
     def _encode_pair(self, line: str, target: str) -> list[TokenizedText]:
         texts, limit = zip(self.run.vocabularies, (line, target), strict=True), self.run.config.data.max_length
@@ -378,6 +373,16 @@ class Translator(Predictor[TranslationRun]):
         pieces = target.pieces(ids)
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
         return single_line(" ".join(words))
+
+
+def _of_parts(parts: Sequence[Sequence[str]], prefixes: Sequence[str] | None, terms: Terms) -> tuple[list[str], list[str] | None, Terms]:
+    # The parts of all lines; a prefix is that of the first part, terms count in all.
+    lines = [part.strip() if len(own) > 1 else part for own in parts for part in own]
+    if prefixes is not None:
+        prefixes = [text for own, begin in zip(parts, prefixes, strict=True) for text in (begin, *[""] * (len(own) - 1))]
+    if terms is not None and not isinstance(terms, Glossary):
+        terms = [glossary for own, glossary in zip(parts, terms, strict=True) for _ in own]
+    return lines, prefixes, terms
 
 
 def _joined_hypothesis(parts: Sequence[Hypothesis]) -> Hypothesis:

@@ -9,7 +9,51 @@ function partsOf(text) {
   return [...text.matchAll(/\S+|\s+/g)].map(({ 0: part, index }) => ({ text: part, start: index, word: /\S/.test(part) }));
 }
 
+// Below this probability a word of an output is marked as unsure.
+const UNSURE = 0.5;
+
+// The words of an output: where each is in the text, and the probability of the tokens that begin in it.
+function writtenWords(name, text) {
+  const r = record();
+  const scores = r.scores[name];
+  const words = partsOf(text).filter((part) => part.word).map((part) => ({ start: part.start, end: part.start + part.text.length, score: null }));
+  let [at, place] = [0, 0];
+  named(null, labelsOf(r, name)).forEach((token, i) => {
+    const found = token.trim() ? text.indexOf(token, at) : -1;
+    const start = found < 0 ? at : found; // a part of a character is not found
+    at = found < 0 ? at : found + token.length;
+    while (place < words.length && words[place].end <= start) place++;
+    if (scores && token.trim() && place < words.length && start >= words[place].start) words[place].score = (words[place].score || 0) + scores[i];
+  });
+  return words.map(({ start, end, score }) => ({ start, end, probability: score === null ? null : Math.exp(score) }));
+}
+
+// The output of a model: unsure words are marked, and those that are new after a change; on a live page a click accepts what comes before.
+function writtenText(name, text) {
+  const r = record();
+  const said = r.before === undefined ? null : markNew(text, r.before).map((part) => (typeof part === "string" ? [part, false] : [part.textContent, true]));
+  const fresh = new Set();
+  let place = 0;
+  for (const [part, isNew] of said || []) {
+    if (isNew) for (let i = 0; i < part.length; i++) fresh.add(place + i);
+    place += part.length;
+  }
+  const nodes = [];
+  let at = 0;
+  for (const { start, end, probability } of writtenWords(name, text)) {
+    if (start > at) nodes.push(text.slice(at, start));
+    const unsure = probability !== null && probability < UNSURE;
+    const chance = probability === null ? null : `probability ${probability.toFixed(3)}`;
+    const marks = [unsure && "unsure", fresh.has(start) && end > r.typed.prefix.trimEnd().length && "fresh"].filter(Boolean);
+    const clicks = forces() ? { type: "button", "data-end": end, title: [chance, "accept up to here"].filter(Boolean).join(" · ") } : { title: chance };
+    nodes.push(el(forces() ? "button" : "span", { class: [forces() ? "accept" : "", ...marks].join(" ").trim() || null, ...clicks }, text.slice(start, end)));
+    at = end;
+  }
+  return [...nodes, text.slice(at)];
+}
+
 function readText(name, text) {
+  if (record().items.target && name === "target") return writtenText(name, text);
   if (!page.live || !(INPUTS[page.task] || []).includes(name)) return [text];
   return partsOf(text).map((part) => (part.word ? el("button", { type: "button", class: "leave", "data-items": name, "data-start": part.start, title: `Leave out “${part.text}”` }, part.text) : part.text));
 }
@@ -18,7 +62,8 @@ function readText(name, text) {
 function inputsOf(r) {
   const names = INPUTS[page.task] || [];
   const typed = Object.fromEntries(names.map((name, i) => [["text", "second"][i], r.items[name] ? r.items[name].text : ""]));
-  return { ...typed, model: modelOf(r) };
+  const { text, ...forced } = r.typed || {}; // with tags, the record has the text without them
+  return { ...typed, ...(forced["keep-tags"] ? { text } : {}), ...Object.fromEntries(Object.entries(forced).filter(([, value]) => value)), model: modelOf(r) };
 }
 
 const modelOf = (r) => (page.models.includes(r.model) ? page.models.indexOf(r.model) : Number($("model").value));
@@ -73,6 +118,6 @@ async function leaveOut(button) {
 }
 
 $("texts").addEventListener("click", (event) => {
-  const button = event.target.closest(".leave");
-  if (button) leaveOut(button);
+  const button = event.target.closest(".leave, .accept");
+  if (button) (button.matches(".leave") ? leaveOut : accept)(button);
 });

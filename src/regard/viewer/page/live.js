@@ -13,7 +13,10 @@ function startLive() {
     event.preventDefault();
     ask();
   });
-  for (const id of ["text", "second"]) {
+  $("forced").hidden = !forces();
+  $("tagged").hidden = page.task !== "translation";
+  for (const id of ["text", "second"]) $(id).addEventListener("input", () => { $("prefix").value = ""; }); // that of another text
+  for (const id of ["text", "second", "prefix", "terms"]) {
     $(id).addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey) {
         event.preventDefault();
@@ -98,8 +101,40 @@ function start({ texts, image, name }) {
     $("chosen").textContent = name;
   } else {
     fill(texts);
+    $("prefix").value = "";
   }
   ask();
+}
+
+// Only a server forces words: the model inside a page does not.
+const forces = () => page.live && !answerAbout && ["translation", "two inputs"].includes(page.task);
+
+// The forced words as typed; a semicolon separates terms.
+const FORCED = ["prefix", "terms", "keep-tags"];
+const forcedTyped = () => (forces() ? { prefix: $("prefix").value, terms: $("terms").value, "keep-tags": $("keep-tags").checked ? "1" : "" } : {});
+
+function forcedAsked({ prefix = "", terms = "", "keep-tags": tagged = "" }) {
+  const pairs = terms.split(";").filter((term) => term.trim()).map((term) => {
+    const [source, ...target] = term.split("=");
+    if (!source.trim() || !target.join("=").trim()) throw new Error(`Terms: expected a term, = and its translation, found “${term.trim()}”.`);
+    return { source: source.trim(), target: target.join("=").trim() };
+  });
+  return { ...(prefix.trim() ? { prefix } : {}), ...(pairs.length ? { terms: pairs } : {}), ...(tagged ? { keep_tags: true } : {}) };
+}
+
+function fillForced(typed) {
+  for (const name of ["prefix", "terms"]) $(name).value = typed[name] || "";
+  $("keep-tags").checked = Boolean(typed["keep-tags"]);
+}
+
+// Ask for the translation of a record again, with its words up to here as they are.
+function accept(button) {
+  const r = record();
+  const { text, second, model } = inputsOf(r);
+  fill([text, second || ""]);
+  $("model").value = model;
+  $("prefix").value = r.items.target.text.slice(0, Number(button.dataset.end));
+  ask(saidOf(r));
 }
 
 const fill = (texts) => texts.forEach((text, i) => { $(["text", "second"][i]).value = text; });
@@ -109,6 +144,7 @@ function askLinked() {
   const linked = new URLSearchParams(location.hash.slice(1));
   if (!page.live || !linked.get("text")) return false;
   fill([linked.get("text"), linked.get("second") || ""]);
+  fillForced(Object.fromEntries(FORCED.map((name) => [name, linked.get(name)])));
   if (page.models[Number(linked.get("model"))]) $("model").value = Number(linked.get("model"));
   ask().then(() => { if (records.length) restore(linked); });
   return true;
@@ -133,7 +169,7 @@ async function answerOf(about, model) {
 
 let asking = false;
 
-async function ask() {
+async function ask(before) {
   if (asking) return;
   const models = [...new Set([$("model").value, $("against").value].filter((value) => value !== "").map(Number))];
   asking = true;
@@ -143,8 +179,10 @@ async function ask() {
   try {
     const about = await asked();
     if (!about) return;
+    const typed = forcedTyped();
     const answers = [];
-    for (const model of models) answers.push(...(await answerOf(about, model)));
+    for (const model of models) answers.push(...(await answerOf({ ...about, ...forcedAsked(typed) }, model)));
+    for (const answer of answers) Object.assign(answer, { typed: { ...typed, text: $("text").value }, before });
     // The first response opens in its natural view, an image as an image; later ones in the last chosen view.
     if (!records.length) state.view = firstView(answers[0], answers[0].maps[answers[0].main]);
     const kept = records.length ? keptMap() : null;

@@ -11,10 +11,11 @@ function tellExample() {
   for (const button of $("examples").querySelectorAll("button")) button.setAttribute("aria-current", groupOf[Number(button.dataset.index)] === groupOf[index]);
   $("title").textContent = nameOf(r, index);
   document.title = `${nameOf(r, index)} · Regard`;
-  const facts = [...(r.model ? [["model", r.model]] : []), ...Object.entries(r.meta)];
+  const { "with tags": tagged, ...meta } = r.meta;
+  const facts = [...(r.model ? [["model", r.model]] : []), ...Object.entries(meta)];
   $("meta").replaceChildren(...facts.map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", { dir: "auto" }, value))));
   const texts = Object.entries(r.items).filter(([, items]) => items.text);
-  $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto", title: items.text }, ...readText(name, items.text))]));
+  $("texts").replaceChildren(...texts.flatMap(([name, items]) => [el("dt", {}, capital(name)), el("dd", { dir: "auto", title: items.text }, ...readText(name, items.text))]), ...(tagged ? [el("dt", {}, "With tags"), el("dd", { dir: "auto" }, tagged)] : []));
   $("without").replaceChildren();
   $("without").hidden = true;
   tellPrediction(r);
