@@ -166,7 +166,13 @@ def _translation(run: Path, given: Mapping[str, Any]) -> tuple[dict[str, Any], l
             raise ConfigError(f"--second-source: {opened.run.folder} reads one input")
     if not columns:
         raise ConfigError(f"--baseline: of {run} and {baseline} one reads two inputs, the other one")
-    pairs = read_pairs(given["--source"], given["--target"], given["--second-source"], columns=sorted(columns))
+    pairs = read_pairs(
+        given["--source"],
+        given["--target"],
+        given["--second-source"],
+        columns=sorted(columns),
+        languages=translator.run.config.data.languages,
+    )
     decoding = chosen_decoding(translator.run.config, **_changes(given))
     evaluation = evaluate_translation(translator, pairs, decoding=decoding, links=known)
     describe_translation_scores(evaluation, write_line)

@@ -141,9 +141,7 @@ def align(
     if choose:
         if source is None:
             raise ConfigError("--choose: needs --source, and --target unless that is a file of pairs")
-        from regard.data.parallel import stream_pairs
-
-        choice = choose_attention(opened, islice(stream_pairs(source, target, columns=pair_columns(opened.config)), MOST_TO_CHOOSE))
+        choice = choose_attention(opened, islice(_stream(opened, source, target), MOST_TO_CHOOSE))
         if choice is None:
             raise ConfigError("--choose: no attention over the source to choose from, or no pair of at most 40 tokens a side")
         write_choice(run, choice)
@@ -168,7 +166,7 @@ def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, 
     if json_input:
         raise ConfigError("--json-input: reads standard input, not --source and --target")
     from regard.data.lines import scan_lines
-    from regard.data.parallel import stream_pairs, unequal_lines
+    from regard.data.parallel import unequal_lines
     from regard.tasks.chunking import in_chunks
 
     if target is not None:
@@ -176,7 +174,13 @@ def _pair_chunks(run: TranslationRun, source: Path | None, target: Path | None, 
             counts = [scan_lines(path, counting.advance)[1] for path in (source, target)]
         if counts[0] != counts[1]:
             raise unequal_lines(target, counts[1], source, counts[0])
-    return in_chunks(stream_pairs(source, target, columns=pair_columns(run.config)), lambda pair: len(pair[0]) + len(pair[1]))
+    return in_chunks(_stream(run, source, target), lambda pair: len(pair[0]) + len(pair[1]))
+
+
+def _stream(run: TranslationRun, source: Path, target: Path | None) -> Iterator[tuple[str, str]]:
+    from regard.data.parallel import stream_pairs
+
+    return stream_pairs(source, target, columns=pair_columns(run.config), languages=run.config.data.languages)
 
 
 def pair_columns(config: TranslationConfig) -> tuple[int, ...]:

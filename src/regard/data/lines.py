@@ -94,6 +94,27 @@ def stream_bytes(path: str | Path, *, mark: bool = True) -> Iterator[bytes]:
         raise unreadable(path, error) from error
 
 
+def stream_chunks(path: str | Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if its name ends in `.gz`.
+
+    Raises:
+        DataError: see `read_lines`; raised during iteration.
+
+    Example:
+        >>> import os
+        >>> list(stream_chunks(os.devnull))
+        []
+    """
+    try:
+        with open(path, "rb") as raw, _opened(path, raw, raw) as stream:
+            while chunk := stream.read(1 << 20):
+                yield chunk
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or truncated gzip data") from error
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from error
+
+
 def scan_lines(path: str | Path, advance: Callable[[int], None] = lambda lines: None) -> tuple[str, int]:
     r"""Hash a file and count its lines in one pass.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from regard.data.lines import read_lines, stream_lines, unreadable, whole_characters, write_files
+from regard.data.tmx import Languages, is_tmx, stream_tmx
 from regard.errors import ConfigError, DataError, shown
 from regard.progress import stage
 from regard.strict_json import parse_json
@@ -17,12 +18,18 @@ SentencePair = tuple[str, str]
 
 
 def read_pairs(
-    source: str | Path, target: str | Path | None = None, second: str | Path | None = None, *, columns: Sequence[int] = (2,)
+    source: str | Path,
+    target: str | Path | None = None,
+    second: str | Path | None = None,
+    *,
+    columns: Sequence[int] = (2,),
+    languages: Languages | None = None,
 ) -> list[SentencePair]:
-    r"""Read sentence pairs from two text files, or from one `.jsonl` or `.tsv` file.
+    r"""Read sentence pairs from two text files, or from one `.jsonl`, `.tsv` or `.tmx` file.
 
     With two files, line i of one belongs to line i of the other. A `.jsonl` line is an object with the keys "source" and "target" (others
-    are ignored); a `.tsv` line is two columns with a tab between them, no header and no quoting. Any of them may end in `.gz`. Lines as in
+    are ignored); a `.tsv` line is two columns with a tab between them, no header and no quoting. For `.tmx` see
+    `regard.data.tmx.stream_tmx`. Any of them may end in `.gz`. Lines as in
     `read_lines`; none is skipped.
 
     Args:
@@ -31,6 +38,7 @@ def read_pairs(
         second: a file of second inputs, line by line with the sources; a source is then a line of both, with a tab between them
             (`regard.data.input_pairs`).
         columns: see `stream_pairs`.
+        languages: of a `.tmx` file, source and target.
 
     Returns:
         At least one (source, target) pair.
@@ -53,7 +61,7 @@ def read_pairs(
         pairs = list(zip(sources, targets, strict=True))
     else:
         with stage(f"Reading {source}", unit="pairs") as reading:
-            pairs = list(reading.track(stream_pairs(source, columns=columns)))
+            pairs = list(reading.track(stream_pairs(source, columns=columns, languages=languages)))
     if not pairs:
         raise DataError(f"{source}: no lines, expected at least one sentence pair")
     if second is None:
@@ -74,13 +82,16 @@ def join_inputs(first: str, second: str) -> str:
     return first.replace("\t", " ") + "\t" + second.replace("\t", " ")
 
 
-def stream_pairs(source: str | Path, target: str | Path | None = None, *, columns: Sequence[int] = (2,)) -> Iterator[SentencePair]:
+def stream_pairs(
+    source: str | Path, target: str | Path | None = None, *, columns: Sequence[int] = (2,), languages: Languages | None = None
+) -> Iterator[SentencePair]:
     """Yield the pairs that `read_pairs` returns, without holding them in memory.
 
     Args:
         source: as for `read_pairs`.
         target: as for `read_pairs`.
         columns: of one file of pairs, how many are allowed; the second of three is the second input, in JSON the key "second".
+        languages: as for `read_pairs`.
 
     Raises:
         DataError: see `read_pairs`; raised when the iteration comes there. Of two files the shorter one ends the iteration: compare
@@ -94,10 +105,15 @@ def stream_pairs(source: str | Path, target: str | Path | None = None, *, column
     if target is not None:
         yield from zip(stream_lines(source), stream_lines(target), strict=False)
         return
+    if is_tmx(source):
+        if 2 not in columns:
+            raise DataError(f"{source}: a translation memory has one input, the model reads two")
+        yield from stream_tmx(source, languages)
+        return
     name = str(source).removesuffix(".gz")
     parse = {".jsonl": _from_json, ".tsv": _from_columns}.get(os.path.splitext(name)[1])
     if parse is None:
-        raise DataError(f"{source}: expected a .jsonl or .tsv file of pairs, or a second file with the targets")
+        raise DataError(f"{source}: expected a .jsonl, .tsv or .tmx file of pairs, or a second file with the targets")
     for number, line in enumerate(stream_lines(source), start=1):
         yield parse(line, f"{source}, line {number}", columns)
 

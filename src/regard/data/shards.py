@@ -13,6 +13,7 @@ from typing import TypeVar
 from regard.data.file_digests import FileDigest, find_digest
 from regard.data.lines import scan_lines, stream_bytes
 from regard.data.parallel import SentencePair, file_digest, join_inputs, line_count, stream_pairs, unequal_lines
+from regard.data.tmx import Languages
 from regard.errors import DataError
 
 Item = TypeVar("Item")
@@ -29,6 +30,7 @@ class ParallelText:
         target: likewise for target sentences; files correspond in order.
         second: likewise for second inputs: a source is then a line of both (`regard.data.input_pairs`).
         known: earlier `facts`. Unchanged files are not read again.
+        languages: of `.tmx` files, source and target.
 
     Attributes:
         shards: the files.
@@ -51,9 +53,15 @@ class ParallelText:
     """
 
     def __init__(
-        self, source: str, target: str | None = None, second: str | None = None, *, known: Mapping[str, FileDigest] | None = None
+        self,
+        source: str,
+        target: str | None = None,
+        second: str | None = None,
+        *,
+        known: Mapping[str, FileDigest] | None = None,
+        languages: Languages | None = None,
     ) -> None:
-        self.shards = find_shards(source, target)
+        self.shards, self._languages = find_shards(source, target), languages
         self._seconds = None if second is None else [files[1] for files in find_shards(source, second)]
         self.facts: dict[str, FileDigest] = {}
         for number, shard in enumerate(self.shards):
@@ -91,7 +99,7 @@ class ParallelText:
 
     def _pairs(self) -> Iterator[SentencePair]:
         for shard, size in zip(self.shards, self.sizes, strict=True):
-            yield from self._whole(shard, stream_pairs(*shard), size)
+            yield from self._whole(shard, stream_pairs(*shard, languages=self._languages), size)
 
     def blocks(self, size: int) -> Iterator[tuple[int, tuple[list[bytes], list[bytes]]]]:
         """Yield blocks of sources and targets of up to `size` pairs in UTF-8, with the index of the first pair.
@@ -135,7 +143,7 @@ class ParallelText:
                 assert self._seconds is not None
                 yield from self._whole((self._seconds[place],), stream_bytes(self._seconds[place]), size)
             elif len(shard) == 1:
-                yield from (pair[number].encode() for pair in self._whole(shard, stream_pairs(shard[0]), size))
+                yield from (pair[number].encode() for pair in self._whole(shard, stream_pairs(shard[0], languages=self._languages), size))
             else:
                 yield from self._whole((shard[number],), stream_bytes(shard[number]), size)
 
@@ -153,8 +161,15 @@ class ParallelText:
     def _scan(self, path: Path, known: Mapping[str, FileDigest], *, of_pairs: bool) -> int:
         name = os.path.abspath(path)
         if name not in self.facts:
-            self.facts[name] = find_digest(path, known, _scan_pairs if of_pairs else scan_lines)
+            self.facts[name] = find_digest(path, known, self._scan_pairs if of_pairs else scan_lines)
         return self.facts[name].lines
+
+    def _scan_pairs(self, path: Path, advance: Callable[[int], None]) -> tuple[str, int]:
+        lines = 0
+        for _ in stream_pairs(path, languages=self._languages):
+            lines += 1
+            advance(1)
+        return file_digest(path), lines
 
     def _digest(self, files: list[Path]) -> str:
         found = [self.facts[os.path.abspath(path)].sha256 for path in files]
@@ -197,11 +212,3 @@ def find_shards(source: str, target: str | None) -> list[Shard]:
     if len(sides[0]) != len(sides[-1]):
         raise DataError(f"{source}: {len(sides[0])} files, but {target}: {len(sides[1])}; expected as many, in the same order of names")
     return list(zip(*sides, strict=True))
-
-
-def _scan_pairs(path: Path, advance: Callable[[int], None]) -> tuple[str, int]:
-    lines = 0
-    for _ in stream_pairs(path):
-        lines += 1
-        advance(1)
-    return file_digest(path), lines

@@ -107,7 +107,8 @@ def _translation(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures
 
 def pairs_of(config: TranslationConfig, test: Mapping[str, str]) -> list[SentencePair]:
     """Return the pairs of a test set, which serves runs of one input, too."""
-    return read_pairs(test["source"], test.get("target"), None if config.second is None else test.get("second_source"))
+    second = None if config.second is None else test.get("second_source")
+    return read_pairs(test["source"], test.get("target"), second, languages=config.data.languages)
 
 
 def _captioning(run: Path, test: Mapping[str, str], metric: str) -> RunMeasures:
@@ -184,7 +185,10 @@ def checkpoint_selection(run: Path, test: Mapping[str, str], *, metric: str | No
     data = translator.run.config.data
     if data.valid_source is None:
         raise ConfigError(f"{run}: a study of checkpoints needs data.valid_source and data.valid_target")
-    sets = [read_pairs(data.valid_source, data.valid_target, data.valid_second_source), pairs_of(translator.run.config, test)]
+    sets = [
+        read_pairs(data.valid_source, data.valid_target, data.valid_second_source, languages=data.languages),
+        pairs_of(translator.run.config, test),
+    ]
     score = chrf if metric == "chrF2" else bleu
     for path in list_checkpoints(run):
         load_weights(path, translator.run.model)

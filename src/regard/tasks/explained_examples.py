@@ -215,8 +215,8 @@ def batches_of_run(
 
 
 def _pairs(run: TranslationRun, examples: Path, target: str | Path | None) -> list[SentencePair]:
-    if target is not None or examples.name.removesuffix(".gz").endswith((".tsv", ".jsonl")):
-        return read_pairs(examples, target)
+    if target is not None or examples.name.lower().removesuffix(".gz").endswith((".tsv", ".jsonl", ".tmx")):
+        return read_pairs(examples, target, languages=run.config.data.languages)
     lines = read_lines(examples)
     return [(line, found.text) for line, found in zip(lines, Translator(run).translate(lines), strict=True)]
 

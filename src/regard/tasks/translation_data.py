@@ -204,7 +204,9 @@ class TrainingText:
         if data.valid_target is not None and data.valid_source is None:
             raise DataError("data.valid_target: given without data.valid_source")
         self._data = data
-        self._text = ParallelText(data.source, data.target, data.second_source, known=read_digests(self._folder / FILES))
+        self._text = ParallelText(
+            data.source, data.target, data.second_source, known=read_digests(self._folder / FILES), languages=data.languages
+        )
         valid = {name: getattr(data, name) for name in ("valid_source", "valid_target", "valid_second_source")}
         self.digests = {**self._text.digests, **{name: file_digest(path) for name, path in valid.items() if path is not None}}
         if images := training_images(config):
@@ -238,6 +240,8 @@ class TrainingText:
             "max_length": data.max_length,
             "held_out": [data.valid_size, self._seed] if self._held else None,
         }
+        if data.languages is not None:
+            about["languages"] = list(data.languages)
         if isinstance(vocabularies.source, PairVocabulary):
             about["inputs"] = "either" if vocabularies.source.optional else "both"
         if vocabularies.images is not None:
@@ -334,8 +338,9 @@ def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePa
     Raises:
         DataError: see `regard.data.read_pairs`.
     """
-    if config.data.valid_source is not None:
-        return read_pairs(config.data.valid_source, config.data.valid_target, config.data.valid_second_source)
+    data = config.data
+    if data.valid_source is not None:
+        return read_pairs(data.valid_source, data.valid_target, data.valid_second_source, languages=data.languages)
     return read_pairs(folder / TOKENS / HELD_OUT)
 
 

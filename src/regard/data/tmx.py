@@ -1,0 +1,144 @@
+"""Translation memories (TMX): sentence pairs of two languages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from xml.parsers import expat
+
+from regard.data.lines import single_line, stream_chunks
+from regard.errors import DataError, listed, shown
+
+# Elements in a segment that hold codes of the document's format instead of text.
+CODES = frozenset(("bpt", "ept", "ph", "it", "ut"))
+Languages = Sequence[str]
+"""Source and target language, such as ("en", "pt-BR")."""
+
+
+def is_tmx(path: str | Path) -> bool:
+    """Return whether a file's name is that of a translation memory.
+
+    Example:
+        >>> is_tmx("memory.tmx.gz"), is_tmx("memory.tsv")
+        (True, False)
+    """
+    return str(path).lower().removesuffix(".gz").endswith(".tmx")
+
+
+def stream_tmx(path: str | Path, languages: Languages | None = None) -> Iterator[tuple[str, str]]:
+    """Yield the (source, target) pairs of a translation memory, without holding it in memory.
+
+    Tags inside a segment are left out, and white space becomes a space. A unit that lacks one of the two languages is skipped. "en" finds
+    "en-US", too. Of several variants of a language the first counts.
+
+    Args:
+        path: a `.tmx` file of version 1.1 to 1.4, or `.tmx.gz`.
+        languages: source and target; None: the header's source language, and the only other one.
+
+    Raises:
+        DataError: the file is not such a file, declares entities, or has no unit in the two languages; without `languages`, it has more
+            than two. The message names the file and, where known, the line.
+
+    Example:
+        >>> import tempfile
+        >>> text = ('<tmx><header srclang="en"/><body><tu><tuv xml:lang="en"><seg>a <hi>dog</hi></seg></tuv>'
+        ...         '<tuv xml:lang="de"><seg>ein Hund</seg></tuv></tu></body></tmx>')
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a.tmx").write_text(text)
+        ...     list(stream_tmx(Path(folder, "a.tmx"))), list(stream_tmx(Path(folder, "a.tmx"), ("de", "en")))
+        ([('a dog', 'ein Hund')], [('ein Hund', 'a dog')])
+    """
+    reader, found = _Reader(path), 0
+    pair = None if languages is None else (languages[0].lower(), languages[1].lower())
+    for unit in reader.units():
+        pair = pair or _pair_of(path, reader.source, unit)
+        sides = None if pair is None else [_side(unit, name) for name in pair]
+        if sides and all(sides):
+            found += 1
+            yield sides[0], sides[1]
+    if not found:
+        names = listed(sorted(reader.languages)) or "none"
+        raise DataError(f"{path}: no unit with a text in {' and '.join(pair) if pair else 'two languages'}; its languages are: {names}")
+
+
+def _pair_of(path: str | Path, source: str, unit: Mapping[str, str]) -> tuple[str, str] | None:
+    # The languages of a file that nobody chose; None for a unit of one.
+    if len(unit) < 2:
+        return None
+    first = next((name for name in unit if name == source or name.split("-")[0] == source.split("-")[0]), next(iter(unit)))
+    others = [name for name in unit if name != first]
+    if len(others) > 1:
+        raise DataError(f"{path}: has the languages {listed(sorted(unit))}; choose two: data.languages=[SOURCE, TARGET]")
+    return first, others[0]
+
+
+def _side(unit: Mapping[str, str], language: str) -> str:
+    return unit.get(language) or next((text for name, text in unit.items() if text and name.split("-")[0] == language), "")
+
+
+class _Reader:
+    """Reads units: texts by language."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self.source = ""
+        self.languages: set[str] = set()
+        self._ready: list[dict[str, str]] = []
+        self._unit: dict[str, str] = {}
+        self._language = ""
+        self._text: list[str] | None = None
+        self._depth = self._codes = 0
+        self._parser = parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._data
+        parser.EntityDeclHandler = self._refuse
+
+    def units(self) -> Iterator[dict[str, str]]:
+        try:
+            for chunk in stream_chunks(self._path):
+                self._parser.Parse(chunk, False)
+                yield from self._take()
+            self._parser.Parse(b"", True)
+        except expat.ExpatError as error:
+            raise DataError(f"{self._path}, line {error.lineno}: not XML ({expat.ErrorString(error.code)})") from error
+        yield from self._take()
+
+    def _take(self) -> list[dict[str, str]]:
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if not self._depth and name != "tmx":
+            raise DataError(f"{self._path}, line {self._parser.CurrentLineNumber}: expected <tmx>, found <{shown(name)}>")
+        self._depth += 1
+        if name == "header":
+            self.source = attributes.get("srclang", "").lower().replace("_", "-")
+        elif name == "tu":
+            self._unit = {}
+        elif name == "tuv":
+            self._language = (attributes.get("xml:lang") or attributes.get("lang") or "").lower().replace("_", "-")
+        elif name == "seg":
+            self._text, self._codes = [], 0
+        elif name in CODES:
+            self._codes += 1
+
+    def _end(self, name: str) -> None:
+        self._depth -= 1
+        if name == "seg" and self._text is not None:
+            if self._language:
+                self._unit.setdefault(self._language, " ".join(single_line("".join(self._text)).split()))
+                self.languages.add(self._language)
+            self._text = None
+        elif name == "tu":
+            self._ready.append(self._unit)
+        elif name in CODES:
+            self._codes -= 1
+
+    def _data(self, text: str) -> None:
+        if self._text is not None and not self._codes:
+            self._text.append(text)
+
+    def _refuse(self, *_: object) -> None:
+        raise DataError(f"{self._path}, line {self._parser.CurrentLineNumber}: declares an entity, which is not read")
