@@ -82,7 +82,11 @@ class PhraseProgress(NamedTuple):
     def select(self, rows: Tensor, beams: Tensor) -> PhraseProgress:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
         own = rows[:, None]
-        return PhraseProgress(self.tokens[rows], self.lengths[rows], self.follow, self.matched[own, beams], self.met[own, beams])
+        tokens, lengths, matched = self.tokens[rows], self.lengths[rows], self.matched[own, beams]
+        if matched.size(-2) > 1 and not matched[..., 1:, :].any():
+            # No hypothesis can still begin with another row, nor has just completed one: the next steps need not look at them.
+            tokens, lengths, matched = tokens[:, :, :1], lengths[:, :, :1], matched[..., :1, :]
+        return PhraseProgress(tokens, lengths, self.follow, matched, self.met[own, beams])
 
     def after(self, tokens: Tensor) -> PhraseProgress:
         """Return the progress after each next token (B, K, C), as K * C hypotheses."""
