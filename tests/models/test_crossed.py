@@ -103,7 +103,7 @@ def test_two_different_inputs_are_read_and_their_padding_is_not():
     layer = DecoderLayer(MultiHeadAttention(10, 2), reader_of(), FeedForward(10, 11), pre=False, dropout=0.0)
     decoder = Decoder([layer], None).double()
     x1, x2, x = torch.randn(3, 7, 10).double(), torch.randn(3, 5, 10).double(), torch.randn(3, 2, 10).double()
-    found, weights = decoder(x, encoder(x1, x2, FIRST, SECOND), need_weights=True)
+    found, weights = decoder(x, encoder(x1, x2, FIRST, SECOND), weights_of=decoder.alignment_layer)
     assert [one.shape for one in weights] == [(3, 2, 2, 7), (3, 2, 2, 5)]
     for row in range(3):
         length1, length2 = int(FIRST[row].sum()), int(SECOND[row].sum())

@@ -51,7 +51,7 @@ from regard.config.models import (
     TransformerSettings,
 )
 from regard.config.recipes import RECIPES, Recipe, recipe_for, with_recipe
-from regard.config.translation import TranslationConfig, TranslationDataConfig
+from regard.config.translation import TranslationConfig, TranslationDataConfig, TranslationTrainingConfig
 
 __all__ = [
     "RECIPES",
@@ -94,6 +94,7 @@ __all__ = [
     "TransformerSettings",
     "TranslationConfig",
     "TranslationDataConfig",
+    "TranslationTrainingConfig",
     "VocabularyConfig",
     "changed_values",
     "describe_changes",

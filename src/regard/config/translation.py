@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from regard.config.base import MAX_COUNT, MAX_LENGTH, DecodingConfig, Frozen, RunConfig, VocabularyConfig
+from regard.config.base import (
+    MAX_COUNT,
+    MAX_LAYERS,
+    MAX_LENGTH,
+    MAX_RATE,
+    MAX_SIZE,
+    DecodingConfig,
+    Frozen,
+    RunConfig,
+    TrainingConfig,
+    VocabularyConfig,
+)
 from regard.config.models import ModelConfig, RNNConfig, SecondInputSettings
 
 
@@ -49,6 +60,35 @@ class TranslationVocabularyConfig(VocabularyConfig):
     )
 
 
+class TranslationTrainingConfig(TrainingConfig):
+    """Training settings of translation; `links` or `links_from` teach an attention to point (Garg et al. 2019, arXiv:1909.02074)."""
+
+    links: str | None = Field(
+        default=None, description="word links of the training pairs that an attention learns, one line per pair, such as 0-0 2-1"
+    )
+    links_from: str | None = Field(default=None, description="run whose attention links the training pairs, instead of `links`")
+    links_unit: Literal["word", "character"] = Field(default="word", description="what the numbers of the links count")
+    links_weight: float = Field(default=0.05, gt=0, le=MAX_RATE, description="weight of their loss")
+    links_layer: int | None = Field(
+        default=None, ge=1, le=MAX_LAYERS, description="decoder layer whose attention learns them, from 1; null: the second to last"
+    )
+    links_head: int | None = Field(default=None, ge=1, le=MAX_SIZE, description="its head, from 1; null: the first")
+    links_step: Literal["predicts", "reads"] = Field(
+        default="predicts", description="step whose attention links a target token: the one that predicts it, or the next, which reads it"
+    )
+
+    @model_validator(mode="after")
+    def _check_links(self) -> Self:
+        if self.links is not None and self.links_from is not None:
+            raise ValueError("links and links_from: both name the links to learn; give one")
+        return self
+
+    @property
+    def guided(self) -> bool:
+        """Whether an attention learns links."""
+        return self.links is not None or self.links_from is not None
+
+
 class TranslationConfig(RunConfig):
     """Settings of a translation run."""
 
@@ -60,6 +100,7 @@ class TranslationConfig(RunConfig):
     data: TranslationDataConfig = TranslationDataConfig()
     vocabulary: TranslationVocabularyConfig = TranslationVocabularyConfig()
     model: ModelConfig = Field(default=RNNConfig(), discriminator="type")
+    training: TranslationTrainingConfig = TranslationTrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
 
     @property

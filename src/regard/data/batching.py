@@ -89,7 +89,10 @@ class BatchPlan(Sequence[PlannedBatch]):
 
 
 class SequenceBatch(NamedTuple):
-    """One padded batch (axes B, S, T); the lengths count EOS, and `indices` are the rows' numbers in the data."""
+    """One padded batch (axes B, S, T); the lengths count EOS, and `indices` are the rows' numbers in the data.
+
+    `links` (L, 3) are linked tokens, if any: row, target token and source token, from 0.
+    """
 
     source: Tensor
     source_lengths: Tensor
@@ -97,11 +100,13 @@ class SequenceBatch(NamedTuple):
     target_output: Tensor
     target_lengths: Tensor
     indices: tuple[int, ...]
+    links: Tensor | None = None
 
     def to(self, device: torch.device | str) -> SequenceBatch:
         """Return the batch with its tensors on `device`."""
         tensors = (tensor.to(device, non_blocking=True) for tensor in self[:5])
-        return SequenceBatch(*tensors, indices=self.indices)
+        links = None if self.links is None else self.links.to(device, non_blocking=True)
+        return SequenceBatch(*tensors, indices=self.indices, links=links)
 
 
 def plan_batches(
@@ -213,6 +218,21 @@ def collate(source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[i
     target_input, target_lengths = _pad(targets, begin=BOS)
     target_output, _ = _pad(targets, end=EOS)
     return SequenceBatch(source, source_lengths, target_input, target_output, target_lengths, tuple(int(index) for index in indices))
+
+
+def stack_links(rows: Sequence[np.ndarray]) -> Tensor:
+    """Return the links of a batch, (L, 3): row, target token and source token.
+
+    Args:
+        rows: per row its linked tokens in one array: target, source, target, source ...
+
+    Example:
+        >>> stack_links([np.array([0, 1, 2, 0]), np.array([], int), np.array([1, 1])]).tolist()
+        [[0, 0, 1], [0, 2, 0], [2, 1, 1]]
+    """
+    pairs = np.concatenate([np.zeros((0, 2), np.int64), *(row.reshape(-1, 2) for row in rows)])
+    numbers = np.repeat(np.arange(len(rows)), [len(row) // 2 for row in rows])
+    return torch.from_numpy(np.concatenate([numbers[:, None], pairs], 1).astype(np.int64))
 
 
 def _with_eos(source_lengths: Sequence[int] | np.ndarray, target_lengths: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -251,7 +251,8 @@ class CaptionTransformer(CaptionModel[TransformerState]):
         return self.with_words(sums, features, target_output, target_lengths)
 
     def _decode(self, features: Tensor, target_input: Tensor, need_weights: bool) -> DecoderOutput:
-        readout, weights = self.decoder(self._embed(target_input), (self._encode(features),), need_weights=need_weights)
+        layer = self.decoder.alignment_layer if need_weights else None
+        readout, weights = self.decoder(self._embed(target_input), (self._encode(features),), weights_of=layer)
         return DecoderOutput(readout, mean_source_weights(weights))
 
     def _encode(self, features: Tensor) -> Source:

@@ -12,6 +12,7 @@ from regard import ops
 from regard.attention import record_weights
 from regard.constructor_checks import Share, checked
 from regard.models.attention_maps import LayerAttention, collect_attention
+from regard.models.link_guide import LinkGuide, TaughtHead
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_native_step import PackedState
@@ -95,6 +96,14 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         logits = self.output(readout)
         return logits if logits.dtype == torch.float64 else logits.float()
 
+    def decode_taught(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, taught: TaughtHead) -> DecoderOutput:
+        """Run the decoder as `decode`, with the weights (B, T, S) of the attention that learns links: here the only one."""
+        return self.decode(source, source_lengths, target_input)
+
+    def taught_name(self, taught: TaughtHead) -> str:
+        """Return the module name of the attention that learns links."""
+        return "decoder.attention"
+
     def forward(
         self,
         source: Tensor,
@@ -104,6 +113,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         target_lengths: Tensor,
         *,
         label_smoothing: float = 0.0,
+        guide: LinkGuide | None = None,
     ) -> ops.SequenceLoss:
         """Return the summed loss of the targets, skipping padding in the output layer.
 
@@ -114,9 +124,15 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             target_output: (B, T), EOS last.
             target_lengths: (B,), EOS included.
             label_smoothing: eps of the smoothed cross-entropy.
+            guide: links that an attention learns; adds their loss.
         """
-        readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
-        return self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        if guide is None:
+            readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
+            return self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        readout, weights = self.decode_taught(source, source_lengths, target_input, guide.taught)
+        assert weights is not None
+        sums = self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        return sums._replace(loss=sums.loss + guide.loss(weights))
 
     def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
         """Return the summed loss of goals (B, T) of these lengths after readouts (B, T, R)."""

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Share, checked
-from regard.models.cross_attention import Source, mean_head_weights
+from regard.models.cross_attention import Source, SourcePairAttention, mean_head_weights
 from regard.models.embedding import PositionKind, ScaledEmbedding, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.input_rows import join_weights
+from regard.models.link_guide import TaughtHead
 from regard.models.rnn_decoder import DecoderOutput
 from regard.models.transformer_cache import TransformerState
 from regard.models.transformer_decoder import Decoder
@@ -101,8 +102,21 @@ class Transformer(EncoderDecoder[TransformerState]):
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:
         """Run the decoder over given targets (B, T): readouts (B, T, E) and, if requested, attention weights (B, T, S)."""
         sources = self.encode(source, source_lengths)
-        readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, need_weights=need_weights)
+        layer = self.decoder.alignment_layer if need_weights else None
+        readout, weights = self.decoder(self.embed(self.target_embedding, target_input), sources, weights_of=layer)
         return DecoderOutput(readout, mean_source_weights(weights, self.input_lengths(sources)))
+
+    def decode_taught(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, taught: TaughtHead) -> DecoderOutput:
+        """Run the decoder as `decode`, with the weights (B, T, S) of the head that learns links, on the first branch of an encoder."""
+        embedded, sources = self.embed(self.target_embedding, target_input), self.encode(source, source_lengths)
+        readout, weights = self.decoder(embedded, sources, weights_of=taught.layer)
+        assert weights is not None
+        return DecoderOutput(readout, weights[0][:, taught.head])
+
+    def taught_name(self, taught: TaughtHead) -> str:
+        """Return the module name of the attention that learns links."""
+        pair = isinstance(self.decoder.layers[taught.layer].cross_attention, SourcePairAttention)
+        return f"decoder.layers.{taught.layer}.cross_attention.{'left' if pair else 'attention'}"
 
 
 def greedy_words(embedding: nn.Embedding, rules: GreedyRules, kind: PositionKind = "paper") -> Words | None:

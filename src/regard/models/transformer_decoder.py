@@ -50,13 +50,13 @@ class Decoder(nn.Module):
         self.norm = norm
         self.alignment_layer = alignment_layer % len(layers)
 
-    def forward(self, x: Tensor, sources: Sequence[Source], *, need_weights: bool = False) -> tuple[Tensor, tuple[Tensor, ...] | None]:
-        """Map states (B, T, E) of whole targets to new ones; also return the alignment layer's weights (B, H, T, S) on each source if
+    def forward(self, x: Tensor, sources: Sequence[Source], *, weights_of: int | None = None) -> tuple[Tensor, tuple[Tensor, ...] | None]:
+        """Map states (B, T, E) of whole targets to new ones; also return the weights (B, H, T, S) of a layer, from 0, on each source if
         requested.
         """
         shown = None
         for number, layer in enumerate(self._layers()):
-            asked = need_weights and number == self.alignment_layer
+            asked = number == weights_of
             x, weights = layer(x, layer.cross_attention.memories(sources, for_decoding=False), need_weights=asked)
             shown = weights if asked else shown
         return x if self.norm is None else self.norm(x), shown

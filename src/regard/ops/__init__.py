@@ -21,6 +21,7 @@ from regard.ops.hard import (
 )
 from regard.ops.lazy_logits import LazyLogits, RunningTotals, lazy_logits
 from regard.ops.linear import Linear, bfloat16_path, cached_by_owner, joint_linear, linear, matmul_path, packed_weights, recurrent_steps
+from regard.ops.link_loss import link_loss
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
 from regard.ops.materialized_areas import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
 from regard.ops.nonfinite import FiniteKeyValue, mask_nonfinite
@@ -75,6 +76,7 @@ __all__ = [
     "length_mask",
     "linear",
     "linear_cross_entropy",
+    "link_loss",
     "location_scores",
     "lstm_gates",
     "mask_nonfinite",

@@ -75,6 +75,8 @@ def settings_from_run(run: str | Path, kind: type[AnyConfig], *, keep_data: bool
     tree = config.model_dump(mode="json")
     dropped = [] if keep_data else data_files(kind)
     tree["data"] = {name: value for name, value in tree["data"].items() if name not in dropped and name != "vectors"}
+    if not keep_data and "links" in tree.get("training", {}):
+        tree["training"]["links"] = None  # of the other pairs
     tree["start"] = {"run": str(run)}
     return {**tree, "recipe": "none"} if "recipe" in tree else tree
 

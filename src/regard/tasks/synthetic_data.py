@@ -19,7 +19,7 @@ GeneratedSetName = Literal["dates", "copy", "reverse", "sort", "scenes", "scene-
 
 
 def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: int, seed: int) -> list[Path]:
-    """Write train.source, train.target, test.source, test.target and test.links into a folder.
+    """Write train.source, train.target, test.source, test.target, test.links and train.links into a folder.
 
     The links count characters and are all of the possible kind (`source?target`): each source character of the span that determines a
     target character. No test source occurs in the training set of *dates*; toys draw both from one endless set.
@@ -48,7 +48,7 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     [path.name for path in generate("dates", folder, train=3, test=2, seed=1)]
-        ['train.source', 'train.target', 'test.source', 'test.target', 'test.links']
+        ['train.source', 'train.target', 'test.source', 'test.target', 'test.links', 'train.links']
     """
     if train < 1 or test < 1:
         raise ConfigError(f"expected at least 1 training and 1 test pair, found {train} and {test}")
@@ -70,7 +70,8 @@ def generate(kind: GeneratedSetName, folder: str | Path, *, train: int, test: in
         parts = drawn[:train], drawn[train:]
     for name, part in zip(("train", "test"), parts, strict=True):
         written += write_parallel(folder, name, [(item.source, item.target) for item in part])
-    lines = [" ".join(f"{s}?{t}" for t, span in enumerate(item.links) if span for s in range(*span)) for item in parts[1]]
-    path = folder / "test.links"
-    write_files({path: ("\n".join(lines) + "\n").encode()})
-    return [*written, path]
+    for name, part in zip(("test", "train"), reversed(parts), strict=True):
+        lines = [" ".join(f"{s}?{t}" for t, span in enumerate(item.links) if span for s in range(*span)) for item in part]
+        written.append(folder / f"{name}.links")
+        write_files({written[-1]: ("\n".join(lines) + "\n").encode()})
+    return written

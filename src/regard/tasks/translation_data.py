@@ -6,8 +6,9 @@ import bisect
 import json
 import shutil
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from regard.config import TranslationConfig
-from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches
+from regard.data.batching import PlannedBatch, SequenceBatch, collate, count_batches, plan_batches, stack_links
 from regard.data.file_digests import FILES, read_digests, write_digests
 from regard.data.image_tokens import find_images, images_digest
 from regard.data.input_pairs import PairEncoder, PairVocabulary, line_encoder
@@ -30,6 +31,7 @@ from regard.errors import DataError
 from regard.progress import stage
 from regard.strict_json import parse_json
 from regard.tasks.forked_processes import can_fork, in_forks
+from regard.tasks.training_links import LinkedPair, TrainingLinks
 from regard.tasks.translation_run import Vocabularies
 
 HELD_OUT = "held_out.jsonl"
@@ -49,6 +51,7 @@ class Corpus:
         left_out: numbers of skipped pairs by reason.
         pairs: the texts, if kept.
         block: pairs that are shuffled together; only a few blocks of a larger corpus are in memory.
+        links: linked tokens of each pair, see `regard.data.batching.stack_links`; None: without.
 
     Example:
         >>> corpus = Corpus(FlatTokens.of([[5], [6, 7]]), FlatTokens.of([[8], [9]]), {})
@@ -57,10 +60,18 @@ class Corpus:
     """
 
     def __init__(
-        self, source: TokenSource, target: TokenSource, left_out: dict[str, int], *, pairs: Sequence[SentencePair] = (), block: int = 2**22
+        self,
+        source: TokenSource,
+        target: TokenSource,
+        left_out: dict[str, int],
+        *,
+        pairs: Sequence[SentencePair] = (),
+        block: int = 2**22,
+        links: TokenSource | None = None,
     ) -> None:
         self.source, self.target, self.left_out, self.pairs, self.block = source, target, left_out, list(pairs), block
-        self._parts: OrderedDict[int, tuple[FlatTokens, FlatTokens]] = OrderedDict()
+        self.links = links
+        self._parts: OrderedDict[int, list[FlatTokens]] = OrderedDict()
         self._counts: dict[int, list[int]] = {}
 
     @property
@@ -78,11 +89,12 @@ class Corpus:
         """Return the padded batch of the planned pairs."""
         number = planned.indices[0] // self.block if planned.indices else 0
         rows = [index - number * self.block for index in planned.indices]
-        sides = [side.rows(rows) for side in self.part(number)]
-        return collate(*sides, range(len(rows)))._replace(indices=planned.indices)  # type: ignore[arg-type]
+        source, target, *links = (side.rows(rows) for side in self.part(number))
+        batch = collate(source, target, range(len(rows)))  # type: ignore[arg-type]
+        return batch._replace(indices=planned.indices, links=stack_links(links[0]) if links else None)
 
-    def part(self, number: int) -> tuple[FlatTokens, FlatTokens]:
-        """Return both sides of a block."""
+    def part(self, number: int) -> list[FlatTokens]:
+        """Return both sides of a block, and its links if there are any."""
         if number not in self._parts:
             self._parts[number] = self._opened(number)
             if len(self._parts) > 2:  # processes of a run may be in different blocks
@@ -91,7 +103,7 @@ class Corpus:
 
     def lengths(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of each pair of a block, of both sides."""
-        sides = self._opened(number)
+        sides = self._opened(number)[:2]
         source, target = (side.lengths for side in sides)
         for side in sides:
             side.release()
@@ -104,9 +116,9 @@ class Corpus:
             self._counts[batch_tokens] = [count_batches(*self.lengths(number), batch_tokens=batch_tokens) for number in numbers]
         return self._counts[batch_tokens]
 
-    def _opened(self, number: int) -> tuple[FlatTokens, FlatTokens]:
+    def _opened(self, number: int) -> list[FlatTokens]:
         start, stop = number * self.block, min((number + 1) * self.block, self.size)
-        return self.source.part(start, stop), self.target.part(start, stop)
+        return [side.part(start, stop) for side in (self.source, self.target, self.links) if side is not None]
 
 
 class BlockPlan(Sequence[PlannedBatch]):
@@ -211,6 +223,9 @@ class TrainingText:
         self.digests = {**self._text.digests, **{name: file_digest(path) for name, path in valid.items() if path is not None}}
         if images := training_images(config):
             self.digests["images"] = images_digest(images)
+        self._links = TrainingLinks.of(config, self._text, folder)
+        if self._links is not None:
+            self.digests["links"] = self._links.digest
         self._held = [] if data.valid_source is not None else held_out_indices(self._text.pairs, data.valid_size, self._seed)
         self.size = self._text.pairs - len(self._held)
 
@@ -234,7 +249,7 @@ class TrainingText:
         """
         data = self._data
         about = {
-            "format": 1,
+            "format": 2,
             "text": self._text.digests,
             "vocabularies": [file_digest(path) for path in files],
             "max_length": data.max_length,
@@ -246,7 +261,11 @@ class TrainingText:
             about["inputs"] = "either" if vocabularies.source.optional else "both"
         if vocabularies.images is not None:
             about["cells"] = vocabularies.images.cells
+        if self._links is not None:
+            about["links"] = [self._links.digest, self._links.unit]
         if open_cache(self._folder, about) is None:
+            if self._links is not None:
+                self._links.prepare()
             with new_cache(self._folder, about) as (folder, kept):
                 self._write(folder, vocabularies, kept)
         write_digests(self._folder / FILES, self._text.facts)
@@ -269,9 +288,23 @@ class TrainingText:
                 parts = [folder / "part-0"]
                 parts[0].mkdir()
                 self._encode(parts[0], vocabularies, 0, 1, advance=encoding.advance)
-            _join(folder, parts, vocabularies, kept)
+            _join(folder, parts, self._token_files(vocabularies), kept)
         if not kept["pairs"]:
             raise _nothing_left("training data", kept["left_out"], self._data.max_length)
+        if self._links is not None and not (folder / "links.ids").stat().st_size:
+            raise DataError(f"{self._links.name}: links no words of any pair that can be used")
+
+    def _token_files(self, vocabularies: Vocabularies) -> dict[str, str]:
+        """Return the dtype of each token file by its name."""
+        return {**_dtypes(vocabularies), **({} if self._links is None else {"links": "int32"})}
+
+    def _blocks(self) -> Iterator[tuple[int, list[list[bytes]]]]:
+        """Yield blocks of sources, targets and, if any, links, with the number of the first pair."""
+        links = None if self._links is None else self._links.lines()
+        for first, texts in self._text.blocks(BLOCK):
+            yield first, [*texts] if links is None else [*texts, list(islice(links, len(texts[0])))]
+        for _ in links or ():  # changes show at the end
+            pass
 
     def _encode(
         self, folder: Path, vocabularies: Vocabularies, part: int, parts: int, *, advance: Callable[[int], None] = lambda pairs: None
@@ -279,32 +312,44 @@ class TrainingText:
         """Encode every `parts`-th block of the text into two token files and statistics."""
         encoders = tuple(map(line_encoder, vocabularies))
         left_out, sizes, chosen, held = {"empty": 0, "too long": 0}, [], [], set(self._held)
-        with (
-            TokenWriter(folder / "source", smallest_dtype(len(vocabularies.source))) as source,
-            TokenWriter(folder / "target", smallest_dtype(len(vocabularies.target))) as target,
-        ):
-            for first, texts in self._text.blocks(BLOCK):
+        with ExitStack() as stack:
+            writers = [stack.enter_context(TokenWriter(folder / name, dtype)) for name, dtype in self._token_files(vocabularies).items()]
+            for first, texts in self._blocks():
                 size = len(texts[0])
                 if first // BLOCK % parts != part:
                     continue
                 if numbers := [number - first for number in range(first, first + size) if number in held] if held else []:
-                    pairs = [[side[number].decode("utf-8", errors="replace") for side in texts] for number in numbers]
+                    pairs = [[side[number].decode("utf-8", errors="replace") for side in texts[:2]] for number in numbers]
                     chosen += [(first + number, *pair) for number, pair in zip(numbers, pairs, strict=True)]
                 kept = [[line for number, line in enumerate(side, first) if number not in held] for side in texts] if numbers else texts
-                usable, sides = _usable(kept, encoders, self._data.max_length, left_out)
-                for writer, tokens in zip((source, target), sides, strict=True):
-                    writer.append(tokens if usable.all() else tokens.chosen(usable))
+                usable, sides = _usable(kept[:2], encoders, self._data.max_length, left_out)
+                sides = [tokens if usable.all() else tokens.chosen(usable) for tokens in sides]
+                if self._links is not None:
+                    pairs_left = [number for number in range(first, first + size) if number not in held]
+                    sides.append(self._links.encode(_linked_pairs(pairs_left, kept, usable), vocabularies))
+                for writer, tokens in zip(writers, sides, strict=True):
+                    writer.append(tokens)
                 sizes.append(int(usable.sum()))
                 advance(size)
         (folder / _SUMMARY).write_text(json.dumps({"sizes": sizes, "left_out": left_out, "held_out": chosen}), encoding="utf-8")
 
 
-def _join(folder: Path, parts: Sequence[Path], vocabularies: Vocabularies, kept: dict[str, Any]) -> None:
+def _linked_pairs(numbers: Sequence[int], texts: Sequence[Sequence[bytes]], usable: np.ndarray) -> list[LinkedPair]:
+    """Return the usable pairs of a block: their numbers, sources, targets and links."""
+    rows = np.flatnonzero(usable).tolist()
+    sides = ([side[row].decode("utf-8", errors="replace") for row in rows] for side in texts)
+    return list(map(LinkedPair, [numbers[row] for row in rows], *sides))
+
+
+def _dtypes(vocabularies: Vocabularies) -> dict[str, str]:
+    return {side: smallest_dtype(len(vocabulary)) for side, vocabulary in zip(("source", "target"), vocabularies, strict=True)}
+
+
+def _join(folder: Path, parts: Sequence[Path], dtypes: Mapping[str, str], kept: dict[str, Any]) -> None:
     """Merge the blocks of all parts in order."""
     found = [parse_json((part / _SUMMARY).read_bytes()) for part in parts]
     sizes = [found[number % len(parts)]["sizes"][number // len(parts)] for number in range(sum(len(part["sizes"]) for part in found))]
-    dtypes = [smallest_dtype(len(vocabulary)) for vocabulary in vocabularies]
-    for side, dtype in zip(("source", "target"), dtypes, strict=True):
+    for side, dtype in dtypes.items():
         files = [TokenFile(part / side, dtype) for part in parts]
         done = [0] * len(parts)
         with TokenWriter(folder / side, dtype) as writer:
@@ -318,7 +363,7 @@ def _join(folder: Path, parts: Sequence[Path], vocabularies: Vocabularies, kept:
     for part in parts:
         shutil.rmtree(part)
     left_out = {reason: sum(part["left_out"][reason] for part in found) for reason in ("empty", "too long")}
-    kept.update({"pairs": sum(sizes), "left_out": left_out, "dtypes": dtypes})
+    kept.update({"pairs": sum(sizes), "left_out": left_out, "dtypes": dict(dtypes)})
 
 
 def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
@@ -328,8 +373,8 @@ def open_corpus(config: TranslationConfig, folder: Path) -> Corpus:
         DataError: it is missing or damaged.
     """
     kept = read_cache(folder / TOKENS)
-    source, target = (TokenFile(folder / TOKENS / side, dtype) for side, dtype in zip(("source", "target"), kept["dtypes"], strict=True))
-    return Corpus(source, target, kept["left_out"], block=config.data.block_size)
+    files = {side: TokenFile(folder / TOKENS / side, dtype) for side, dtype in kept["dtypes"].items()}
+    return Corpus(files["source"], files["target"], kept["left_out"], block=config.data.block_size, links=files.get("links"))
 
 
 def validation_pairs(config: TranslationConfig, folder: Path) -> list[SentencePair]:

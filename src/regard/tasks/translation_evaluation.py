@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,8 +11,9 @@ from typing import Any, NamedTuple
 from regard import progress
 from regard.config import DecodingConfig
 from regard.data.lines import read_lines
+from regard.data.link_lines import parse_links
 from regard.data.parallel import SentencePair
-from regard.errors import DataError, shown
+from regard.errors import DataError
 from regard.metrics import Comparison, Score, alignment_error_rate, bleu, bleu_by_length, chrf, exact_match
 from regard.metrics.alignment import Links
 from regard.tasks.translation_prediction import Translator
@@ -122,15 +122,7 @@ def read_links(path: str | Path, unit: LinkUnit) -> KnownLinks:
     """
     known = KnownLinks([], [], unit)
     for number, line in enumerate(read_lines(path), start=1):
-        sure, possible = set(), set()
-        for item in line.split():
-            match = re.fullmatch(r"(\d+)([-?])(\d+)", item)
-            if match is None:
-                raise DataError(f"{path}, line {number}: expected links like 3-4 or 3?4, found {shown(item)}")
-            link = (int(match[3]), int(match[1]))
-            possible.add(link)
-            if match[2] == "-":
-                sure.add(link)
+        sure, possible = parse_links(line, f"{path}, line {number}")
         known.sure.append(sure)
         known.possible.append(possible)
     return known

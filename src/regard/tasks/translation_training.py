@@ -13,13 +13,15 @@ import torch
 from torch import nn
 
 from regard import progress
-from regard.config import RECIPES, TranslationConfig, with_recipe
-from regard.data.batching import PlannedBatch
+from regard.config import RECIPES, RNNConfig, TranslationConfig, with_recipe
+from regard.data.batching import PlannedBatch, SequenceBatch
 from regard.data.token_cache import TOKENS
 from regard.data.vocabulary import IMPORTED
 from regard.errors import ConfigError
 from regard.metrics import bleu, chrf, exact_match
 from regard.models import EncoderDecoder, build
+from regard.models.link_guide import LinkGuide, TaughtHead
+from regard.ops import SequenceLoss
 from regard.tasks.batch_threads import map_batches
 from regard.tasks.confidence import FILE as CONFIDENCE
 from regard.tasks.confidence import MAX_PAIRS, MIN_PAIRS, write_calibration
@@ -27,6 +29,7 @@ from regard.tasks.confidence_training import calibrate_on
 from regard.tasks.fine_tuning import report_unknown
 from regard.tasks.run_folder import CONFIG, check_metric, device_of, on_first_process, read_config
 from regard.tasks.train import TaskTraining, report_left_out, train_task
+from regard.tasks.training_links import FOLDER as LINKS
 from regard.tasks.translation_data import Corpus, TrainingText, encode_corpus, open_corpus, training_images, validation_pairs
 from regard.tasks.translation_prediction import Translator, check_decoding
 from regard.tasks.translation_run import (
@@ -82,6 +85,7 @@ def check_translation_settings(config: TranslationConfig) -> None:
     if config.model.share_embeddings and not config.vocabulary.shared and config.vocabulary.kind != IMPORTED:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
     _check_inputs(config)
+    _check_links(config)
     check_decoding(config, config.decoding)
     check_watch(config.training, config.model.attends, "model.attention null")
     check_metric(config, METRICS)
@@ -107,6 +111,39 @@ def _check_inputs(config: TranslationConfig) -> None:
         raise ConfigError("data.valid_second_source: given without data.valid_source")
 
 
+def _check_links(config: TranslationConfig) -> None:
+    training, model = config.training, config.model
+    if not training.guided:
+        return
+    name = "links" if training.links is not None else "links_from"
+    if config.second is not None:
+        raise ConfigError(f"training.{name}: needs a model of one input, not model.second")
+    if not model.attends:
+        raise ConfigError(f"training.{name}: this model has no attention to learn links")
+    heads = {"links_layer": training.links_layer, "links_head": training.links_head}
+    limits = {} if isinstance(model, RNNConfig) else {"links_layer": model.decoder_layers, "links_head": model.num_heads}
+    for setting, number in heads.items():
+        if number is not None and not limits:
+            raise ConfigError(f"training.{setting}: {number}, but a recurrent decoder has one attention; leave it null")
+        if number is not None and number > limits[setting]:
+            what = "decoder_layers" if setting == "links_layer" else "num_heads"
+            raise ConfigError(f"training.{setting}: {number}, but model.{what} is {limits[setting]}")
+
+
+def taught_head(config: TranslationConfig) -> TaughtHead:
+    """Return the attention that learns the links of a configuration.
+
+    Example:
+        >>> from regard.config import load_config
+        >>> taught_head(load_config(None, ["model.type=transformer", "model.decoder_layers=4"])).layer
+        2
+    """
+    training = config.training
+    layers = 1 if isinstance(config.model, RNNConfig) else config.model.decoder_layers
+    layer = max(0, layers - 2) if training.links_layer is None else training.links_layer - 1
+    return TaughtHead(layer, (training.links_head or 1) - 1, training.links_step, training.links_weight)
+
+
 def resolve_recipe(config: TranslationConfig, folder: Path, pairs: int) -> TranslationConfig:
     """Complete unset settings from the recipe `config.recipe`.
 
@@ -129,7 +166,7 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
 
     watched = "validation sentence"
     check = staticmethod(check_translation_settings)
-    folders = (TOKENS, IMAGES)
+    folders = (TOKENS, IMAGES, LINKS)
     corpus: Corpus
 
     def read(self) -> None:
@@ -194,6 +231,11 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             unknown = f"; unknown in validation text: {rate:.2%}" if counted else ""
             progress.message(f"{side} vocabulary: {len(vocabulary)} entries{unknown}")
 
+    def loss(self, model: nn.Module, batch: SequenceBatch) -> SequenceLoss:
+        """Return the sums over a batch, with the loss of the links if an attention learns them."""
+        guide = None if batch.links is None else LinkGuide(batch.links, taught_head(self.config))
+        return model(*batch[:5], label_smoothing=self.config.training.label_smoothing, guide=guide)
+
     def evaluate(self, model: EncoderDecoder[Any]) -> dict[str, float]:
         """Evaluate the references and, if configured, greedy translations."""
         figures = translation_likelihood(model, self.held, poll=self.stop.poll)
@@ -228,8 +270,14 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
             return
         run = open_translation_run(self.folder)
         run = run._replace(vocabularies=self.vocabularies, model=self.vocabularies.connect(run.model))
+        taught = None
+        if run.config.training.guided:
+            head = taught_head(run.config)
+            taught = run.model.taught_name(head), head.head, head.step
         # A model with one attention uses its own alignment, of the predicting step.
-        if run.config.model.type != "rnn" and (choice := choose_attention(run, self.held.pairs)) is not None:
+        if taught is None and run.config.model.type == "rnn":
+            return
+        if (choice := choose_attention(run, self.held.pairs, taught=taught)) is not None:
             write_choice(self.folder, choice)
 
     def _calibrate(self, result: TrainResult) -> None:
