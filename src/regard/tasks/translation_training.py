@@ -273,7 +273,9 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         taught = None
         if run.config.training.guided:
             head = taught_head(run.config)
-            taught = run.model.taught_name(head), head.head, head.step
+            # The heads of a recurrent decoder learn links together.
+            alone = isinstance(run.config.model, RNNConfig) or run.config.model.num_heads == 1
+            taught = run.model.taught_name(head), None if alone else head.head, head.step
         # A model with one attention uses its own alignment, of the predicting step.
         if taught is None and run.config.model.type == "rnn":
             return
