@@ -31,6 +31,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "transformer": {**ATTENTIVE, "type": "transformer", "norm": "pre"},
     "area": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3}, "norm": "pre"},
     "area features": {**ATTENTIVE, "type": "transformer", "area": {"max_area": 3, "key_mode": "features"}},
+    "student": {**ATTENTIVE, "type": "transformer", "decoder": "recurrent", "recurrent": {"dim": 11, "attention": {"attention_dim": 3}}},
     "crossed": {**ATTENTIVE, "type": "crossed", "swap_probability": 0.5},
 }
 _TRANSFORMER = {**ATTENTIVE, "type": "transformer"}

@@ -132,6 +132,11 @@ class RNNConfig(Frozen):
         """Whether there is attention over the source to show."""
         return self.attention is not None
 
+    @property
+    def decoder_attentions(self) -> int:
+        """Number of layers with attention over the source: 0, a recurrent decoder has one attention, without layers."""
+        return 0
+
 
 class AreaConfig(AreaSettings):
     """Area attention in a Transformer's first layers, in each of their attentions."""
@@ -177,17 +182,56 @@ class TransformerSettings(Frozen):
         """Whether there is attention over the source to show: always."""
         return True
 
+    @property
+    def decoder_attentions(self) -> int:
+        """Number of layers with attention over the source."""
+        return self.decoder_layers
+
+
+class RecurrentDecoderConfig(Frozen):
+    """A recurrent decoder on a Transformer's encoder: one attention, and a step of constant cost."""
+
+    cell: Literal["gru", "lstm", "tanh"] = "gru"
+    dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of the decoder")
+    layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
+    attention: AttentionConfig = Field(default=AttentionConfig(query_state="current"), description="over the encoder's states")
+    readout: Literal["deep", "tanh"] = Field(default="tanh", description="as in `type: rnn`; its size is `embed_dim`")
+
 
 class TransformerConfig(TransformerSettings):
-    """Transformer (Vaswani et al. 2017), with or without area attention."""
+    """Transformer (Vaswani et al. 2017), with or without area attention; or its encoder with a recurrent decoder (`decoder: recurrent`)."""
 
     type: Literal["transformer"] = "transformer"
     second: SecondInputConfig | None = Field(default=None, description="null: one input")
+    decoder: Literal["transformer", "recurrent"] = Field(
+        default="transformer", description="recurrent: a decoder of `recurrent` settings instead of `decoder_layers` layers"
+    )
+    recurrent: RecurrentDecoderConfig = Field(default=RecurrentDecoderConfig(), description="of `decoder: recurrent`")
 
     @model_validator(mode="after")
-    def _check_areas(self) -> Self:
+    def _check_parts(self) -> Self:
         _refuse_areas(self.area, self.second)
+        if self.decoder == "recurrent" and self.second is not None:
+            raise ValueError("decoder: recurrent reads one input; `type: rnn` reads two")
+        if self.decoder == "recurrent" and self.alignment_layer is not None:
+            raise ValueError("alignment_layer: a recurrent decoder has one attention; leave it null")
+        if self.decoder == "recurrent":
+            self._check_recurrent()
         return self
+
+    def _check_recurrent(self) -> None:
+        own, heads = self.recurrent, self.recurrent.attention.num_heads
+        if heads is not None and own.dim % heads:
+            raise ValueError(f"recurrent.dim ({own.dim}) must be a multiple of recurrent.attention.num_heads ({heads})")
+        if heads is None and own.attention.score in ("dot", "scaled_dot", "cosine") and own.dim != self.embed_dim:
+            raise ValueError(
+                f"recurrent.attention.score {own.attention.score} needs recurrent.dim ({own.dim}) = embed_dim ({self.embed_dim})"
+            )
+
+    @property
+    def decoder_attentions(self) -> int:
+        """Number of layers with attention over the source, 0 for the one attention of a recurrent decoder."""
+        return 0 if self.decoder == "recurrent" else self.decoder_layers
 
 
 class CrossedInputConfig(SecondInputSettings):

@@ -98,6 +98,8 @@ def check_config(config: ModelConfig) -> None:
     """
     if not isinstance(config, TransformerConfig):
         raise ConfigError(f"model.type: {config.type}, but CTranslate2 runs plain Transformers only")
+    if config.decoder == "recurrent":
+        raise ConfigError("model.decoder: recurrent, but CTranslate2 runs plain Transformers only")
     if config.second is not None:
         raise ConfigError("model.second: set, but CTranslate2 reads one input only")
     if config.area is not None:

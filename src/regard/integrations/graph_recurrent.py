@@ -9,15 +9,17 @@ from torch import nn
 
 from regard.attention import AdditiveScore, Attention, MultiHeadAttention
 from regard.integrations.graph import ModelGraphs, Value
-from regard.integrations.graph_attention import Attended, Heads, Items, attend_heads, attend_items
+from regard.integrations.graph_attention import Attended, Heads, Items, attend_heads, attend_items, encode
 from regard.integrations.graph_generator import Generator, Source, carry_layers, layer_states, source_heads, source_items, step_stack
 from regard.integrations.graph_inputs import Rows, join_rows
-from regard.integrations.graph_parts import Final, embed, encode_recurrent, linear, sums_to_one, text_input
-from regard.models import RecurrentEncoderDecoder
+from regard.integrations.graph_parts import Final, embed, encode_recurrent, linear, positions, sums_to_one, text_input
+from regard.models import Encoder, RecurrentEncoderDecoder
 from regard.models.readout import DeepReadout, Readout
 from regard.models.rnn_attention import TwoAttentions
 from regard.models.rnn_decoder import Bridge
+from regard.models.rnn_encoder import RecurrentEncoder
 from regard.models.rnn_two_inputs import TwoInputRecurrent
+from regard.models.transformer_recurrent import TransformerRecurrent
 
 Looked = tuple[Value, Value | None]
 
@@ -78,24 +80,37 @@ def recurrent_graphs(model: RecurrentEncoderDecoder, *, maps: bool) -> ModelGrap
 
 
 def _encode(generator: Generator, model: RecurrentEncoderDecoder) -> Encoded:
-    graph, dim = generator.encoder, model.encoder.output_dim
+    graph = generator.encoder
     tokens, lengths, mask = text_input(graph)
     embedded = embed(model.source_embedding, tokens)
+    if isinstance(model, TransformerRecurrent):
+        states, final = _encode_mean(model, embedded, lengths, mask)
+        return Encoded([Source(states, model.source_embedding.embedding_dim, mask, lengths)], None, final)
+    encoder = cast(RecurrentEncoder, model.encoder)
+    dim = encoder.output_dim
     if not isinstance(model, TwoInputRecurrent):
-        states, final = encode_recurrent(model.encoder, embedded, lengths)
+        states, final = encode_recurrent(encoder, embedded, lengths)
         return Encoded([Source(states, dim, mask, lengths)], None, final)
     tokens2, lengths2, mask2 = text_input(graph, "second")
     embedded2 = embed(model.second_embedding, tokens2)
     rows = join_rows(lengths, lengths2, tokens.size(1), tokens2.size(1))
     if model.second_encoder is None:
-        states, final = encode_recurrent(model.encoder, rows.states(embedded, embedded2), rows.lengths)
+        states, final = encode_recurrent(encoder, rows.states(embedded, embedded2), rows.lengths)
         return Encoded([rows.source(states, dim)], None, final)
-    first, second = encode_recurrent(model.encoder, embedded, lengths), encode_recurrent(model.second_encoder, embedded2, lengths2)
+    first, second = encode_recurrent(encoder, embedded, lengths), encode_recurrent(model.second_encoder, embedded2, lengths2)
     final = [tuple((one + two) * 0.5 for one, two in zip(*parts, strict=True)) for parts in zip(first[1], second[1], strict=True)]
     if isinstance(model.decoder.attention, TwoAttentions):
         return Encoded([Source(first[0], dim, mask, lengths), Source(second[0], dim, mask2, lengths2)], rows, final)
     states = rows.states(first[0], second[0]).where(rows.mask.unsqueeze(2), 0.0)
     return Encoded([rows.source(states, dim)], None, final)
+
+
+def _encode_mean(model: TransformerRecurrent, embedded: Value, lengths: Value, mask: Value) -> tuple[Value, list[tuple[Value, ...]]]:
+    graph = embedded.graph
+    places = positions(graph, graph.count(embedded.size(1)), model.source_embedding.embedding_dim, model.positions)
+    states = encode(cast(Encoder, model.encoder), embedded + places, mask).where(mask.unsqueeze(2), 0.0)
+    mean = states.sum(1) / lengths.cast("float32").unsqueeze(1, 2)
+    return states, [(mean,) * (2 if len(model.bridge.cell) else 1)] * 2
 
 
 class _Fixed(NamedTuple):
@@ -146,7 +161,7 @@ class _Two(NamedTuple):
 def _attention(generator: Generator, model: RecurrentEncoderDecoder, encoded: Encoded) -> _Fixed | _One | _Two:
     attention, first = model.decoder.attention, encoded.sources[0]
     if attention is None:
-        last = generator.encoder.concat([parts[0] for parts in encoded.final[-model.encoder.directions :]], 2)
+        last = generator.encoder.concat([parts[0] for parts in encoded.final[-cast(RecurrentEncoder, model.encoder).directions :]], 2)
         return _Fixed(generator.source("context", last, "float32", "B", 1, first.dim))
     if not isinstance(attention, TwoAttentions):
         return _One(Memory.of(generator, attention, first), generator.position)

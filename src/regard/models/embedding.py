@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from regard import ops
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError
 
@@ -74,6 +75,31 @@ def sinusoidal_positions(positions: Tensor, dim: int, *, dtype: torch.dtype = to
     rates = torch.exp(torch.arange(0, dim, 2, dtype=wide, device=positions.device) * (-math.log(10000) / span))
     angles = positions.unsqueeze(-1) * rates
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :dim].to(dtype)
+
+
+def embed_positions(
+    embedding: nn.Embedding, tokens: Tensor, *, start: int = 0, dropout: float = 0.0, kind: PositionKind = "paper"
+) -> Tensor:
+    """Embed tokens and add their position encodings. Vaswani et al. 2017, section 3.5.
+
+    Args:
+        embedding: (V, E).
+        tokens: (B, T).
+        start: position of the first token.
+        dropout: probability of dropping an element of the sums.
+        kind: see `sinusoidal_positions`.
+
+    Returns:
+        (B, T, E).
+
+    Example:
+        >>> embed_positions(nn.Embedding(7, 4), torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 4])
+    """
+    vectors = embedding(tokens)
+    positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
+    vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype, kind=kind)
+    return ops.dropout(vectors, dropout) if dropout else vectors
 
 
 def grid_positions(grid: tuple[int, int], dim: int) -> Tensor:

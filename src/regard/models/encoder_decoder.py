@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
 from regard.models.rnn_encoder import EncoderOutput, RecurrentEncoder
 from regard.models.rnn_native_step import PackedState
 from regard.models.rnn_state import DecoderState
+from regard.models.transformer_layers import Encoder
 from regard.ops.kernels.greedy_cpu import GreedyRules, GreedyTokens
 from regard.ops.lazy_logits import output_plan
 
@@ -162,7 +163,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
 
     Args:
         source_embedding: (V_source, E).
-        encoder: source encoder.
+        encoder: source encoder; a subclass may have another kind.
         bridge: computes the decoder's initial state.
         decoder: target decoder.
         output: readout (R) to vocabulary (V).
@@ -183,7 +184,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
     def __init__(
         self,
         source_embedding: nn.Embedding,
-        encoder: RecurrentEncoder,
+        encoder: RecurrentEncoder | Encoder,
         bridge: Bridge,
         decoder: RecurrentDecoder,
         output: ops.Linear,
@@ -223,7 +224,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
 
     def encode(self, source: Tensor, source_lengths: Tensor) -> EncoderOutput:
         """Encode sources (B, S)."""
-        return self.encoder(self.dropout(self.source_embedding(source)), source_lengths)
+        return cast(RecurrentEncoder, self.encoder)(self.dropout(self.source_embedding(source)), source_lengths)
 
     def _start(self, source: Tensor, source_lengths: Tensor, *, for_decoding: bool) -> DecoderState:
         encoded = self.encode(source, source_lengths)

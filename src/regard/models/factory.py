@@ -58,6 +58,7 @@ from regard.models.rnn_two_inputs import TwoInputRecurrent
 from regard.models.transformer import Transformer
 from regard.models.transformer_decoder import Decoder
 from regard.models.transformer_layers import DecoderLayer, Encoder, EncoderLayer, FeedForward, SourceAttention
+from regard.models.transformer_recurrent import TransformerRecurrent
 from regard.models.two_inputs import (
     Corruption,
     JoinedEncoder,
@@ -98,7 +99,7 @@ def build_for_run(config: RunConfig, *, source_size: int, target_size: int, clas
     raise ConfigError(f"{config.task}: no model to build")
 
 
-AnyTransformer = TypeVar("AnyTransformer", bound=Transformer)
+AnyTransformer = TypeVar("AnyTransformer", Transformer, TransformerRecurrent)
 
 
 @overload
@@ -117,7 +118,7 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
         second_size: size of the second input's vocabulary, for a model of two inputs; None: `source_size`.
 
     Returns:
-        The model, in training mode.
+        The model, in training mode; a `TransformerRecurrent` for `decoder: recurrent`.
 
     Raises:
         ConfigError: incompatible sizes.
@@ -134,6 +135,8 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
             return _recurrent(config, (source_size, source_size if second_size is None else second_size), target_size)
         case TransformerConfig() | CrossedConfig() if config.second is not None:
             return _settled(_two_inputs(config, (source_size, source_size if second_size is None else second_size), target_size), config)
+        case TransformerConfig() if config.decoder == "recurrent":
+            return _settled(_transformer_recurrent(config, source_size, target_size), config)
         case TransformerConfig():
             return _settled(_transformer(config, source_size, target_size), config)
         case CrossedConfig():
@@ -295,6 +298,28 @@ def _transformer(config: TransformerConfig, source_size: int, target_size: int) 
         output,
         dropout=config.dropout,
     )
+
+
+def _transformer_recurrent(config: TransformerConfig, source_size: int, target_size: int) -> TransformerRecurrent:
+    own, embed_dim = config.recurrent, config.embed_dim
+    attend_first = own.attention.query_state == "previous"
+    feeding = own.attention.input_feeding
+    context_dim = embed_dim if own.attention.num_heads is None else own.dim
+    extra_dim = embed_dim if feeding else context_dim if attend_first else 0
+    source_embedding, target_embedding, output = _tables(config, source_size, target_size)
+    stack = RecurrentStack(own.cell, embed_dim, own.dim, num_layers=own.layers, extra_dim=extra_dim, dropout=config.dropout)
+    deep = own.readout == "deep"
+    decoder = RecurrentDecoder(
+        target_embedding,
+        stack,
+        DeepReadout(own.dim, embed_dim, context_dim, embed_dim) if deep else TanhReadout(own.dim, context_dim, embed_dim),
+        attention=_attention(own.attention, own.dim, embed_dim),
+        attend_first=attend_first,
+        input_feeding=feeding,
+        dropout=config.dropout,
+    )
+    bridge = Bridge(own.cell, embed_dim, 1, directions=2, decoder_dim=own.dim, decoder_layers=own.layers)
+    return TransformerRecurrent(source_embedding, _encoder(config), bridge, decoder, output, dropout=config.dropout)
 
 
 def _encoder(config: TransformerConfig) -> Encoder:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from regard import ops
 from regard.constructor_checks import Share, checked
 from regard.models.cross_attention import Source, SourcePairAttention, mean_head_weights
-from regard.models.embedding import PositionKind, ScaledEmbedding, sinusoidal_positions
+from regard.models.embedding import PositionKind, ScaledEmbedding, embed_positions, sinusoidal_positions
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.input_rows import join_weights
 from regard.models.link_guide import TaughtHead
@@ -74,10 +74,7 @@ class Transformer(EncoderDecoder[TransformerState]):
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, start: int = 0) -> Tensor:
         """Embed tokens (B, T) from position `start`: (B, T, E)."""
-        vectors = embedding(tokens)
-        positions = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        vectors = vectors + sinusoidal_positions(positions, vectors.shape[-1], dtype=vectors.dtype, kind=self.positions)
-        return ops.dropout(vectors, self.dropout) if self.training else vectors
+        return embed_positions(embedding, tokens, start=start, dropout=self.dropout if self.training else 0.0, kind=self.positions)
 
     def start(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
         """Encode sources (B, S) and return the initial state, one hypothesis per sentence."""

@@ -171,6 +171,8 @@ def _attention(config: RunConfig, positions: Mapping[str, float]) -> float:
             return 0.0
         case TranslationConfig(model=RNNConfig() as model):
             return 2 * target * length * model.encoder_dim * (1 + model.bidirectional)
+        case TranslationConfig(model=TransformerConfig(decoder="recurrent") as model):
+            return 2 * target * length * model.embed_dim * (1 + model.encoder_layers)
         case TranslationConfig(model=TransformerConfig() | CrossedConfig() as model):
             branches = 2 if isinstance(model, CrossedConfig) else 1
             layers = branches * (model.encoder_layers + model.decoder_layers) + model.decoder_layers / 2  # causal: half of the pairs

@@ -121,7 +121,9 @@ def _check_links(config: TranslationConfig) -> None:
     if not model.attends:
         raise ConfigError(f"training.{name}: this model has no attention to learn links")
     heads = {"links_layer": training.links_layer, "links_head": training.links_head}
-    limits = {} if isinstance(model, RNNConfig) else {"links_layer": model.decoder_layers, "links_head": model.num_heads}
+    limits: dict[str, int] = {}
+    if not isinstance(model, RNNConfig) and model.decoder_attentions:
+        limits = {"links_layer": model.decoder_layers, "links_head": model.num_heads}
     for setting, number in heads.items():
         if number is not None and not limits:
             raise ConfigError(f"training.{setting}: {number}, but a recurrent decoder has one attention; leave it null")
@@ -139,8 +141,7 @@ def taught_head(config: TranslationConfig) -> TaughtHead:
         2
     """
     training = config.training
-    layers = 1 if isinstance(config.model, RNNConfig) else config.model.decoder_layers
-    layer = max(0, layers - 2) if training.links_layer is None else training.links_layer - 1
+    layer = max(0, config.model.decoder_attentions - 2) if training.links_layer is None else training.links_layer - 1
     return TaughtHead(layer, (training.links_head or 1) - 1, training.links_step, training.links_weight)
 
 
@@ -274,10 +275,10 @@ class TranslationTraining(TaskTraining[TranslationConfig]):
         if run.config.training.guided:
             head = taught_head(run.config)
             # The heads of a recurrent decoder learn links together.
-            alone = isinstance(run.config.model, RNNConfig) or run.config.model.num_heads == 1
+            alone = not run.config.model.decoder_attentions or getattr(run.config.model, "num_heads", 1) == 1
             taught = run.model.taught_name(head), None if alone else head.head, head.step
         # A model with one attention uses its own alignment, of the predicting step.
-        if taught is None and run.config.model.type == "rnn":
+        if taught is None and not run.config.model.decoder_attentions:
             return
         if (choice := choose_attention(run, self.held.pairs, taught=taught)) is not None:
             write_choice(self.folder, choice)
