@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from regard import __version__
-from regard.commands import captioning, check, classification, compare, evaluate, explain, info, language, scoring, translation, view
+from regard.commands import (
+    captioning,
+    check,
+    classification,
+    compare,
+    distillation,
+    evaluate,
+    explain,
+    info,
+    language,
+    scoring,
+    translation,
+    view,
+)
 from regard.commands.shared_options import with_shared_options
 from regard.commands.train import training
 from regard.errors import DataError, RegardError, out_of_memory, shortened
@@ -32,6 +45,7 @@ for verbs in (
     captioning.commands,
     language.commands,
     scoring.commands,
+    distillation.commands,
     classification.commands,
     explain.commands,
     evaluate.commands,

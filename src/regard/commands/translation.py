@@ -58,6 +58,9 @@ def translate(
     precision: Annotated[
         DecodingPrecision | None, typer.Option(help="precision of matrix products; bfloat16 and int8 change some translations")
     ] = None,
+    shortlist: Annotated[
+        bool | None, typer.Option("--shortlist/--no-shortlist", help="generate only words of the run's shortlist (`regard shortlist`)")
+    ] = None,
     n_best: Annotated[int, typer.Option(min=1, help="hypotheses per line, written as JSON")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="sample instead of beam search")] = False,
     temperature: Annotated[float, typer.Option(help="with --sample")] = 1.0,
@@ -107,6 +110,7 @@ def translate(
         no_repeat_ngram_size=no_repeat_ngram_size,
         replace_unknown=replace_unknown,
         precision=precision,
+        shortlist=shortlist,
     )
     if document is not None:
         _translate_document(translator, document, language, decoding, glossary)

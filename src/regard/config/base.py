@@ -168,6 +168,9 @@ class DecodingConfig(Frozen):
     min_length: int = Field(default=0, ge=0, le=MAX_LENGTH)
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=MAX_LENGTH)
     replace_unknown: bool = Field(default=False, description="replace an unknown word by the source word it attends to most")
+    shortlist: bool = Field(
+        default=False, description="translation: generate only tokens that the run's shortlist has for the batch (`regard shortlist`)"
+    )
     batch_size: int = Field(default=64, ge=1, le=MAX_COUNT, description="sentences per batch")
     precision: Literal["float32", "bfloat16", "int8"] = Field(default="float32", description="precision of matrix products; int8: on a CPU")
 

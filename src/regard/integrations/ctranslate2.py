@@ -13,6 +13,7 @@ Both return the same hypotheses if they search alike. CTranslate2 divides scores
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,11 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from regard.config import ModelConfig, TransformerConfig
+from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import BOS, EOS, UNK
 from regard.errors import ConfigError, missing_extra
 from regard.integrations.portable_run import check_output, new_folder, vocabulary_entries
 from regard.models import Encoder, Transformer, sinusoidal_positions
 from regard.models.transformer_layers import DecoderLayer, EncoderLayer, FeedForward, SourceAttention
+from regard.tasks.shortlist import FILE as SHORTLIST
+from regard.tasks.shortlist import read_shortlist
 from regard.tasks.translation_run import SHARED, SOURCE, TARGET, open_translation_run
 
 try:
@@ -38,6 +42,7 @@ __all__ = ["export_run", "vocabulary_entries"]
 
 # CTranslate2 limits the length of sentences; Regard does not. The folder contains the position table.
 POSITIONS = 2048
+_BREAKS = frozenset(" \t\n")
 ACTIVATIONS = {"relu": common_spec.Activation.RELU, "swish": common_spec.Activation.SWISH, "gelu": common_spec.Activation.GELU}
 
 
@@ -81,6 +86,26 @@ def export_run(run: str | Path, folder: str | Path) -> None:
         spec.save(str(new))
         for name in set(names):
             shutil.copy(opened.folder / name, new / name)
+        if (opened.folder / SHORTLIST).exists():
+            (new / "vmap.txt").write_text(vocabulary_map(read_shortlist(opened), source, target), encoding="utf-8")
+
+
+def vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
+    """Return a shortlist as the vocabulary map of CTranslate2, for `translate_batch(..., use_vmap=True)`.
+
+    One line per source token: the token, a tab, its target tokens with spaces between them. The first line, without a source token, has
+    those of every sentence. Tokens with a space cannot be written, as in a vocabulary of characters; they are left out.
+
+    Example:
+        >>> vocabulary_map(Shortlist([4], {4: [5]}), ["<pad>", "<unk>", "<s>", "</s>", "ein"], ["<pad>", "<unk>", "<s>", "</s>", "a", "b"])
+        '\\t<pad> <unk> <s> </s> a\\nein\\tb\\n'
+    """
+
+    def line(key: str, tokens: Iterable[int]) -> str:
+        return f"{key}\t{' '.join(target[token] for token in tokens if not set(target[token]) & _BREAKS)}\n"
+
+    rows = [(source[token], found) for token, found in sorted(shortlist.tokens.items()) if not set(source[token]) & _BREAKS]
+    return "".join(line(key, found) for key, found in [("", shortlist.always), *rows])
 
 
 def check_config(config: ModelConfig) -> None:

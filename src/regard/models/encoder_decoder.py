@@ -57,13 +57,20 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         readout, weights, state = self.decoder_step(tokens, state)
         return self.logits(readout), weights, state
 
-    def decoding_step(self, tokens: Tensor, state: AnyState) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
-        """Step for decoding that needs the best tokens only: within `regard.ops.packed_weights` logits may be lazy."""
-        readout, weights, state = self.decoder_step(tokens, state)
-        unread = ops.lazy_logits(readout, self.output)
-        return self.logits(readout) if unread is None else unread, weights, state
+    def decoding_step(
+        self, tokens: Tensor, state: AnyState, shortlist: ops.OutputShortlist | None = None
+    ) -> tuple[Tensor | ops.LazyLogits, Tensor | None, AnyState]:
+        """Step for decoding that needs the best tokens only: within `regard.ops.packed_weights` logits may be lazy.
 
-    def greedy(self, state: AnyState, rules: GreedyRules) -> GreedyTokens | None:
+        `shortlist`: the only tokens that the batch may generate.
+        """
+        readout, weights, state = self.decoder_step(tokens, state)
+        unread = ops.lazy_logits(readout, self.output, shortlist)
+        if unread is not None:
+            return unread, weights, state
+        return self.logits(readout) if shortlist is None else shortlist.keep(self.logits(readout)), weights, state
+
+    def greedy(self, state: AnyState, rules: GreedyRules, shortlist: ops.OutputShortlist | None = None) -> GreedyTokens | None:
         """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
         return None
 
@@ -207,9 +214,11 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         """Decode the last token of each hypothesis (B, K): readouts (B, K, R), weights (B, K, S) or None, and the new state."""
         return self.decoder.step(tokens, state)
 
-    def greedy(self, state: DecoderState | PackedState, rules: GreedyRules) -> GreedyTokens | None:
+    def greedy(
+        self, state: DecoderState | PackedState, rules: GreedyRules, shortlist: ops.OutputShortlist | None = None
+    ) -> GreedyTokens | None:
         """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
-        output = output_plan(self.output)
+        output = output_plan(self.output) if shortlist is None else shortlist.plan
         return None if output is None else self.decoder.greedy(state, output, rules)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:

@@ -79,8 +79,16 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         logits, weights, states = zip(*steps, strict=True)
         return _mean_log_probs(logits), _mean_weights(weights), EnsembleState(states)
 
-    def decoding_step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, Tensor | None, EnsembleState]:
-        """Step; the mean needs the log-probabilities of all tokens."""
+    def decoding_step(
+        self, tokens: Tensor, state: EnsembleState, shortlist: ops.OutputShortlist | None = None
+    ) -> tuple[Tensor, Tensor | None, EnsembleState]:
+        """Step; the mean needs the log-probabilities of all tokens.
+
+        Raises:
+            ConfigError: a shortlist, which would save nothing here.
+        """
+        if shortlist is not None:
+            raise ConfigError("shortlist: not in an ensemble, which averages the probabilities of all tokens")
         return self.step(tokens, state)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:

@@ -91,9 +91,10 @@ class Transformer(EncoderDecoder[TransformerState]):
         readout, weights, state = self.decoder.step(embedded, state)
         return readout, mean_source_weights(weights, state.input_lengths), state
 
-    def greedy(self, state: TransformerState, rules: GreedyRules) -> GreedyTokens | None:
+    def greedy(self, state: TransformerState, rules: GreedyRules, shortlist: ops.OutputShortlist | None = None) -> GreedyTokens | None:
         """Run a greedy search in native code; None if unsupported, or outside `regard.ops.packed_weights`."""
-        output, words = output_plan(self.output), greedy_words(self.target_embedding, rules, self.positions)
+        output = output_plan(self.output) if shortlist is None else shortlist.plan
+        words = greedy_words(self.target_embedding, rules, self.positions)
         return None if output is None or words is None else self.decoder.greedy(state, output, words, rules)
 
     def decode(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, need_weights: bool = True) -> DecoderOutput:

@@ -19,7 +19,7 @@ from regard.ops.hard import (
     score_function_loss,
     weights_entropy,
 )
-from regard.ops.lazy_logits import LazyLogits, RunningTotals, lazy_logits
+from regard.ops.lazy_logits import LazyLogits, OutputShortlist, RunningTotals, lazy_logits
 from regard.ops.linear import Linear, bfloat16_path, cached_by_owner, joint_linear, linear, matmul_path, packed_weights, recurrent_steps
 from regard.ops.link_loss import link_loss
 from regard.ops.masks import block_mask, causal_mask, length_mask, window_mask
@@ -42,6 +42,7 @@ __all__ = [
     "LazyLogits",
     "Linear",
     "NonLocalResult",
+    "OutputShortlist",
     "RunningTotals",
     "SequenceLoss",
     "TopLogProbs",

@@ -293,11 +293,22 @@ def cached_by_owner(owner: object, make: Callable[[torch.dtype], Made]) -> Made 
         [True, [1]]
     """
     packs = None if torch.compiler.is_compiling() else _packs.get()
-    if packs is None or packs.dtype == torch.bfloat16 or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    if packs is None or packed_dtype() not in (torch.float32, torch.int8):
         return None
     if id(owner) not in packs.prepared:
         packs.prepared[id(owner)] = (owner, make(packs.dtype))
     return packs.prepared[id(owner)][1]
+
+
+def packed_dtype() -> torch.dtype | None:
+    """Return the dtype of the enclosing `packed_weights` block; None outside of one, under autocast and where gradients are required.
+
+    Example:
+        >>> packed_dtype() is None
+        True
+    """
+    packs = None if torch.compiler.is_compiling() else _packs.get()
+    return None if packs is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") else packs.dtype
 
 
 def _packed(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> _Packs | None:

@@ -79,6 +79,8 @@ def check_captioning_settings(config: CaptioningConfig) -> None:
     Example:
         >>> check_captioning_settings(CaptioningConfig())
     """
+    if config.decoding.shortlist:
+        raise ConfigError("decoding.shortlist: a caption has no source words to choose tokens by")
     if config.decoding.replace_unknown:
         raise ConfigError("decoding.replace_unknown: there is no source word to take in a caption")
     check_metric(config, METRICS)

@@ -9,8 +9,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from regard.config import TranslationConfig
 from regard.data.link_lines import parse_links
 from regard.data.parallel import file_digest
@@ -21,7 +19,7 @@ from regard.data.vocabulary import TokenizedText
 from regard.errors import DataError
 from regard.progress import stage
 from regard.tasks.translation_run import Vocabularies, open_translation_run
-from regard.tasks.word_links import LinkUnit, format_links, link_pairs, overlap_shares, unit_spans
+from regard.tasks.word_links import LinkUnit, format_links, link_pairs, linked_tokens, unit_spans
 from regard.training.checkpoint import weights_file
 
 FOLDER = "links"
@@ -103,17 +101,12 @@ class TrainingLinks(ABC):
     def _token_links(self, pair: LinkedPair, source: TokenizedText, target: TokenizedText) -> list[int]:
         where = self.where(pair.number)
         _, links = parse_links(pair.links, where)
-        spans = [unit_spans(text, self.unit) for text in (pair.target, pair.source)]
+        counts = [len(unit_spans(text, self.unit)) for text in (pair.target, pair.source)]
         for link in sorted(links):
-            for place, side, own in zip(link, ("target", "source"), spans, strict=True):
-                if place >= len(own):
-                    raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {len(own)} {self.unit}s, numbered from 0")
-        # (units, tokens): a word of several tokens, or a token of several characters.
-        inside = [overlap_shares(own, side.offsets) > 0 for own, side in zip(spans, (target, source), strict=True)]
-        linked = np.zeros((len(target.ids), len(source.ids)), bool)
-        for row, column in links:
-            linked |= inside[0][row][:, None] & inside[1][column]
-        return np.argwhere(linked).reshape(-1).tolist()
+            for place, side, count in zip(link, ("target", "source"), counts, strict=True):
+                if place >= count:
+                    raise DataError(f"{where}: {link[1]}-{link[0]}, but the {side} has {count} {self.unit}s, numbered from 0")
+        return linked_tokens((pair.source, pair.target), links, (source, target), self.unit).reshape(-1).tolist()
 
 
 class LinkFiles(TrainingLinks):

@@ -16,15 +16,18 @@ from regard.config import DecodingConfig, TranslationConfig
 from regard.data.batching import collate
 from regard.data.lines import single_line
 from regard.data.markup import place_markup, split_markup
+from regard.data.shortlist import Shortlist
 from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
 from regard.decoding import ForcedPhrases, Hypothesis, SamplingOptions
 from regard.errors import ConfigError, DataError
+from regard.ops import OutputShortlist
 from regard.tasks.chunking import in_chunks
 from regard.tasks.confidence import Calibration, read_calibration
 from regard.tasks.forced_text import MIN_BEAM, ForcedText, Glossary
 from regard.tasks.long_lines import divide_line
 from regard.tasks.predict import Generation, Predictor, collector_paused, hypotheses_json, longest_first, predict
 from regard.tasks.run_folder import device_of
+from regard.tasks.shortlist import read_shortlist
 from regard.tasks.translation_run import TranslationRun, open_ensemble
 
 if TYPE_CHECKING:
@@ -143,7 +146,7 @@ class Translator(Predictor[TranslationRun]):
         terms: Terms = None,
         need_attention: bool = False,
     ) -> list[Translation]:
-        """Translate lines; results do not depend on the other items.
+        """Translate lines; results do not depend on the other items, except with `decoding.shortlist`, which serves a batch.
 
         A line longer than `data.max_length` is translated in parts, see `Translation.joined`. It is cut if attention is needed, or for a
         model of two inputs.
@@ -167,6 +170,8 @@ class Translator(Predictor[TranslationRun]):
         """
         decoding = decoding or self.run.config.decoding
         check_decoding(self.run.config, decoding, attends=self.run.model.attends)
+        if decoding.shortlist:
+            _ = self.shortlist  # before the work begins: there may be none
         encoded, cut = self._encode(lines)
         parts = self._divide(lines, cut) if any(cut) and not need_attention else []
         if parts:
@@ -192,7 +197,10 @@ class Translator(Predictor[TranslationRun]):
                 need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
             start = partial(model.start, batch.source, batch.source_lengths)
-            return generation.run(start, model.decoding_step, rows, options, device=device_of(model), at_once=model.greedy)
+            step, at_once = model.decoding_step, model.greedy
+            if decoding.shortlist:
+                step, at_once = (partial(one, shortlist=self._shortlist_of(sources, own)) for one in (step, at_once))
+            return generation.run(start, step, rows, options, device=device_of(model), at_once=at_once)
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         found: dict[int, list[Hypothesis]] = {}
@@ -222,6 +230,22 @@ class Translator(Predictor[TranslationRun]):
     def calibration(self) -> Calibration | None:
         """Calibration of the confidence; None if the run has none or is an ensemble."""
         return None if hasattr(self.run.model, "models") else read_calibration(self.run.folder)
+
+    @cached_property
+    def shortlist(self) -> Shortlist:
+        """The run's shortlist.
+
+        Raises:
+            ConfigError: there is none, or the run is an ensemble.
+            CheckpointError: it is damaged.
+        """
+        return read_shortlist(self.run)
+
+    def _shortlist_of(self, sources: Sequence[Sequence[int]], forced: Sequence[ForcedText]) -> OutputShortlist:
+        rows = [row for text in forced for row in (text.prefix, *(row for _, phrase in text.phrases for row in phrase.rows))]
+        more = [token for row in rows for token in row]
+        tokens = torch.from_numpy(self.shortlist.candidates(sources, more)).to(device_of(self.run.model))
+        return OutputShortlist.of(self.run.model.output, tokens)
 
     def translate_tagged(
         self,

@@ -317,6 +317,30 @@ def unit_spans(text: str, unit: LinkUnit) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(r"\S+" if unit == "word" else r"(?s:.)", text)]
 
 
+def linked_tokens(pair: SentencePair, links: Links, sides: Sequence[TokenizedText], unit: LinkUnit = "word") -> np.ndarray:
+    """Convert links of words or characters to links of tokens: each token has the links of what it overlaps.
+
+    Args:
+        pair: (source, target).
+        links: (target, source) numbers of units.
+        sides: the tokens of source and target.
+        unit: what the numbers count.
+
+    Returns:
+        (L, 2) target and source tokens, ascending.
+
+    Example:
+        >>> tokens = TokenizedText([7, 8, 9], ["a", "b", "c"], [(0, 1), (1, 2), (3, 4)])
+        >>> linked_tokens(("ab c", "ab c"), {(0, 1)}, (tokens, tokens)).tolist()
+        [[0, 2], [1, 2]]
+    """
+    source, target = (overlap_shares(unit_spans(text, unit), side.offsets) > 0 for text, side in zip(pair, sides, strict=True))
+    linked = np.zeros((target.shape[1], source.shape[1]), bool)
+    for row, column in links:
+        linked |= target[row][:, None] & source[column]
+    return np.argwhere(linked)
+
+
 def regroup_weights(weights: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Convert token attention to larger or smaller units.
 

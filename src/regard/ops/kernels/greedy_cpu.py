@@ -26,6 +26,7 @@ _GREEDY = Kernel(
     Argument("table", "vocabulary width", "float32", optional=True),
     Argument("positions", "most width", "float32", optional=True),
     Argument("x", "sentences width", "float32", optional=True),
+    Argument("names", "outputs", "int64", optional=True),
     results=[
         Argument("tokens", "sentences most", "int64"),
         Argument("log_probs", "sentences most", "float32"),
@@ -98,15 +99,16 @@ def search(
         kept: (B,) long, also modified: cache row that each sentence continues.
 
     Returns:
-        The result; None if a token of the rules is outside the output layer.
+        The result; None if a token of the rules is none of the outputs.
 
     Raises:
         RangeError: a token is outside the embedding table.
     """
-    if rules.highest >= output.size:
+    early = output.places(rules.early)
+    if rules.highest >= output.vocabulary or len(early) < len(rules.early):
         return None
     batch, most = len(rules.limits), int(rules.limits.max())
-    best = output.prepared(hidden, rules.early, instead=int(rules.early[-1]), least=rules.least)
+    best = output.prepared(hidden, early, instead=int(early[-1]), least=rules.least)
     last, totals, now = torch.full_like(rules.limits, rules.bos), torch.zeros(batch), torch.tensor([batch, 0, -1])
     given: dict[str, Any] = {"most": most, "output": ctypes.pointer(best), "forbidden": len(rules.early), "min_length": rules.min_length}
     tensors: list[Tensor | None] = [rules.limits, torch.arange(batch), last, kept, totals, now]
@@ -119,6 +121,7 @@ def search(
         step.x, step.rows = x.data_ptr(), 0  # no step yet
         given |= {"decoder": ctypes.pointer(step), "scale": words.scale}
         tensors += [words.table, words.positions, x]
+    tensors.append(output.names)
     call, (tokens, log_probs, lengths, _) = _GREEDY.make(*tensors, turns=_TURNS, **given)
     while int(now[0]) and int(now[2]) < 0:
         if invoke(_GREEDY.name, call, "greedy search") == OUTSIDE:

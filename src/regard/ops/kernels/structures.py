@@ -254,6 +254,6 @@ class GreedyCall(ctypes.Structure):
         *_of(ctypes.POINTER(VocabularyCall), "output"),
         *_of(ADDRESS, "table positions x places"),
         *_of(REAL, "scale"),
-        *_of(ADDRESS, "limits live last kept tokens log_probs totals lengths now"),
+        *_of(ADDRESS, "names limits live last kept tokens log_probs totals lengths now"),
         *_of(INT64, "sentences most width vocabulary forbidden min_length turns"),
     ]

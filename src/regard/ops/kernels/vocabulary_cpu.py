@@ -40,6 +40,8 @@ class OutputPlan:
     Args:
         output: float32 on the CPU, (V, R) and (V,) or None.
         dtype: of the packed product; see `PackedWeights`.
+        names: (C,) long, ascending: the tokens of the outputs where `output` has some rows of a vocabulary only; None: all, in order.
+        vocabulary: number of tokens; None: as many as outputs.
 
     Example:
         >>> output = Affine(torch.eye(3), None)
@@ -49,34 +51,44 @@ class OutputPlan:
         True
     """
 
-    def __init__(self, output: Affine, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, output: Affine, dtype: torch.dtype = torch.float32, *, names: Tensor | None = None, vocabulary: int | None = None
+    ) -> None:
         _OUTPUT.check(*output)
         self._shelf, self._width = PackedWeights(dtype), output.weight.shape[1]
         if dtype == torch.float32 and output.bias is not None:
             # The bias is the weight of a constant input 1: saves a pass over the logits.
             output = Affine(torch.cat([output.weight, output.bias.unsqueeze(1)], 1), None)
         self._output = self._shelf.linear(output)
+        self.names, self.vocabulary = names, self.size if vocabulary is None else vocabulary
+
+    def places(self, tokens: Tensor) -> Tensor:
+        """Return the outputs (m,) of those of the tokens (n,) that have one, in order."""
+        if self.names is None:
+            return tokens
+        found = torch.searchsorted(self.names, tokens).clamp(max=len(self.names) - 1)
+        return found[self.names[found] == tokens]
 
     @property
     def size(self) -> int:
-        """V."""
+        """Number of outputs."""
         return self._output.outputs
 
     def best(
         self, hidden: Tensor, count: int, forbidden: Tensor, *, instead: int, least: float, sums: RunningTotals | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the largest log-probabilities of the outputs, and their indices.
+        """Return the largest log-probabilities of the outputs, and their tokens.
 
         Args:
             hidden: (..., R) float32.
-            count: C, 1 to V.
-            forbidden: (n,) long, outputs excluded from the result, but not from the normalization.
-            instead: the output that is returned first if no other is left or possible.
+            count: C, 1 to the number of outputs.
+            forbidden: (n,) long, tokens excluded from the result, but not from the normalization.
+            instead: the token that is returned first if no other is left or possible.
             least: min log-probability of `instead`.
             sums: for hidden (B, K, R), running totals; hypotheses that cannot matter get `least` throughout.
 
         Returns:
-            Log-probabilities (..., C), descending, and indices (..., C), ties ascending; -inf after the last one.
+            Log-probabilities (..., C), descending, and tokens (..., C), ties ascending; -inf after the last one.
 
         Raises:
             ShapeError: hidden, forbidden or sums do not have these shapes and dtypes.
@@ -85,6 +97,8 @@ class OutputPlan:
         inputs = self._width
         if hidden.shape[-1] != inputs:
             raise ShapeError(f"the output layer takes hidden (..., {inputs}), found {tuple(hidden.shape)}")
+        if self.names is not None:
+            forbidden, instead = self.places(forbidden), int(next(iter(self.places(torch.tensor([instead])).tolist()), -1))
         if not (1 <= count <= self.size and 0 <= instead < self.size):
             raise RangeError(f"the output layer has {self.size} outputs; the best {count} were asked for, or {instead} instead of none")
         if sums is not None and (sums.totals.shape != hidden.shape[:-1] or hidden.dim() != 3 or sums.need < 1):
@@ -93,7 +107,7 @@ class OutputPlan:
         totals, need = (None, 0) if sums is None else (sums.totals.contiguous(), sums.need)
         given: dict[str, Any] = {"output": self._output, "count": count, "instead": instead, "least": least, "share": 1, "need": need}
         log_probs, places = _BEST(hidden.contiguous(), forbidden.contiguous(), totals, **given)
-        return log_probs, places
+        return log_probs, places if self.names is None else self.names[places]
 
     def prepared(self, hidden: Tensor, forbidden: Tensor, *, instead: int, least: float) -> VocabularyCall:
         """Return a prepared call for the best output of each row of the buffer `hidden` (N, R), contiguous; see `best`."""

@@ -317,6 +317,7 @@ typedef struct {
     float *x;                 /* (sentences, width): what the step is given */
     int64_t *places;          /* (2, sentences, most): room */
     double scale;
+    const int64_t *names;     /* (outputs): the token of each output, or NULL where each is its own */
     const int64_t *limits;    /* (sentences), 0 to most: tokens of each at most */
     int64_t *live, *last, *kept; /* (sentences): of each row the sentence, the last token, and which row it was in the step before */
     int64_t *tokens;          /* (sentences, most): found */

@@ -59,13 +59,14 @@ static void greedy_take(const GreedyCall *call) {
     const int64_t rows = call->now[GREEDY_ROWS], length = ++call->now[GREEDY_LENGTH];
     int64_t count = 0;
     for (int64_t i = 0; i < rows; i++) {
-        const int64_t sentence = call->live[i], token = call->output->places[i], at = sentence * call->most + length - 1;
+        const int64_t place = call->output->places[i], token = call->names ? call->names[place] : place;
+        const int64_t sentence = call->live[i], at = sentence * call->most + length - 1;
         call->tokens[at] = token;
         call->log_probs[at] = call->output->log_probs[i];
         call->totals[sentence] += call->log_probs[at];
         call->lengths[sentence] = length;
         if (call->totals[sentence] != call->totals[sentence] && call->now[GREEDY_BAD] < 0) call->now[GREEDY_BAD] = sentence;
-        if (token == call->output->instead || length >= call->limits[sentence]) continue;
+        if (place == call->output->instead || length >= call->limits[sentence]) continue;
         call->kept[count] = i;
         call->live[count] = sentence;
         call->last[count++] = token;
