@@ -27,7 +27,7 @@ from regard.tasks.translation_evaluation import read_links
 from regard.tasks.translation_run import TranslationRun, open_translation_run
 from regard.tasks.word_links import find_links
 
-WEIGHT = "training.links_weight=0.5"
+WEIGHT = "training.links_weight=1"
 COLUMNS = ["data", "model", "links in training", "seeds", "exact match, %", "alignment error, %"]
 OF_MULTI30K = ["model", "links in training", "seeds", "BLEU", "alignment error against the recurrent model, %"]
 # Every training ends after these updates, whatever it learns.
@@ -94,7 +94,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     what = f"mean over the seeds (smallest to largest); {machine()}"
-    table = Table(given.out, COLUMNS, f"`python benchmarks/pointing.py`: 1,000 pairs, weight of the loss 0.5, {what}.", key=3)
+    table = Table(given.out, COLUMNS, f"`python benchmarks/pointing.py`: 1,000 pairs, weight of the loss 1, {what}.", key=3)
     for data in VOCABULARY:
         if not (given.work / data / "train.links").exists():
             generate(data, given.work / data, train=10_000, test=1_000, seed=1)

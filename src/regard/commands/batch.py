@@ -34,7 +34,9 @@ PLACES = ("run", "what", "others", "baseline")
 FIELDS = ("input", "size", "changed", "input_sha256", "lines", "unread", "bytes", "sha256")
 
 
-def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: Path | None, **where: Any) -> None:
+def run_batch(
+    command: str, parameters: Mapping[str, Any], shards: str, output: Path | None, *, words: Sequence[str] | None = None, **where: Any
+) -> None:
     """Process many files, each into its own output file.
 
     The content of an output file is byte for byte what the command writes for that input alone. Files are written completely or not at all;
@@ -45,6 +47,7 @@ def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: 
         parameters: its options.
         shards: pattern of the input files.
         output: output folder.
+        words: the command line of a worker; None: this one's.
         where: see `regard.jobs.open_pool`.
 
     Raises:
@@ -66,9 +69,8 @@ def run_batch(command: str, parameters: Mapping[str, Any], shards: str, output: 
                 name: done[name] for name in checking.track(inputs, block=1) if name in done and _is_done(done[name], inputs[name], output)
             }
         jobs = {name: {"input": str(path), "output": str(output / name)} for name, path in inputs.items() if name not in kept}
-        failed = _work(
-            output, about, kept, jobs, words=["regard", *sys.argv[1:], *(["--list", "-"] if command == "caption" else [])], **where
-        )
+        words = ["regard", *sys.argv[1:], *(["--list", "-"] if command == "caption" else [])] if words is None else list(words)
+        failed = _work(output, about, kept, jobs, words=words, **where)
         _write_manifest(output, about, [kept[name] for name in inputs if name in kept])
     unread = sum(entry["unread"] for entry in kept.values())
     lines = sum(entry["lines"] for entry in kept.values())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import json
+import shutil
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -9,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from regard.commands.options import RunFolder
+from regard.commands.options import BatchSize, Beam, Cpus, DecodingPrecision, EnsembleRuns, Gpus, On, RunFolder, Workers
 from regard.commands.terminal import write_line, write_message
-from regard.errors import ConfigError
+from regard.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from regard.metrics.alignment import Links
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 _BLOCK, _APART, _MOST_MEASURED = 4096, 20, 1000
+# Folders and file in the folder of a distillation.
+SOURCE, TARGET, ABOUT = "source", "target", "distill.json"
 
 
 @commands.command()
@@ -72,3 +77,65 @@ def _blocks(source: Path, target: Path | None, links: Path | None) -> Iterator[t
         if lines is not None:
             own = [parse_links(line, f"{links}, line {number}")[1] for number, line in islice(lines, len(block))]
         yield block, own
+
+
+@commands.command()
+def distill(
+    teacher: Annotated[Path, typer.Argument(metavar="TEACHER", help="the run that teaches")],
+    source: Annotated[str, typer.Option(help="sources to translate, such as the training sources; a file (may be .gz) or a pattern")],
+    out: Annotated[Path, typer.Option(help="folder of the student's training text")],
+    others: EnsembleRuns = None,
+    beam_size: Beam = None,
+    batch_size: BatchSize = None,
+    precision: Annotated[DecodingPrecision | None, typer.Option(help="precision of matrix products; int8 is fastest")] = None,
+    shard_lines: Annotated[int, typer.Option(min=1, help="lines per file; a killed command goes on with the next file")] = 4096,
+    on: On = None,
+    workers: Workers = None,
+    cpus: Cpus = None,
+    gpus: Gpus = None,
+) -> None:
+    """Translate text with a trained model, as training text for a smaller one.
+
+    Sequence-level knowledge distillation (Kim and Rush 2016): the student learns the teacher's translations by beam search. OUT/source has
+    the sources in files, OUT/target their translations. The same command resumes.
+    """
+    from regard.commands.batch import run_batch
+    from regard.commands.translation import chosen_decoding
+    from regard.config import TranslationConfig
+    from regard.tasks.run_folder import read_config
+
+    given = {"beam_size": beam_size, "batch_size": batch_size, "precision": precision}
+    chosen_decoding(read_config(teacher, TranslationConfig), **given)
+    _split(source, out, shard_lines)
+    options = [word for name, value in given.items() if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
+    options += [word for other in others or [] for word in ("--ensemble", str(other))]
+    where = {"on": on, "workers": workers, "cpus": cpus, "gpus": gpus}
+    parameters = {"run": teacher, "others": others, **given}
+    words = ["regard", "translate", str(teacher), *options]
+    run_batch("translate", parameters, f"{glob.escape(str(out / SOURCE))}/*.txt", out / TARGET, words=words, **where)
+    write_line(f"train a student: regard train translation --source '{out}/{SOURCE}/*.txt' --target '{out}/{TARGET}/*.txt' --out STUDENT")
+
+
+def _split(source: str, out: Path, lines: int) -> None:
+    """Write the sources as files of so many lines, unless they are there."""
+    from regard.data.lines import stream_bytes, write_files
+    from regard.data.parallel import file_digest
+    from regard.data.shards import find_shards
+
+    paths = [path for (path,) in find_shards(source, None)]
+    about = json.dumps({"sources": [file_digest(path) for path in paths], "lines": lines}).encode() + b"\n"
+    mark = out / ABOUT
+    if mark.exists():
+        if mark.read_bytes() != about:
+            raise ConfigError(f"{out}: holds translations of other sources, or in files of another length; choose another --out")
+        return
+    if out.exists() and any(path.name != SOURCE for path in out.iterdir()):
+        raise ConfigError(f"{out}: exists and holds something else; choose another --out")
+    shutil.rmtree(out / SOURCE, ignore_errors=True)  # of a killed command
+    every, number = (line for path in paths for line in stream_bytes(path)), 0
+    while block := list(islice(every, lines)):
+        write_files({out / SOURCE / f"{number:06d}.txt": b"\n".join(block) + b"\n"})
+        number += 1
+    if not number:
+        raise DataError(f"{source}: no lines")
+    write_files({mark: about})  # last: complete

@@ -1,0 +1,64 @@
+"""The commands `regard shortlist` and `regard distill`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Answer
+from tests.tasks.tiny import FAMILIES, TEXTS, trained
+
+Run = Callable[..., Answer]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a trained Transformer, with its training text beside it."""
+    return trained(tmp_path_factory.mktemp("teacher"), kind="word", model=FAMILIES["transformer"])
+
+
+def test_a_shortlist_is_learned_stored_and_measured(call: Run, teacher: Path) -> None:
+    source, target = teacher.parent / "source", teacher.parent / "target"
+    answer = call("shortlist", teacher, "--source", source, "--target", target, "--candidates", 3, "--frequent", 2)
+    assert answer.code == 0
+    assert "1 pairs left out:" in answer.err
+    tree = json.loads((teacher / "shortlist.json").read_text(encoding="utf-8"))
+    assert len(tree["always"]) == 6
+    assert max(map(len, tree["tokens"].values())) <= 3
+    plain, short = (call("translate", teacher, flag, stdin=source.read_bytes()) for flag in ("--no-shortlist", "--shortlist"))
+    assert (plain.code, short.code) == (0, 0)
+    assert len(short.out.splitlines()) == len(plain.out.splitlines())
+
+
+@pytest.mark.parametrize(("line", "message"), [("0:0", "all.links, line 2: expected links"), (None, "19 lines, but")])
+def test_bad_links_are_named(call: Run, teacher: Path, tmp_path: Path, line: str | None, message: str) -> None:
+    lines = ["0-0"] * 20
+    lines[1:2] = [] if line is None else [line]
+    (tmp_path / "all.links").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = ["--source", teacher.parent / "source", "--target", teacher.parent / "target", "--links", tmp_path / "all.links"]
+    answer = call("shortlist", teacher, *files)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_a_distillation_is_what_the_teacher_translates_and_resumes(call: Run, teacher: Path, tmp_path: Path) -> None:
+    source, out = tmp_path / "all.txt.gz", tmp_path / "out"
+    text = "".join(line + "\n" for line in [*TEXTS, "", *TEXTS]).encode()
+    source.write_bytes(gzip.compress(text))
+    given = ["distill", teacher, "--source", source, "--out", out, "--beam-size", 2, "--shard-lines", 4]
+    assert call(*given).code == 0
+    found = b"".join(path.read_bytes() for path in sorted((out / "target").glob("*.txt")))
+    assert found == call("translate", teacher, "--beam-size", 2, stdin=text).out
+    assert b"".join(path.read_bytes() for path in sorted((out / "source").glob("*.txt"))) == text
+    (out / "target" / "000001.txt").unlink()
+    kept = (out / "target" / "000000.txt").stat().st_mtime_ns
+    assert call(*given).code == 0
+    assert b"".join(path.read_bytes() for path in sorted((out / "target").glob("*.txt"))) == found
+    assert (out / "target" / "000000.txt").stat().st_mtime_ns == kept
+    other = call(*given[:-1], 5)
+    assert other.code == 2
+    assert "holds translations of other sources" in other.err
