@@ -32,6 +32,7 @@ LARGER_ON_PURPOSE: dict[str, str] = {
     "src/regard/ops/reference.py:area_attention": "the same, and the weights of learned keys",
     "src/regard/ops/flex_attention.py:attention": "FlexAttention's signature, and what it lacks",
     "src/regard/ops/cached_attention.py:cached_attention": "one call for all that attention to a store can be",
+    "src/regard/ops/nonlocal_attention.py:nonlocal_attention": "one call for all forms and normalizers",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton": "the operator's arguments, passed on",
     "src/regard/ops/kernels/area_triton.py:area_attention_triton_backward": "the operator's arguments, passed on",
     "src/regard/viewer/page.py:render_page": "one call for all that a page can be",

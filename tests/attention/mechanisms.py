@@ -33,6 +33,7 @@ from regard.attention import (
     PredictiveWindow,
     StructuredAttention,
 )
+from regard.ops.sparsemax import Normalizer
 from tests.reference import hard, key_value, nonlocal_op
 from tests.reference import mechanisms as reference
 
@@ -169,19 +170,20 @@ def _itself(module, query, key, value, mask, need):
     return tuple(module(key, key, first_key_mask=_keys_mask(mask), second_key_mask=_keys_mask(mask), need_weights=need).left)
 
 
-def _nonlocal_op(form):
+def _nonlocal_op(form, normalizer="softmax"):
     def call(module, query, key, value, mask, need):
         vector = torch.linspace(-1, 1, 2 * key.shape[-1], dtype=key.dtype, device=key.device) if form == "concat" else None
-        return tuple(ops.nonlocal_attention(query, key, value, vector, form=form, mask=mask, need_weights=need))
+        return tuple(ops.nonlocal_attention(query, key, value, vector, form=form, mask=mask, normalizer=normalizer, need_weights=need))
 
     return call
 
 
-def _area_op(max_area, grid):
+def _area_op(max_area, grid, normalizer="softmax"):
     def call(module, query, key, value, mask, need):
         query, key, value = (x.unflatten(-1, (H, x.shape[-1] // H)).transpose(1, 2) for x in (query, key, value))
         mask = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
-        found = ops.area_attention(query, key, value, max_area=max_area, grid=grid, mask=mask, need_weights=need)
+        settings = {"max_area": max_area, "grid": grid, "normalizer": normalizer}
+        found = ops.area_attention(query, key, value, mask=mask, need_weights=need, **settings)
         context, weights = found if need else (found, None)
         return context.transpose(1, 2).flatten(2), weights
 
@@ -228,45 +230,45 @@ def _multi_head(**settings):
     return lambda weights, q, k, v, m: reference.multi_head(q, k, v, m, weights, heads=H, **settings)
 
 
-def _structured(weights, q, k, v, m):
-    return hard.structured(k, int(m[0].sum()), weights["first.weight"], weights["second.weight"])
+def _structured(normalizer="softmax"):
+    return lambda weights, q, k, v, m: hard.structured(k, int(m[0].sum()), weights["first.weight"], weights["second.weight"], normalizer)
 
 
-def _key_value(parts):
+def _key_value(parts, normalizer="softmax"):
     letters = {"W_Y": "key.weight", "W_h": "query.weight", "w": "vector", "W_r": "read.weight", "W_x": "predict.weight"}
-    return lambda weights, q, k, v, m: key_value.attend(k, m[0], parts, WINDOW, {a: weights[b] for a, b in letters.items()})
+    return lambda weights, q, k, v, m: key_value.attend(k, m[0], parts, WINDOW, {a: weights[b] for a, b in letters.items()}, normalizer)
 
 
-def _nonlocal_block(form, alone=False):
+def _nonlocal_block(form, alone=False, normalizer="softmax"):
     letters = {"theta": "query.weight", "phi": "key.weight", "g": "value.weight", "W_z": "output.weight", "w_f": "vector"}
 
     def block(weights, q, k, v, m):
         own = {letter: weights[name] for letter, name in letters.items() if name in weights}
-        return nonlocal_op.block(np.where(m[0][:, None], k, 0) if alone else q, k, form, m[0], own, False)
+        return nonlocal_op.block(np.where(m[0][:, None], k, 0) if alone else q, k, form, m[0], own, False, normalizer)
 
     return block
 
 
-def _nonlocal_op_reference(form):
+def _nonlocal_op_reference(form, normalizer="softmax"):
     vector = np.linspace(-1, 1, 2 * DQ) if form == "concat" else None
-    return lambda weights, q, k, v, m: nonlocal_op.operation(q, k, v, form, m, vector)
+    return lambda weights, q, k, v, m: nonlocal_op.operation(q, k, v, form, m, vector, normalizer)
 
 
-def _area_op_reference(settings):
+def _area_op_reference(settings, normalizer="softmax"):
     def attend(weights, q, k, v, m):
         heads = zip(*(np.split(x, H, axis=1) for x in (q, k, v)), strict=True)
-        found = [reference.attend(*head, m, {}, score="scaled_dot", areas=settings) for head in heads]
+        found = [reference.attend(*head, m, {}, score="scaled_dot", areas=settings, normalizer=normalizer) for head in heads]
         return np.concatenate([context for context, _ in found], 1), np.array([table for _, table in found])
 
     return attend
 
 
-def _branch(score, side):
+def _branch(score, side, normalizer="softmax"):
     """One branch of crossed co-attention: the keys are the values."""
 
     def attend(weights, q, k, v, m):
         own = {name.removeprefix(f"{side}."): weight for name, weight in weights.items() if name.startswith(f"{side}.")}
-        return reference.attend(q, k, k, m, own, score=score)
+        return reference.attend(q, k, k, m, own, score=score, normalizer=normalizer)
 
     return attend
 
@@ -307,11 +309,11 @@ SCORES: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
 }
 
 
-def attention(score: str, *, window=None, areas=None, choice=None, **fields: Any) -> Mechanism:
+def attention(score: str, *, window=None, areas=None, choice=None, normalizer: Normalizer = "softmax", **fields: Any) -> Mechanism:
     """Put an `Attention` in the form of the table. window, areas and choice are as in `tests.reference.mechanisms.attend`."""
 
     def make() -> Attention:
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {"normalizer": normalizer}
         if window is not None:
             parts["window"] = MonotonicWindow(window[1]) if window[0] == "monotonic" else PredictiveWindow(DQ, window[1])
         if areas is not None:
@@ -321,7 +323,7 @@ def attention(score: str, *, window=None, areas=None, choice=None, **fields: Any
             parts["choice"] = HardChoice(choice)
         return Attention(SCORES[score][0](), **parts)
 
-    fields.setdefault("reference", _attend(score, window=window, areas=areas, choice=choice))
+    fields.setdefault("reference", _attend(score, window=window, areas=areas, choice=choice, normalizer=normalizer))
     fields.setdefault("ordered", window is not None or areas is not None or score == "location")
     fields.setdefault("step", _attention_step)
     return Mechanism(make, _attention, sizes=SCORES[score][1], **fields)
@@ -371,7 +373,7 @@ MECHANISMS: dict[str, Mechanism] = {
         ordered=True,
     ),
     "structured": Mechanism(
-        lambda: StructuredAttention(DK, A, HOPS), _states, _structured, sizes=(0, DK, 0), target=HOPS, padding_only=True
+        lambda: StructuredAttention(DK, A, HOPS), _states, _structured(), sizes=(0, DK, 0), target=HOPS, padding_only=True
     ),
     "key_value": Mechanism(
         lambda: KeyValueAttention(2 * DK, WINDOW),
@@ -415,6 +417,62 @@ MECHANISMS: dict[str, Mechanism] = {
         lambda: CrossedAttention(Attention(GeneralScore(DK, DK)), Attention(DotScore())), _itself, _crossed_itself, sizes=(0, DK, 0), **_OWN
     ),
     **{f"nonlocal_op_{form}": _operation(form) for form in ("gaussian", "dot", "concat")},
+    "sparsemax": attention("general", normalizer="sparsemax"),
+    "sparsemax_local_m": attention("additive", window=("monotonic", RADIUS), reach=_local, normalizer="sparsemax"),
+    "sparsemax_areas_grid": attention("dot", areas=PLANE, sums="areas", source=10, fixed=True, normalizer="sparsemax"),
+    "sparsemax_hard_argmax": attention("additive", choice="argmax", rough=True, normalizer="sparsemax"),
+    "sparsemax_heads": _heads({"normalizer": "sparsemax"}, lambda: {"normalizer": "sparsemax"}),
+    "sparsemax_structured": Mechanism(
+        lambda: StructuredAttention(DK, A, HOPS, normalizer="sparsemax"),
+        _states,
+        _structured("sparsemax"),
+        sizes=(0, DK, 0),
+        target=HOPS,
+        padding_only=True,
+    ),
+    "sparsemax_crossed": Mechanism(
+        lambda: CrossedAttention(Attention(GeneralScore(DQ, DK), normalizer="sparsemax"), Attention(GeneralScore(DK, DQ))),
+        _left,
+        _branch("general", "left", "sparsemax"),
+        sizes=(DQ, DK, 0),
+        padding_only=True,
+    ),
+    "entmax15": attention("additive", normalizer="entmax15"),
+    "entmax15_areas": attention("general", areas=LINE, sums="areas", normalizer="entmax15"),
+    "entmax15_heads_areas": _heads(
+        {"areas": LINE, "normalizer": "entmax15"},
+        lambda: {"areas": Areas(MAX_AREA), "normalizer": "entmax15"},
+        sums="areas",
+        ordered=True,
+    ),
+    "entmax15_key_value": Mechanism(
+        lambda: KeyValueAttention(2 * DK, WINDOW, normalizer="entmax15"),
+        _states,
+        _key_value(2, "entmax15"),
+        sizes=(0, 2 * DK, 0),
+        reach=_recent,
+        ordered=True,
+        step=_key_value_step,
+        **_OWN,
+    ),
+    "entmax15_nonlocal": Mechanism(
+        lambda: NonLocal(DQ, 5, residual=False, other_dim=DK, normalizer="entmax15"),
+        _nonlocal,
+        _nonlocal_block("embedded_gaussian", normalizer="entmax15"),
+        sizes=(DQ, DK, 0),
+        padding_only=True,
+    ),
+    "entmax15_nonlocal_op": Mechanism(
+        nn.Identity, _nonlocal_op("gaussian", "entmax15"), _nonlocal_op_reference("gaussian", "entmax15"), sizes=SAME
+    ),
+    "entmax15_area_op": Mechanism(
+        nn.Identity,
+        _area_op(MAX_AREA, None, "entmax15"),
+        _area_op_reference(LINE, "entmax15"),
+        sizes=(H * D, H * D, H * 5),
+        sums="areas",
+        ordered=True,
+    ),
     "area_op": Mechanism(
         nn.Identity, _area_op(MAX_AREA, None), _area_op_reference(LINE), sizes=(H * D, H * D, H * 5), sums="areas", ordered=True
     ),

@@ -127,6 +127,10 @@ def test_every_kind_of_vocabulary_and_separate_tables_go_along(tmp_path: Path, k
             load_config(None, ["model.type=transformer", "model.area.max_area=3"]).model,
             "model.area: set, but CTranslate2 has no area attention",
         ),
+        (
+            load_config(None, ["model.type=transformer", "model.normalizer=sparsemax"]).model,
+            "model.normalizer: sparsemax, but CTranslate2 computes the softmax only",
+        ),
     ],
 )
 def test_what_ctranslate2_cannot_do_is_refused_by_name(config: Any, message: str) -> None:

@@ -140,6 +140,13 @@ CASES: dict[str, Case] = {
     "residual": (ops.residual, lambda: (draw(T, D), draw(T, D), draw(D), draw(D))),
     "lstm_gates": (ops.lstm_gates, lambda: (draw(B, 12), draw(B, 3))),
     "masked_softmax": (lambda x: ops.masked_softmax(x, holes(T, S)), lambda: (draw(T, S),)),
+    "sparsemax": (lambda x: ops.sparsemax(x, holes(T, S)), lambda: (draw(T, S),)),
+    "entmax15": (lambda x: ops.entmax15(x, holes(T, S)), lambda: (draw(T, S),)),
+    "normalize": (lambda x: ops.normalize(x, holes(T, S), normalizer="entmax15"), lambda: (draw(T, S),)),
+    "area_attention, entmax15": (
+        lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6), normalizer="entmax15"),
+        heads,
+    ),
     "nonlocal_attention": (lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=holes(1, T, S))[0], three),
     "nonlocal_attention, dot": (lambda q, k, v: ops.nonlocal_attention(q, k, v, form="dot")[0], three),
     "nonlocal_attention, concat": (

@@ -78,6 +78,8 @@ THREE, FOUR = torch.zeros(N, N, N), torch.zeros(N, N, N, N)
 MASKED_OPS = {
     "masked_softmax": (lambda mask: ops.masked_softmax(THREE, mask), 3),
     "masked_softmax, heads": (lambda mask: ops.masked_softmax(FOUR, mask), 4),
+    "sparsemax": (lambda mask: ops.sparsemax(THREE, mask), 3),
+    "entmax15": (lambda mask: ops.entmax15(THREE, mask), 3),
     "area_softmax": (lambda mask: ops.area_softmax(THREE, mask, top_k=2), 3),
     "nonlocal_attention": (lambda mask: ops.nonlocal_attention(THREE, THREE, THREE, mask=mask), 3),
     "area_attention": (lambda mask: ops.area_attention(FOUR, FOUR, FOUR, max_area=2, mask=mask), 4),

@@ -59,6 +59,8 @@ CASES: dict[str, tuple[Callable[[Axes], Callable[..., Any]], Callable[[Axes], li
     "linear": (lambda _: ops.linear, lambda a: [(a["B"], a["T"], a["D"]), (a["V"], a["D"]), (a["V"],)]),
     "lstm_gates": (lambda _: ops.lstm_gates, lambda a: [(a["B"], 4 * a["V"]), (a["B"], a["V"])]),
     "masked_softmax": (lambda a: lambda x: ops.masked_softmax(x, mask(a, 1)), lambda a: [(a["B"], a["T"], a["S"])]),
+    "sparsemax": (lambda a: lambda x: ops.sparsemax(x, mask(a, 1)), lambda a: [(a["B"], a["T"], a["S"])]),
+    "entmax15": (lambda a: lambda x: ops.entmax15(x, mask(a, 1)), lambda a: [(a["B"], a["T"], a["S"])]),
     "nonlocal_attention": (lambda a: lambda q, k, v: ops.nonlocal_attention(q, k, v, mask=mask(a, 1, 1))[0], three),
     "nonlocal_attention, dot": (
         lambda a: lambda q, k, v: ops.nonlocal_attention(q, k, v, form="dot", mask=mask(a, 1, 1), need_weights=True),

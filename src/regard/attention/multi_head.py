@@ -21,6 +21,7 @@ from regard.constructor_checks import Share, Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
+from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import refuse_others
 
 
@@ -79,6 +80,7 @@ class MultiHeadAttention(nn.Module):
         bias: whether the four projections have biases.
         score: None for the paper's scaled dot product; one score for all heads, or a list of one per head, for queries and keys of size D.
         areas: attend to runs or rectangles of items (Li et al. 2018), in every head.
+        normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Parameters: `query.weight` (H D, E), `key.weight` (H D, memory_dim), `value.weight` (H D, value_dim), `output.weight` (E, H D), each
     with `.bias`; `score.*` (of head h in a list: `score.h.*`) and `areas.*`. Heads are contiguous in H D. Initialised as
@@ -107,6 +109,7 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         score: ScoreModule | Sequence[ScoreModule] | None = None,
         areas: Areas | None = None,
+        normalizer: Normalizer = "softmax",
     ) -> None:
         super().__init__()
         if head_dim is None and embed_dim % num_heads:
@@ -116,6 +119,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = dropout
         self.score: ScoreModule | nn.ModuleList | None = _scores(score, num_heads, areas)
         self.areas = areas
+        self.normalizer: Normalizer = normalizer
         width = self.num_heads * self.head_dim
         memory_dim = embed_dim if memory_dim is None else memory_dim
         self.query = ops.Linear(embed_dim, width, bias=bias)
@@ -148,7 +152,7 @@ class MultiHeadAttention(nn.Module):
         """Build torch's module with these weights.
 
         Raises:
-            ConfigError: torch has no areas, no scores, and only heads of size E / H.
+            ConfigError: torch has no areas, no scores, the softmax only, and only heads of size E / H.
 
         Example:
             >>> MultiHeadAttention(6, 2).to_torch().embed_dim
@@ -270,6 +274,7 @@ class MultiHeadAttention(nn.Module):
             lengths=memory.lengths,
             scale=scale,
             max_area=longest,
+            normalizer=self.normalizer,
             need_weights=need_weights,
         )
         return AttentionOutput(self.output(context.flatten(2)), None if weights is None else weights.transpose(1, 2))
@@ -389,10 +394,12 @@ class MultiHeadAttention(nn.Module):
                 top_k=areas.top_k,
                 temperature=areas.temperature,
                 dropout=dropout,
+                normalizer=self.normalizer,
                 key_weights=areas.key_weights,
             )
             return found if isinstance(found, tuple) else (found, None)
-        if areas is None and self.score is None and not need_weights and query.numel() and key.numel():
+        standard = areas is None and self.score is None and self.normalizer == "softmax"
+        if standard and not need_weights and query.numel() and key.numel():
             if not dropout and ops.native_takes_items(query, key):  # half the time of PyTorch's kernel
                 return cast(Tensor, ops.area_attention(query, key, value, max_area=1, mask=allowed, causal=only_causal)), None
             return _fused(query, key, value, allowed, only_causal, dropout), None
@@ -407,7 +414,8 @@ class MultiHeadAttention(nn.Module):
         # As `_heads`, in separate operations; with areas, on area keys and values.
         areas, dropout = self.areas, self.dropout if self.training else 0.0
         scores = self._scores(query, key)
-        weights = ops.masked_softmax(scores, allowed) if areas is None else areas.weights(scores, allowed)
+        normalize = ops.normalize if areas is None else areas.weights
+        weights = normalize(scores, allowed, normalizer=self.normalizer)
         context = F.dropout(weights, dropout) @ value.to(weights.dtype)
         if not need_weights:
             return context, None
@@ -423,7 +431,7 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings."""
-        return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}, normalizer={self.normalizer!r}"
 
 
 def _check_batch(query: Tensor, key: Tensor) -> None:

@@ -13,7 +13,8 @@ from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Size, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask
-from regard.ops.nonlocal_attention import NonLocalForm
+from regard.ops.nonlocal_attention import NonLocalForm, check_normalizer
+from regard.ops.sparsemax import Normalizer
 
 
 class NonLocal(nn.Module):
@@ -39,9 +40,11 @@ class NonLocal(nn.Module):
         form: the pairwise function.
         residual: add x_i.
         other_dim: Ds, features per position of the second input; None: D.
+        normalizer: replaces the softmax of the Gaussian forms: "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Raises:
-        ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, or a size below 1.
+        ConfigError: an unknown form, form="gaussian" with an `other_dim` that is not `dim`, a normalizer for dot or concat, or a size
+            below 1.
 
     Example:
         >>> grid = torch.randn(2, 6, 3, 5)                              # feature maps (B, D, height, width)
@@ -62,6 +65,7 @@ class NonLocal(nn.Module):
         form: NonLocalForm = "embedded_gaussian",
         residual: bool = True,
         other_dim: Size | None = None,
+        normalizer: Normalizer = "softmax",
     ) -> None:
         super().__init__()
         inner = max(1, dim // 2) if inner_dim is None else inner_dim
@@ -69,7 +73,9 @@ class NonLocal(nn.Module):
         if form == "gaussian" and other != dim:
             raise ConfigError(f"NonLocal: form='gaussian' compares the inputs as they are: other_dim must be dim = {dim}, found {other}")
         self.dim, self.inner_dim, self.other_dim, self.residual = dim, inner, other, residual
+        check_normalizer(form, normalizer)
         self.form: NonLocalForm = form
+        self.normalizer: Normalizer = normalizer
         self.query = None if form == "gaussian" else ops.Linear(dim, inner, bias=False)
         self.key = None if form == "gaussian" else ops.Linear(other, inner, bias=False)
         self.value = ops.Linear(other, inner, bias=False)
@@ -110,7 +116,16 @@ class NonLocal(nn.Module):
         query = states if self.query is None else self.query(states)
         key = source if self.key is None else self.key(source)
         allowed = None if key_mask is None else key_mask.unsqueeze(1)
-        found = ops.nonlocal_attention(query, key, self.value(source), self.vector, form=self.form, mask=allowed, need_weights=need_weights)
+        found = ops.nonlocal_attention(
+            query,
+            key,
+            self.value(source),
+            self.vector,
+            form=self.form,
+            mask=allowed,
+            normalizer=self.normalizer,
+            need_weights=need_weights,
+        )
         context = self.output(found.context)
         return AttentionOutput(context + states if self.residual else context, found.weights)
 
@@ -122,4 +137,5 @@ class NonLocal(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings."""
-        return f"dim={self.dim}, inner_dim={self.inner_dim}, form={self.form!r}, residual={self.residual}, other_dim={self.other_dim}"
+        sizes = f"dim={self.dim}, inner_dim={self.inner_dim}, other_dim={self.other_dim}"
+        return f"{sizes}, form={self.form!r}, residual={self.residual}, normalizer={self.normalizer!r}"

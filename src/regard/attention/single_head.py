@@ -16,13 +16,14 @@ from regard.constructor_checks import Share, checked
 from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_key_mask, check_mask
 from regard.ops.nonfinite import finite_rows
+from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import refuse_others
 
 
 class Attention(nn.Module):
-    """Attention: scores, a softmax under mask and window, an optional hard choice, a weighted sum.
+    """Attention: scores, a softmax (or a sparse normalizer) under mask and window, an optional hard choice, a weighted sum.
 
-        weights = softmax(score(query, key)) * factor;  context = weights . value
+        weights = normalizer(score(query, key)) * factor;  context = weights . value
 
     Bahdanau et al. 2015, Eq. 5 and 6; Luong et al. 2015, section 3. With no window this is their global attention, with `areas` that of Li
     et al. 2018, with a `choice` the hard attention of Xu et al. 2015.
@@ -38,6 +39,7 @@ class Attention(nn.Module):
         choice: select one position instead of the weighted sum; renormalises weights after a window's factor. Tosses the half-soft coin at
             every call; in stepwise decoding toss it once with `choice.soft_rows` and pass it as `soft`.
         dropout: probability with which a weight is dropped in training, 0 to 1.
+        normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Parameters: `score.*`, `window.*` and `areas.*`.
 
@@ -61,6 +63,7 @@ class Attention(nn.Module):
         areas: Areas | None = None,
         choice: HardChoice | None = None,
         dropout: Share = 0.0,
+        normalizer: Normalizer = "softmax",
     ) -> None:
         super().__init__()
         if areas is not None and isinstance(score, LocationScore):
@@ -75,6 +78,7 @@ class Attention(nn.Module):
         self.areas = areas
         self.choice = choice
         self.dropout = nn.Dropout(dropout)
+        self.normalizer: Normalizer = normalizer
 
     def memory(self, key: Tensor, value: Tensor | None = None, *, key_mask: Tensor | None = None) -> Memory:
         """Prepare a source: project its keys once, and zero masked positions.
@@ -165,7 +169,8 @@ class Attention(nn.Module):
         if mask is not None:
             key, value, tainted = ops.mask_nonfinite(key, value, allowed)
         scores = self.score(query, key)
-        weights = ops.masked_softmax(scores, allowed) if self.areas is None else self.areas.weights(scores, allowed)
+        normalize = ops.normalize if self.areas is None else self.areas.weights
+        weights = normalize(scores, allowed, normalizer=self.normalizer)
         if factor is not None:
             weights = weights * factor.to(weights.dtype)
         if self.choice is None:

@@ -11,6 +11,7 @@ from regard.attention.recorder import is_recording, record_call
 from regard.constructor_checks import Size, checked
 from regard.errors import ShapeError
 from regard.ops.masks import check_key_mask
+from regard.ops.sparsemax import Normalizer
 
 
 class StructuredAttention(nn.Module):
@@ -30,6 +31,7 @@ class StructuredAttention(nn.Module):
         attention_dim: A, width of the hidden layer, the paper's d_a.
         hops: r, the number of weighted sums.
         bias: biases in both maps.
+        normalizer: how scores become weights: "softmax", "sparsemax" or "entmax15" (`regard.ops.normalize`).
 
     Example:
         >>> attention = StructuredAttention(5, 7, 3)
@@ -39,10 +41,11 @@ class StructuredAttention(nn.Module):
     """
 
     @checked
-    def __init__(self, input_dim: Size, attention_dim: Size, hops: Size, bias: bool = False) -> None:
+    def __init__(self, input_dim: Size, attention_dim: Size, hops: Size, bias: bool = False, *, normalizer: Normalizer = "softmax") -> None:
         super().__init__()
         self.first = ops.Linear(input_dim, attention_dim, bias=bias)
         self.second = ops.Linear(attention_dim, hops, bias=bias)
+        self.normalizer: Normalizer = normalizer
 
     def forward(self, states: Tensor, *, key_mask: Tensor | None = None, need_weights: bool = False) -> AttentionOutput:
         """Attend to states (B, S, D) where key_mask, (B, S) bool, is True; None allows everything.
@@ -65,5 +68,5 @@ class StructuredAttention(nn.Module):
             states = states.masked_fill(~key_mask.unsqueeze(-1), 0.0)
             mask = key_mask.unsqueeze(1)
         scores = self.second(torch.tanh(self.first(states))).transpose(1, 2)  # (B, r, S)
-        weights = ops.masked_softmax(scores, mask)
+        weights = ops.normalize(scores, mask, normalizer=self.normalizer)
         return AttentionOutput(torch.bmm(weights, states.to(weights.dtype)), weights if need_weights else None)

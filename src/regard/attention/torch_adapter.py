@@ -191,6 +191,10 @@ def build_to_torch(ours: MultiHeadAttention, *, batch_first: bool) -> nn.Multihe
     for name, part in (("areas", ours.areas), ("score", ours.score)):
         if part is not None:
             raise ConfigError(f"MultiHeadAttention: {name} cannot be converted, torch.nn.MultiheadAttention has nothing like it")
+    if ours.normalizer != "softmax":
+        raise ConfigError(
+            f"MultiHeadAttention: normalizer {ours.normalizer!r} cannot be converted, torch.nn.MultiheadAttention has the softmax only"
+        )
     state = heads_to_torch(ours.state_dict())
     sizes: dict[str, Any] = {"kdim": ours.key.in_features, "vdim": ours.value.in_features, "bias": ours.query.bias is not None}
     made = nn.MultiheadAttention(ours.output.out_features, ours.num_heads, ours.dropout, **sizes, batch_first=batch_first)

@@ -31,6 +31,8 @@ MAX_RATE = 1e6
 """A rate, weight or penalty."""
 
 
+NormalizerName = Literal["softmax", "sparsemax", "entmax15"]
+"""How attention scores become weights."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
 """Decay of an optimizer's running mean."""
 

@@ -16,6 +16,7 @@ from regard.config.base import (
     MAX_SIZE,
     DecodingConfig,
     Frozen,
+    NormalizerName,
     RunConfig,
     VocabularyConfig,
 )
@@ -130,6 +131,7 @@ class ShowConfig(CaptionerSettings):
     attention_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="width of the additive score")
     feature_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="D: features per cell, after a linear layer")
     attention: Literal["soft", "hard"] = "soft"
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     hard: HardConfig = HardConfig()
     area: GridAreaConfig | None = Field(default=None, description="null: attend to single cells")
     query_state: Literal["previous", "current"] = Field(
@@ -153,6 +155,7 @@ class CaptionTransformerConfig(CaptionerSettings):
     decoder_layers: int = Field(default=2, ge=1, le=MAX_LAYERS)
     norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     area: GridAreaConfig | None = Field(default=None, description="null: every layer attends to single cells")
     area_layers: int = Field(
         default=2, ge=1, le=MAX_LAYERS, description="areas in this many first layers of the encoder, and of the attention to the image"

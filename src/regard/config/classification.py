@@ -16,6 +16,7 @@ from regard.config.base import (
     MAX_SIZE,
     Frozen,
     Metric,
+    NormalizerName,
     RunConfig,
     TrainingConfig,
     VocabularyConfig,
@@ -71,6 +72,7 @@ class TransformerEncoderSettings(Frozen):
     num_heads: int = Field(default=4, ge=1, le=MAX_SIZE)
     ff_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of the feed-forward layers")
     norm: Literal["post", "pre"] = Field(default="pre", description="LayerNorm after each residual (as published) or before each part")
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on residual branches, and inside the feed-forward layers")
 
 
@@ -99,6 +101,7 @@ class SentenceModelSettings(Frozen):
     pooling: Literal["structured", "max", "mean", "last"] = Field(default="structured", description="pooling of the states to one vector")
     hops: int = Field(default=4, ge=1, le=MAX_LAYERS, description="r: weighted sums of structured self-attention")
     attention_dim: int = Field(default=64, ge=1, le=MAX_SIZE, description="d_a: width of the hidden layer of structured self-attention")
+    normalizer: NormalizerName = Field(default="softmax", description="structured pooling; sparsemax, entmax15: many weights are exactly 0")
     penalty: float = Field(default=0.0, ge=0, le=MAX_RATE, description="coefficient of ||A A^T - I||_F^2, which keeps hops apart")
     penalty_reduction: Literal["sum", "mean"] = Field(default="mean", description="mean: the authors' code; sum: as published, r^2 times")
     mlp_dim: int | None = Field(default=128, ge=1, le=MAX_SIZE, description="hidden units of the output layers; null: one linear layer")

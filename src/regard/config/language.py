@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, RunConfig, TrainingConfig
+from regard.config.base import MAX_COUNT, MAX_LAYERS, MAX_LENGTH, MAX_SIZE, Frozen, NormalizerName, RunConfig, TrainingConfig
 
 PARTS: dict[str, Literal[1, 2, 3]] = {"none": 1, "plain": 1, "key_value": 2, "key_value_predict": 3}
 """Number of parts into which each attention splits a hidden state."""
@@ -48,6 +48,7 @@ class LanguageModelConfig(Frozen):
     attention: Literal["none", "plain", "key_value", "key_value_predict"] = Field(
         default="key_value", description="use of a hidden state by later steps: none, one vector as key and value, or separate parts"
     )
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     window: int = Field(default=15, ge=1, le=MAX_SIZE, description="L: number of previous states to attend to")
     tie_embeddings: bool = Field(default=True, description="output layer = embedding")
     dropout: float = Field(default=0.3, ge=0.0, lt=1.0, description="on embeddings, between layers and before the output layer")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen
+from regard.config.base import MAX_LAYERS, MAX_LENGTH, MAX_RATE, MAX_SIZE, Frozen, NormalizerName
 from regard.config.images import SecondImageConfig
 
 ScoreName = Literal["additive", "concat", "dot", "scaled_dot", "general", "location", "cosine"]
@@ -32,6 +32,7 @@ class AttentionConfig(Frozen):
         default=None, ge=1, le=MAX_SIZE, description="null: one, without projections; a number: multi-head attention"
     )
     area: AreaSettings | None = Field(default=None, description="null: single source tokens")
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     query_state: Literal["previous", "current"] = Field(
         default="previous", description="previous: Bahdanau, attend before the cell; current: Luong, attend after it"
     )
@@ -157,6 +158,7 @@ class TransformerSettings(Frozen):
     norm: Literal["post", "pre"] = Field(default="post", description="LayerNorm after each residual (as published) or before each part")
     norm_eps: float = Field(default=1e-5, gt=0, le=MAX_RATE, description="epsilon of LayerNorm")
     activation: Literal["relu", "swish", "gelu"] = Field(default="relu", description="inside the feed-forward layers")
+    normalizer: NormalizerName = Field(default="softmax", description="sparsemax, entmax15: many attention weights are exactly 0")
     positions: Literal["paper", "fairseq"] = Field(default="paper", description="wavelengths and first position of the sines")
     output_bias: bool = Field(default=False, description="bias of the output layer")
     area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")

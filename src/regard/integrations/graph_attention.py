@@ -17,8 +17,8 @@ from regard.integrations.graph_parts import (
     before,
     feed_forward,
     linear,
-    masked_softmax,
     norm,
+    normalize,
     project_keys,
     scores,
     sums_to_one,
@@ -74,7 +74,7 @@ def weigh(attention: MultiHeadAttention, query: Value, memory: Heads, rank: int 
     scale = 1 / math.sqrt(attention.head_dim)
     scale = scale if attention.areas is None else scale / attention.areas.temperature
     order = (*range(rank - 2), rank - 1, rank - 2)
-    weights = masked_softmax(query * scale @ memory.key.transpose(*order), memory.mask)
+    weights = normalize(query * scale @ memory.key.transpose(*order), memory.mask, attention.normalizer)
     items = weights if attention.areas is None else AreaBlocks(attention.areas).item_weights(weights, rank)
     query.graph.attends(attention, items, None if attention.areas is None else weights)
     return Attended(weights @ memory.value, items)
@@ -162,7 +162,7 @@ def attend_items(attention: Attention, query: Value, memory: Items, position: Va
     found = scores(attention.score, query, memory.key)
     if attention.areas is not None:
         found = found / attention.areas.temperature
-    weights = masked_softmax(found, allowed)
+    weights = normalize(found, allowed, attention.normalizer)
     weights = weights if factor is None else weights * factor
     if attention.choice is not None and attention.choice.mode == "argmax":
         best = query.graph.add("ArgMax", weights, axis=2, keepdims=0).unsqueeze(2)  # (B, K, 1)

@@ -9,7 +9,7 @@ import torch
 from regard.attention import StructuredAttention
 from regard.integrations.graph import Graph, ModelGraphs, Value, Weights
 from regard.integrations.graph_attention import encode, encode_crossed
-from regard.integrations.graph_parts import embed, encode_recurrent, length_mask, linear, masked_softmax, positions, text_input
+from regard.integrations.graph_parts import embed, encode_recurrent, length_mask, linear, normalize, positions, text_input
 from regard.models import SentenceClassifier
 from regard.models.crossed import CrossedEncoder
 from regard.models.pooling import GatedFusion, RecurrentSentenceEncoder, StatePooling
@@ -62,7 +62,7 @@ def _pool(pooling: StructuredAttention | StatePooling, states: Value, mask: Valu
     states = states.where(real, 0.0)
     if isinstance(pooling, StructuredAttention):
         found = linear(pooling.second, linear(pooling.first, states).tanh()).transpose(0, 2, 1)
-        weights = masked_softmax(found, mask.unsqueeze(1))
+        weights = normalize(found, mask.unsqueeze(1), pooling.normalizer)
         graph.attends(pooling, weights)
         return weights @ states, weights
     count = lengths.unsqueeze(1, 2).cast("float32")

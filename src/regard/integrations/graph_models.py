@@ -10,7 +10,7 @@ from regard.integrations.graph import ModelGraphs, Value
 from regard.integrations.graph_captions import caption_graphs, show_graphs
 from regard.integrations.graph_generator import Generator, carry_layers, layer_states, step_stack
 from regard.integrations.graph_labels import label_graphs
-from regard.integrations.graph_parts import embed, linear, masked_softmax
+from regard.integrations.graph_parts import embed, linear, normalize
 from regard.integrations.graph_recurrent import recurrent_graphs
 from regard.integrations.graph_transformers import transformer_graphs
 from regard.models import RecurrentEncoderDecoder, SentenceClassifier, Transformer
@@ -75,7 +75,7 @@ def _recent(generator: Generator, attention: KeyValueAttention, state: Value, ba
     seen = generator.state("seen", encoder.zeros(batch, 1, window), window)
     column = step.weight(attention.vector.unsqueeze(1), f"{step.weights.name_of(attention.vector)}.column")
     found = ((linear(attention.query, key).unsqueeze(2) + keys).tanh() @ column).squeeze(3)  # (B, K, L)
-    weights = masked_softmax(found, step.add("Greater", seen, step.number(0.5)))
+    weights = normalize(found, step.add("Greater", seen, step.number(0.5)), attention.normalizer)
     step.attends(attention, weights)
     read = (weights.unsqueeze(2) @ values).squeeze(2)
     for name, past, new in (("keys", keys, linear(attention.key, key)), ("values", values, value)):

@@ -109,8 +109,10 @@ def text_input(graph: Graph, name: str = "") -> tuple[Value, Value, Value]:
     return tokens, lengths, length_mask(lengths, tokens.size(1))
 
 
-def masked_softmax(scores: Value, mask: Value | None) -> Value:
+def normalize(scores: Value, mask: Value | None, normalizer: str) -> Value:
     """Softmax over the allowed part of the last axis; zeros if it is empty."""
+    if normalizer != "softmax":
+        raise ConfigError(f"normalizer: {normalizer}, but the export supports the softmax only")
     if mask is None:
         return scores.softmax()
     return scores.where(mask, HIDDEN).softmax().where(mask, 0.0)

@@ -313,6 +313,7 @@ def _show(config: ShowConfig, encoder: ImageEncoder, vocab_size: int) -> ShowAtt
         AdditiveScore(config.decoder_dim, config.feature_dim, config.attention_dim),
         areas=_areas(config.area, encoder.grid, config.feature_dim),
         choice=choice,
+        normalizer=config.normalizer,
     )
     decoder = ShowDecoder(
         ScaledEmbedding(vocab_size, config.embed_dim),
@@ -338,7 +339,9 @@ def _transformer(config: CaptionTransformerConfig, encoder: ImageEncoder, vocab_
 
     def heads(number: int, areas: bool) -> MultiHeadAttention:
         own = _areas(config.area, encoder.grid, config.embed_dim // config.num_heads) if areas and number < config.area_layers else None
-        return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=own)
+        return MultiHeadAttention(
+            config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=own, normalizer=config.normalizer
+        )
 
     def feed_forward() -> FeedForward:
         return FeedForward(config.embed_dim, config.ff_dim, dropout=config.activation_dropout, activation=config.activation)

@@ -179,7 +179,7 @@ def build_classifier(
     encoder, dim, backward_dim = _encoder(config.encoder, config.embed_dim)
     hops = config.hops if config.pooling == "structured" else 1
     pooling = (
-        StructuredAttention(dim, config.attention_dim, config.hops)
+        StructuredAttention(dim, config.attention_dim, config.hops, normalizer=config.normalizer)
         if config.pooling == "structured"
         else StatePooling(config.pooling, backward_dim)
     )
@@ -246,7 +246,7 @@ def _crossed_layer(config: CrossedEncoderConfig, embed_dim: int) -> CrossedEncod
 
 
 def _heads(config: TransformerEncoderSettings, embed_dim: int) -> MultiHeadAttention:
-    return MultiHeadAttention(embed_dim, config.num_heads)
+    return MultiHeadAttention(embed_dim, config.num_heads, normalizer=config.normalizer)
 
 
 def _feed_forward(config: TransformerEncoderSettings, embed_dim: int) -> FeedForward:

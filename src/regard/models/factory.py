@@ -238,10 +238,16 @@ def _readout(config: RNNConfig, context_dim: int) -> Readout:
 
 def _attention(config: AttentionConfig, query_dim: int, key_dim: int) -> Attention | MultiHeadAttention:
     if config.num_heads is None:
-        return Attention(_score(config, query_dim, key_dim), window=_window(config, query_dim), areas=_areas(config.area, key_dim))
+        return Attention(
+            _score(config, query_dim, key_dim),
+            window=_window(config, query_dim),
+            areas=_areas(config.area, key_dim),
+            normalizer=config.normalizer,
+        )
     if query_dim % config.num_heads:
         raise ConfigError(f"model.attention.heads: {config.num_heads} must divide model.decoder_dim, which is {query_dim}")
-    return MultiHeadAttention(query_dim, config.num_heads, memory_dim=key_dim, areas=_areas(config.area, query_dim // config.num_heads))
+    areas = _areas(config.area, query_dim // config.num_heads)
+    return MultiHeadAttention(query_dim, config.num_heads, memory_dim=key_dim, areas=areas, normalizer=config.normalizer)
 
 
 def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
@@ -375,8 +381,9 @@ def _source_attention(config: TransformerConfig, layer: int) -> SourceAttention 
     kind = None if config.second is None else config.second.kind
     if kind in ("serial", "parallel", "hierarchical"):
         # Attention over the two inputs has two items, which form no areas.
-        heads = (config.embed_dim, config.num_heads)
-        share = MultiHeadAttention(*heads, dropout=config.attention_dropout) if kind == "hierarchical" else None
+        share = None
+        if kind == "hierarchical":
+            share = MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, normalizer=config.normalizer)
         return TwoSourceAttention(_heads(config, layer), _heads(config, layer), share)
     return SourceAttention(_heads(config, layer))
 
@@ -431,4 +438,6 @@ def _feed_forward(config: TransformerSettings) -> FeedForward:
 def _heads(config: TransformerSettings, layer: int) -> MultiHeadAttention:
     area = config.area if config.area is not None and layer < config.area.layers else None
     areas = _areas(area, config.embed_dim // config.num_heads)
-    return MultiHeadAttention(config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas)
+    return MultiHeadAttention(
+        config.embed_dim, config.num_heads, dropout=config.attention_dropout, areas=areas, normalizer=config.normalizer
+    )

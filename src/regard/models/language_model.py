@@ -227,7 +227,9 @@ def build_language_model(config: LanguageModelConfig, *, vocab_size: int) -> Rec
     stack = RecurrentStack("lstm", config.embed_dim, config.hidden_size, num_layers=config.num_layers, extra_dim=0, dropout=config.dropout)
     parts, attention = PARTS[config.attention], None
     if config.attends:
-        attention = KeyValueAttention(config.hidden_size, config.window, parts=parts, dropout=config.attention_dropout)
+        attention = KeyValueAttention(
+            config.hidden_size, config.window, parts=parts, dropout=config.attention_dropout, normalizer=config.normalizer
+        )
     size = config.hidden_size // parts
     project = None
     if config.tie_embeddings and size != config.embed_dim:

@@ -31,7 +31,7 @@ class TwoAttentions(nn.Module):
     the Transformer of Libovický et al. 2018, section 3.
 
     Args:
-        left: attention of the decoder to the first source.
+        left: attention of the decoder to the first source; its normalizer is that of the shares, too.
         right: attention to the second.
         query_dim: H, size of s.
         context_dim: C, size of each context.
@@ -69,7 +69,7 @@ class TwoAttentions(nn.Module):
         self.inputs, self.share = None, None
         if combine == "hierarchical":
             self.inputs = nn.ModuleList(ops.Linear(context_dim, context_dim, bias=False) for _ in range(2))
-            self.share = Attention(AdditiveScore(query_dim, context_dim, attention_dim))
+            self.share = Attention(AdditiveScore(query_dim, context_dim, attention_dim), normalizer=left.normalizer)
 
     def attend(self, query: Tensor, memory: PairMemory, *, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
         """Attend with queries (B, T, H): contexts (B, T, `output_dim`), and weights (B, T, S) of both inputs, concatenated."""

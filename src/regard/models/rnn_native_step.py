@@ -82,8 +82,8 @@ class PackedState:
 def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> RecurrentPlan | None:
     """Pack a decoder's weights for the native library; None if it does not support the decoder.
 
-    Supports GRU and LSTM layers with one attention over the whole source (additive, general or dot score, before or after them), in float32
-    on a CPU, in evaluation mode.
+    Supports GRU and LSTM layers with one attention over the whole source (additive, general or dot score with a softmax, before or after
+    them), in float32 on a CPU, in evaluation mode.
 
     Args:
         decoder: the decoder.
@@ -101,7 +101,7 @@ def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> Re
     attention, stack = decoder.attention, decoder.stack
     if native.library() is None or decoder.training or not isinstance(attention, Attention):
         return None
-    if attention.window is not None or attention.areas is not None or attention.choice is not None:
+    if attention.window is not None or attention.areas is not None or attention.choice is not None or attention.normalizer != "softmax":
         return None
     parts = (decoder.embedding, attention.score, decoder.readout)
     if any(type(part) not in known for part, known in zip(parts, _KNOWN, strict=True)) or decoder.embedding.max_norm is not None:

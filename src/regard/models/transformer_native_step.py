@@ -27,8 +27,8 @@ def plan_of(
 ) -> DecoderPlan | None:
     """Pack a decoder's weights for the native library; None if it does not support the layers.
 
-    Supports attention to items, to areas that need not be materialized (`scored_area_length`), to areas with Eq. 9 keys and to precomputed
-    source areas; one source, relu, float32 on a CPU, in evaluation mode.
+    Supports attention by a softmax to items, to areas that need not be materialized (`scored_area_length`), to areas with Eq. 9 keys and
+    to precomputed source areas; one source, relu, float32 on a CPU, in evaluation mode.
 
     Args:
         layers: from the bottom up.
@@ -120,6 +120,8 @@ def _is_known(layer: DecoderLayer) -> bool:
     if layer.training or not isinstance(layer.cross_attention, SourceAttention) or layer.feed_forward.activation != "relu":
         return False
     own, source = _attentions(layer)
+    if own.normalizer != "softmax" or source.normalizer != "softmax":
+        return False
     if own.score is not None or source.score is not None or not (_is_simple(own.areas) or _is_learned(own.areas)):
         return False
     if source.areas is not None and (source.areas.temperature != 1 or source.areas.top_k is not None):

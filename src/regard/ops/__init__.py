@@ -31,6 +31,7 @@ from regard.ops.residual import dropout, residual
 from regard.ops.rnn_gates import gru_gates, lstm_gates
 from regard.ops.scores import additive_scores, cosine_scores, dot_scores, location_scores, scaled_dot_scores
 from regard.ops.softmax import gaussian_window, masked_softmax
+from regard.ops.sparsemax import entmax15, normalize, sparsemax
 from regard.ops.summed_areas import AreaFeatures, area_features, area_sums, summed_area_table
 from regard.ops.topk import TopLogProbs, top_log_probs, top_tokens
 
@@ -68,6 +69,7 @@ __all__ = [
     "dot_scores",
     "doubly_stochastic_penalty",
     "dropout",
+    "entmax15",
     "gaussian_window",
     "greedy_positions",
     "gru_gates",
@@ -85,6 +87,7 @@ __all__ = [
     "matmul_path",
     "native_takes_items",
     "nonlocal_attention",
+    "normalize",
     "normalized_weights",
     "packed_weights",
     "position_log_prob",
@@ -94,6 +97,7 @@ __all__ = [
     "sample_positions",
     "scaled_dot_scores",
     "score_function_loss",
+    "sparsemax",
     "summed_area_table",
     "top_log_probs",
     "top_tokens",

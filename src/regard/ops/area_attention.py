@@ -23,6 +23,7 @@ from regard.ops.area_windows import AreaSpec, check_areas
 from regard.ops.kernels import area_cpu, area_op, area_torch, native
 from regard.ops.masks import check_mask
 from regard.ops.materialized_areas import AreaWeights, check_area_weights, check_modes
+from regard.ops.sparsemax import Normalizer
 from regard.ops.tensor_checks import autocast_together, check_share, refuse_others, with_learned_scale
 
 
@@ -42,6 +43,7 @@ def area_attention(
     temperature: float | Tensor = 1.0,
     scale: float | Tensor | None = None,
     dropout: float = 0.0,
+    normalizer: Normalizer = "softmax",
     key_weights: AreaWeights | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attend to every run of up to A items, or to every rectangle of a grid, with the fastest implementation.
@@ -67,6 +69,7 @@ def area_attention(
         temperature: divides the scores; a one-element tensor may be learned.
         scale: multiplies the dot products; None: 1 / sqrt(D). A tensor that broadcasts to (B, H, T, 1) may be learned.
         dropout: probability of dropping an area, applied whenever > 0.
+        normalizer: how scores of areas become weights: "softmax", "sparsemax" or "entmax15"; see `regard.ops.normalize`.
         key_weights: the weights of the learned key modes, such as `regard.attention.Areas` holds.
 
     Returns:
@@ -103,9 +106,10 @@ def area_attention(
         query, key, key_mode = F.pad(query, (0, 1)), F.pad(key, (0, 1)), "mean"
     scale = (1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale) / temperature
     query, scale = with_learned_scale("area_attention", query, scale)
-    spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout)
+    spec = AreaSpec(max_area, grid, causal, key_mode, value_mode, top_k, scale, dropout, normalizer)
     weights = key_weights if key_mode == "features" else None
-    path, _ = _choose((query, key, value, mask), spec, plain=not (need_weights or dropout) and top_k is None)
+    plain = not (need_weights or dropout) and top_k is None and normalizer == "softmax"
+    path, _ = _choose((query, key, value, mask), spec, plain=plain)
     if path in ("cpu", "triton"):
         return area_op.attend(query, key, value, mask, spec, weights)
     if path == "torch":
@@ -139,7 +143,7 @@ def area_path(
         max_area: as in the call, like the rest.
         grid: None for a sequence.
         modes: `key_mode` and `value_mode` of the call.
-        plain: the call uses no weights, no `top_k` and no dropout.
+        plain: the call uses a softmax, no weights, no `top_k` and no dropout.
 
     Returns:
         "cpu", "triton", "torch" or "reference", and the reason as text.
@@ -186,7 +190,7 @@ def _choose(tensors: tuple[Tensor | None, ...], spec: AreaSpec, *, plain: bool) 
     lacking = f"key mode {spec.key_mode!r} with value mode {spec.value_mode!r}: only the reference supports these areas" if made else ""
     reasons = {"torch": lacking}
     if not lacking and not plain:
-        lacking = "kernels return no weights and support no top_k or dropout"
+        lacking = "kernels compute a softmax only, return no weights and support no top_k or dropout"
     if not lacking and not (tensor_checks.is_plain(*tensors) or tensor_checks.is_tracing(*tensors)):
         lacking = "kernels take plain tensors, none that torch.vmap wraps, no subclasses and no negative views"
     fused = forced if forced in ("cpu", "triton") else "triton" if query.is_cuda else "cpu"

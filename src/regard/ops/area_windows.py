@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, ShapeError
+from regard.ops.sparsemax import Normalizer
 
 AreaSize = int | tuple[int, int]
 Extent = tuple[tuple[int, int], tuple[int, int]]
@@ -36,6 +37,7 @@ class AreaSpec(NamedTuple):
     top_k: int | None = None
     scale: float = 1.0
     dropout: float = 0.0
+    normalizer: Normalizer = "softmax"
 
     def extent(self, size: int) -> Extent:
         """Return ((rows, columns), (height, width)) for S items; see `area_extent`."""

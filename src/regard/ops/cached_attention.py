@@ -10,7 +10,7 @@ from regard.ops.area_attention import area_attention
 from regard.ops.area_windows import check_areas
 from regard.ops.kernels import indexed_cpu
 from regard.ops.masks import length_mask
-from regard.ops.softmax import masked_softmax
+from regard.ops.sparsemax import Normalizer, normalize
 from regard.ops.tensor_checks import Argument, Signature, with_learned_scale
 
 _ARGUMENTS = Signature(
@@ -32,6 +32,7 @@ def cached_attention(
     lengths: Tensor | None = None,
     scale: float | Tensor | None = None,
     max_area: int = 1,
+    normalizer: Normalizer = "softmax",
     need_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend with groups of queries to the cache slots that each group's index table lists.
@@ -53,6 +54,7 @@ def cached_attention(
         lengths: (G,) long, the number of valid slots per group; None: all L. A length of 0 gives zeros.
         scale: of the scores; None: 1 / sqrt(D). A tensor that broadcasts to (G, K, H, 1) may be learned.
         max_area: A, maximum items per area; 1: single items.
+        normalizer: "softmax", "sparsemax" or "entmax15"; the native library computes the softmax only.
         need_weights: also return the weights.
 
     Returns:
@@ -73,7 +75,7 @@ def cached_attention(
     check_areas(max_area, None)
     query, scale = with_learned_scale("cached_attention", query, 1 / math.sqrt(query.shape[-1] or 1) if scale is None else scale)
     table = indexed_cpu.SlotTable(places, lengths)
-    if indexed_cpu.supports(query, keys, values, table):
+    if normalizer == "softmax" and indexed_cpu.supports(query, keys, values, table):
         return indexed_cpu.attend(query, keys, values, table, scale=scale, max_area=max_area, need_weights=need_weights)
     indexed_cpu.check_slots(table, keys.shape[0])
     key, value = (part[places].transpose(1, 2) for part in (keys, values))  # (G, H, L, D)
@@ -81,10 +83,19 @@ def cached_attention(
     if mask is not None:  # 0 * NaN is NaN: a weight of 0 cannot hide NaN in an unused slot
         key, value = (part.masked_fill(~mask.mT, 0.0) for part in (key, value))
     if max_area > 1:
-        found = area_attention(query.transpose(1, 2), key, value, max_area=max_area, mask=mask, scale=scale, need_weights=need_weights)
+        found = area_attention(
+            query.transpose(1, 2),
+            key,
+            value,
+            max_area=max_area,
+            mask=mask,
+            scale=scale,
+            need_weights=need_weights,
+            normalizer=normalizer,
+        )
         context, weights = found if isinstance(found, tuple) else (found, None)
         return context.transpose(1, 2), None if weights is None else weights.transpose(1, 2)
     scores = query.transpose(1, 2) @ key.mT * scale
-    weights = masked_softmax(scores, mask)
+    weights = normalize(scores, mask, normalizer=normalizer)
     context = (weights @ value.to(weights.dtype)).transpose(1, 2)
     return context, weights.transpose(1, 2) if need_weights else None

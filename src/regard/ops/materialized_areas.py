@@ -28,7 +28,7 @@ from regard.ops.area_windows import (
     window_sums,
 )
 from regard.ops.masks import check_boolean, check_mask
-from regard.ops.softmax import masked_softmax
+from regard.ops.sparsemax import Normalizer, normalize
 from regard.ops.tensor_checks import Argument, Signature
 
 VALUE_MODES = ("sum", "mean", "max")
@@ -303,8 +303,15 @@ def area_mask(mask: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = N
     return concatenate_areas(pieces, items).squeeze(-1)
 
 
-def area_softmax(scores: Tensor, mask: Tensor | None = None, *, top_k: int | None = None, temperature: float = 1.0) -> Tensor:
-    """Normalise area scores: `masked_softmax` of scores / temperature, optionally over the `top_k` areas only.
+def area_softmax(
+    scores: Tensor,
+    mask: Tensor | None = None,
+    *,
+    top_k: int | None = None,
+    temperature: float = 1.0,
+    normalizer: Normalizer = "softmax",
+) -> Tensor:
+    """Normalise area scores: `normalize` of scores / temperature, optionally over the `top_k` areas only.
 
     Args:
         scores: (..., T, N).
@@ -312,6 +319,7 @@ def area_softmax(scores: Tensor, mask: Tensor | None = None, *, top_k: int | Non
         top_k: keep the areas of each query that score at least its k-th best (ties keep them all, as in the authors' code); None keeps
             every area.
         temperature: divides the scores; above 1 flattens.
+        normalizer: "softmax", "sparsemax" or "entmax15".
 
     Returns:
         (..., T, N); a row with nothing allowed is all zeros.
@@ -332,7 +340,7 @@ def area_softmax(scores: Tensor, mask: Tensor | None = None, *, top_k: int | Non
         # Not `>=`: NaN must stay visible in the row.
         kept = ~(allowed < allowed.topk(top_k, dim=-1).values[..., -1:])
         mask = kept & ~blocked
-    return masked_softmax(scores, mask)
+    return normalize(scores, mask, normalizer=normalizer)
 
 
 def item_weights(area_weights: Tensor, max_area: AreaSize, grid: tuple[int, int] | None = None, *, value_mode: str = "sum") -> Tensor:

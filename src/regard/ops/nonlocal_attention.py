@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from regard.errors import ShapeError
+from regard.errors import ConfigError, ShapeError
 from regard.ops.masks import check_mask
 from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.scores import dot_scores
-from regard.ops.softmax import masked_softmax
+from regard.ops.sparsemax import Normalizer, normalize
 
 NonLocalForm = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 
@@ -36,6 +36,7 @@ def nonlocal_attention(
     *,
     form: NonLocalForm = "gaussian",
     mask: Tensor | None = None,
+    normalizer: Normalizer = "softmax",
     need_weights: bool = False,
 ) -> NonLocalResult:
     """Sum the values over all positions, weighted by a pairwise function.
@@ -57,6 +58,7 @@ def nonlocal_attention(
         vector: (2 D,), the paper's w_f, for concat only.
         form: the pairwise function.
         mask: bool, (S,) or (..., T, S) with every axis of the scores, any of them 1 for all; True = may attend. None: everything.
+        normalizer: replaces the softmax of the Gaussian forms: "sparsemax" or "entmax15".
         need_weights: return f / C. For dot they may be negative; for dot and concat they do not sum to 1.
 
     Returns:
@@ -65,6 +67,7 @@ def nonlocal_attention(
     Raises:
         ShapeError: an unknown form; axes that do not agree; a vector missing, not (2 D,), or given to another form; a mask that is not
             boolean or does not broadcast.
+        ConfigError: a normalizer other than "softmax" for dot or concat, which have no softmax, or an unknown one.
 
     Example:
         >>> place = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
@@ -72,6 +75,7 @@ def nonlocal_attention(
         [[0.5, 0.0], [0.0, 2.0]]
     """
     _check(query, key, value, vector, form)
+    check_normalizer(form, normalizer)
     if mask is not None:
         shape = (*torch.broadcast_shapes(query.shape[:-2], key.shape[:-2]), query.shape[-2], key.shape[-2])
         check_mask(mask, shape, "nonlocal_attention")
@@ -82,7 +86,7 @@ def nonlocal_attention(
         # Masked rows are zero already. N divides the keys, not the sum over all positions, which may overflow float16.
         context, weights = query @ ((key / _count(mask, key)).transpose(-1, -2) @ value), None
     else:
-        weights = _weights(query, key, vector, form, mask)
+        weights = _weights(query, key, vector, form, mask, normalizer)
         context = weights @ value.to(weights.dtype)
     if tainted is not None:
         context = context.masked_fill(tainted.unsqueeze(-1), float("nan"))
@@ -90,14 +94,27 @@ def nonlocal_attention(
     return NonLocalResult(context, weights if need_weights else None)
 
 
-def _weights(query: Tensor, key: Tensor, vector: Tensor | None, form: NonLocalForm, mask: Tensor | None) -> Tensor:
+def check_normalizer(form: NonLocalForm, normalizer: Normalizer) -> None:
+    """Check that a normalizer suits a form: only the Gaussian ones have a softmax to replace.
+
+    Raises:
+        ConfigError: it does not; the message names both.
+
+    Example:
+        >>> check_normalizer("gaussian", "entmax15")
+    """
+    if normalizer != "softmax" and form in ("dot", "concat"):
+        raise ConfigError(f"normalizer: form={form!r} divides by the number of positions and has no softmax, found {normalizer!r}")
+
+
+def _weights(query: Tensor, key: Tensor, vector: Tensor | None, form: NonLocalForm, mask: Tensor | None, normalizer: Normalizer) -> Tensor:
     if vector is not None:
         query_part, key_part = vector.to(query.dtype).chunk(2)
         scores = torch.relu((query @ query_part).unsqueeze(-1) + (key @ key_part).unsqueeze(-2))
     else:
         scores = dot_scores(query, key)
     if form in ("gaussian", "embedded_gaussian"):
-        return masked_softmax(scores, mask)
+        return normalize(scores, mask, normalizer=normalizer)
     weights = scores / _count(mask, key)
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
 

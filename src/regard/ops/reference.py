@@ -14,6 +14,7 @@ from regard.ops.masks import causal_mask, check_mask
 from regard.ops.materialized_areas import AreaWeights, area_keys, area_mask, area_softmax, area_values, item_weights
 from regard.ops.nonfinite import mask_nonfinite
 from regard.ops.scores import dot_scores, scaled_dot_scores
+from regard.ops.sparsemax import Normalizer
 
 
 class AreaResult(NamedTuple):
@@ -45,6 +46,7 @@ def area_attention(
     temperature: float = 1.0,
     scale: float | None = None,
     dropout: float = 0.0,
+    normalizer: Normalizer = "softmax",
     key_weights: AreaWeights | None = None,
     training: bool = False,
 ) -> AreaResult:
@@ -71,6 +73,7 @@ def area_attention(
         temperature: divides the scores.
         scale: multiplies the dot products; None: 1 / sqrt(D).
         dropout: probability of dropping an area, applied whenever > 0.
+        normalizer: see `regard.ops.normalize`.
         key_weights: the weights of the learned key modes.
         training: whether the sampling key modes add noise.
 
@@ -95,7 +98,7 @@ def area_attention(
     # Again: finite items may sum to an infinite area, which must not reach queries it is hidden from.
     keys, values, overflown = mask_nonfinite(keys, values, areas)
     scores = scaled_dot_scores(query, keys) if scale is None else dot_scores(query * scale, keys)
-    weights = area_softmax(scores, areas, top_k=top_k, temperature=temperature)
+    weights = area_softmax(scores, areas, top_k=top_k, temperature=temperature, normalizer=normalizer)
     context = (F.dropout(weights, dropout) if dropout else weights) @ values
     if tainted is not None and overflown is not None:
         bad = (tainted | overflown).unsqueeze(-1)

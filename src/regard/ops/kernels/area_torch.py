@@ -135,7 +135,7 @@ def attend(
         if tainted is not None and overflown is not None:
             tainted = tainted | overflown
         areas = _scores((query * spec.scale) @ key_parts.output, keys)
-    weights = area_softmax(areas, seen, top_k=spec.top_k)
+    weights = area_softmax(areas, seen, top_k=spec.top_k, normalizer=spec.normalizer)
     used = F.dropout(weights, spec.dropout) if spec.dropout else weights
     items = item_weights(used, max_area, grid, value_mode=spec.value_mode)
     context = items.to(value.dtype) @ value
