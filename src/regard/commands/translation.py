@@ -196,7 +196,7 @@ def _sampling(seed: int, **options: Any) -> SamplingOptions:
 
 
 def _tell(number: int, item: Translation, run: TranslationRun) -> None:
-    from regard.data.vocabulary import UNK
+    from regard.data.vocabulary import has_unknown
 
     vocabulary = run.vocabularies.target
     if item.parts:
@@ -206,7 +206,7 @@ def _tell(number: int, item: Translation, run: TranslationRun) -> None:
     if item.truncated:
         write_message(f"line {number}: {item.truncated} tokens past the first {len(item.source.ids)} were cut off (data.max_length)")
     for text, ids in zip(item.unplaced, vocabulary.encode_ids(item.unplaced), strict=True):
-        why = f"left out {text!r}, the vocabulary lacks one of its words" if UNK in ids else f"no room for {text!r}"
+        why = f"left out {text!r}, the vocabulary lacks one of its words" if has_unknown(ids) else f"no room for {text!r}"
         write_message(f"line {number}: {why}")
 
 

@@ -116,6 +116,7 @@ class RNNConfig(Frozen):
     init: Literal["scaled", "bahdanau", "luong"] = Field(
         default="scaled", description="initialization; bahdanau, luong: as in the papers, without sqrt(E) on embeddings"
     )
+    copy_attention: bool = Field(default=False, description="pointer-generator: also copy source words, unknown ones too (See et al. 2017)")
     dropout: float = Field(default=0.2, ge=0.0, lt=1.0)
 
     @model_validator(mode="after")
@@ -126,6 +127,9 @@ class RNNConfig(Frozen):
             raise ValueError(f"second.kind {self.second.kind} combines two attentions, but attention is null; joined and flat need none")
         if self.second is not None and self.second.image is not None:
             raise ValueError("second.image: a recurrent model reads two texts; type=transformer and type=crossed read images")
+        if self.copy_attention and self.attention is None:
+            raise ValueError("copy_attention: copies by attention weights, but attention is null")
+        _refuse_copying(self.copy_attention, self.second)
         return self
 
     @property
@@ -164,6 +168,7 @@ class TransformerSettings(Frozen):
     area: AreaConfig | None = Field(default=None, description="null: every layer attends to single tokens")
     tie_embeddings: bool = Field(default=True, description="output layer = target embedding")
     share_embeddings: bool = Field(default=True, description="source embedding = target embedding; absent: where the vocabulary is shared")
+    copy_attention: bool = Field(default=False, description="pointer-generator: also copy source words, unknown ones too (See et al. 2017)")
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="on embeddings and residual branches")
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="on attention weights")
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="inside the feed-forward layers")
@@ -213,6 +218,7 @@ class TransformerConfig(TransformerSettings):
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         _refuse_areas(self.area, self.second)
+        _refuse_copying(self.copy_attention, self.second)
         if self.decoder == "recurrent" and self.second is not None:
             raise ValueError("decoder: recurrent reads one input; `type: rnn` reads two")
         if self.decoder == "recurrent" and self.alignment_layer is not None:
@@ -265,7 +271,15 @@ class CrossedConfig(TransformerSettings):
         if self.second is not None and self.residual == "own":
             raise ValueError("residual: own needs two inputs of one length; with `second` it is asking")
         _refuse_areas(self.area, self.second)
+        _refuse_copying(self.copy_attention, self.second)
+        if self.copy_attention and self.swap_probability:
+            raise ValueError(f"copy_attention needs swap_probability 0, found {self.swap_probability}: it would copy neighbours")
         return self
+
+
+def _refuse_copying(copying: bool, second: SecondInputSettings | None) -> None:
+    if copying and second is not None:
+        raise ValueError("copy_attention: copies from one source, but second is set")
 
 
 def _refuse_areas(area: AreaConfig | None, second: SecondInputSettings | None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ UNK = 1
 BOS = 2
 EOS = 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+_UNSEEN = (PAD, BOS, EOS)
 KINDS = ("bpe", "unigram", "word", "character")
 IMPORTED = "sentencepiece"  # imported with a model; see `regard.data.sentencepiece_vocabulary`
 
@@ -30,6 +32,8 @@ IMPORTED = "sentencepiece"  # imported with a model; see `regard.data.sentencepi
 STORED = tuple(" " + name for name in SPECIALS)
 _SPACE = "\u2581"
 FORMAT = "regard vocabulary 1"
+NAMES = 2**30
+"""Ids from here on name unknown words, for models that copy: `NAMES` plus a hash of the word."""
 
 
 class TokenizedText(NamedTuple):
@@ -38,6 +42,10 @@ class TokenizedText(NamedTuple):
     ids: list[int]
     pieces: list[str]
     offsets: list[tuple[int, int]]
+
+    def words(self) -> dict[int, str]:
+        """Return the unknown words that have ids of their own, by id."""
+        return {index: piece for index, piece in zip(self.ids, self.pieces, strict=True) if index >= NAMES}
 
     def first(self, count: int) -> TokenizedText:
         """Return the first `count` tokens, or of two inputs (separated by EOS) the first `count` of each.
@@ -65,6 +73,8 @@ class Vocabulary:
     - `word`: the text split at white space. A word not seen in training is UNK; decoding joins with one space.
     - `character`: every Unicode character is a token, spaces too. Characters not seen in training are UNK.
 
+    With `names_unknown`, for models that copy, an unknown word gets an id of `NAMES` and more instead of UNK, the same in every text.
+
     Nothing is normalised or lower-cased. Text that reads "</s>" or "<pad>" is ordinary text.
 
     Example:
@@ -76,6 +86,7 @@ class Vocabulary:
     """
 
     kind: str
+    names_unknown = False
 
     def __init__(self, kind: str, tokenizer: Tokenizer) -> None:
         """Wrap a tokenizer made by `train` or `load`."""
@@ -150,27 +161,36 @@ class Vocabulary:
 
     def encode_ids(self, texts: Iterable[str]) -> list[list[int]]:
         """Return only the ids of each text, in order: less time and a fraction of the memory of `encode_batch`."""
+        if self.names_unknown:
+            return [item.ids for item in self.encode_batch(texts)]
         return [item.ids for item in self._tokenizer.encode_batch_fast([whole_characters(text) for text in texts])]
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], words: Mapping[int, str] | None = None) -> str:
         """Decode token ids to one line, without special tokens, UNK as "<unk>".
 
         Invalid UTF-8 becomes U+FFFD; line breaks become spaces (see `single_line`).
 
+        Args:
+            ids: the tokens.
+            words: texts of ids of `NAMES` and more; others of these are "<unk>", too.
+
         Raises:
             DataError: an id is outside the vocabulary.
         """
-        parts = [self._bytes[index] for index in self._checked_ids(ids) if index not in (PAD, BOS, EOS)]
+        named = {index: word.encode() for index, word in (words or {}).items()}
+        known = self._checked_ids(ids)
+        parts = [named.get(index, self._bytes[UNK]) if index >= NAMES else self._bytes[index] for index in known if index not in _UNSEEN]
         text = (b" " if self.kind == "word" else b"").join(parts).decode("utf-8", errors="replace")
         return single_line(text.removeprefix(" ") if self.kind == "unigram" else text)
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""Return the readable text of each token; a byte of an incomplete character appears as `\xe4`.
+    def pieces(self, ids: Sequence[int], words: Mapping[int, str] | None = None) -> list[str]:
+        r"""Return the readable text of each token; a byte of an incomplete character appears as `\xe4`. `words` as in `decode`.
 
         Raises:
             DataError: an id is outside the vocabulary.
         """
-        return [self._pieces[index] for index in self._checked_ids(ids)]
+        named = words or {}
+        return [named.get(index, SPECIALS[UNK]) if index >= NAMES else self._pieces[index] for index in self._checked_ids(ids)]
 
     def may_follow_word(self) -> list[bool]:
         """Return per token whether it may follow a whole word: it begins with a space or punctuation, or ends the text."""
@@ -185,7 +205,7 @@ class Vocabulary:
         while block := list(islice(lines, 4096)):
             for ids in self.encode_ids(block):
                 total += len(ids)
-                unknown += ids.count(UNK)
+                unknown += sum(index == UNK or index >= NAMES for index in ids)
         return unknown / total if total else 0.0
 
     def save(self, path: str | Path) -> None:
@@ -235,14 +255,30 @@ class Vocabulary:
     def _encoded(self, text: str, item: Any) -> TokenizedText:
         ids, offsets = item.ids, item.offsets
         pieces = [text[slice(*span)] if index == UNK else self._pieces[index] for index, span in zip(ids, offsets, strict=True)]
+        if self.names_unknown:
+            ids = [_name(piece) if index == UNK else index for index, piece in zip(ids, pieces, strict=True)]
         return TokenizedText(ids, pieces, offsets)
 
     def _checked_ids(self, ids: Sequence[int]) -> Sequence[int]:
         size = len(self)
         for index in ids:
-            if not 0 <= index < size:
+            if not (0 <= index < size or NAMES <= index < 2 * NAMES):
                 raise DataError(f"token id {index}: expected 0 to {size - 1}")
         return ids
+
+
+def has_unknown(ids: Sequence[int]) -> bool:
+    """Return whether some of the tokens are unknown words.
+
+    Example:
+        >>> has_unknown([4, NAMES + 7])
+        True
+    """
+    return any(index == UNK or index >= NAMES for index in ids)
+
+
+def _name(word: str) -> int:
+    return NAMES + zlib.crc32(word.strip().encode()) % NAMES
 
 
 def _continues_word(data: bytes) -> bool:

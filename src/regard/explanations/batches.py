@@ -19,6 +19,7 @@ from regard.models import (
     DecoderOutput,
     EncoderDecoder,
     Ensemble,
+    PointerGenerator,
     RecurrentLanguageModel,
     SentenceClassifier,
     TwoInputRecurrent,
@@ -133,7 +134,7 @@ def check_model(model: nn.Module) -> None:
     """Refuse a model without a single forward pass, or a random one.
 
     Raises:
-        ConfigError: an ensemble, or a model in training mode.
+        ConfigError: an ensemble, a pointer-generator, or a model in training mode.
 
     Example:
         >>> check_model(nn.Linear(3, 2))
@@ -143,6 +144,8 @@ def check_model(model: nn.Module) -> None:
     """
     if isinstance(model, Ensemble):
         raise ConfigError("explanations: several models that decode together have no forward pass of their own; explain each of them")
+    if isinstance(model, PointerGenerator):
+        raise ConfigError("explanations: a copied word has no path through the output layer to explain; explain a model without copying")
     if model.training:
         raise ConfigError(f"explanations: {type(model).__name__} is in training mode, with random dropout; call model.eval()")
 

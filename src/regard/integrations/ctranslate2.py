@@ -129,6 +129,8 @@ def check_config(config: ModelConfig) -> None:
         raise ConfigError("model.second: set, but CTranslate2 reads one input only")
     if config.area is not None:
         raise ConfigError("model.area: set, but CTranslate2 has no area attention")
+    if config.copy_attention:
+        raise ConfigError("model.copy_attention: true, but CTranslate2 copies no words")
     if config.normalizer != "softmax":
         raise ConfigError(f"model.normalizer: {config.normalizer}, but CTranslate2 computes the softmax only")
 

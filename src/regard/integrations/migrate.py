@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -167,7 +167,7 @@ class Converted(NamedTuple):
         sizes = {f"{side}_size": self.weights[f"{side}_embedding.weight"].shape[0] for side in ("source", "target")}
         model = build(self.config, **sizes)
         model.load_state_dict(self.weights)
-        return model.eval()
+        return cast(Transformer, model.eval())
 
 
 def convert(

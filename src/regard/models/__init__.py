@@ -12,6 +12,7 @@ from regard.models.factory import build, build_for_run
 from regard.models.image_encoder import GivenFeatures, ImageEncoder, SmallCNN
 from regard.models.input_rows import TwoInputs, split_inputs
 from regard.models.language_model import LanguageModelOutput, LanguageModelState, RecurrentLanguageModel, StreamState, build_language_model
+from regard.models.pointer_generator import CopyState, PointerGenerator
 from regard.models.pooling import FeatureFusion, GatedFusion, LabelHead, PoolingOutput, StatePooling
 from regard.models.readout import DeepReadout, TanhReadout
 from regard.models.rnn_cells import RecurrentCell, RecurrentStack
@@ -38,6 +39,7 @@ __all__ = [
     "Bridge",
     "CaptionModel",
     "CaptionTransformer",
+    "CopyState",
     "Corruption",
     "CrossAttentionOutput",
     "CrossedEncoder",
@@ -67,6 +69,7 @@ __all__ = [
     "LanguageModelOutput",
     "LanguageModelState",
     "LayerAttention",
+    "PointerGenerator",
     "PoolingOutput",
     "RecurrentCell",
     "RecurrentDecoder",

@@ -99,6 +99,10 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         """Return the lengths (B,) per side: "source" and, for two inputs, "first" and "second"."""
         return {"source": source_lengths}
 
+    def goals(self, target: Tensor, source: Tensor) -> Tensor:
+        """Return the entries of the logits (B, T) that targets (B, T) of sources (B, S) are: the tokens themselves."""
+        return target
+
     def logits(self, readout: Tensor) -> Tensor:
         """Map readouts (..., R) to logits (..., V), in float32 at least."""
         logits = self.output(readout)
@@ -134,12 +138,13 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             label_smoothing: eps of the smoothed cross-entropy.
             guide: links that an attention learns; adds their loss.
         """
+        goals = self.goals(target_output, source)
         if guide is None:
             readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
-            return self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+            return self.sums(readout, goals, target_lengths, label_smoothing=label_smoothing)
         readout, weights = self.decode_taught(source, source_lengths, target_input, guide.taught)
         assert weights is not None
-        sums = self.sums(readout, target_output, target_lengths, label_smoothing=label_smoothing)
+        sums = self.sums(readout, goals, target_lengths, label_smoothing=label_smoothing)
         return sums._replace(loss=sums.loss + guide.loss(weights))
 
     def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:

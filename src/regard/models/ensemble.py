@@ -15,6 +15,7 @@ from regard.constructor_checks import checked
 from regard.errors import ConfigError
 from regard.models.attention_maps import LayerAttention
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.pointer_generator import PointerGenerator
 from regard.models.rnn_decoder import DecoderOutput
 
 
@@ -45,7 +46,7 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         models: one or more, possibly repeated.
 
     Raises:
-        ConfigError: there is no model.
+        ConfigError: there is no model, or only some of them copy.
 
     Example:
         >>> from regard.config import RNNConfig, TransformerConfig
@@ -62,6 +63,8 @@ class Ensemble(EncoderDecoder[EnsembleState]):
         super().__init__()
         if not models:
             raise ConfigError("Ensemble: expected one model or more, found none")
+        if len({isinstance(model, PointerGenerator) for model in models}) > 1:
+            raise ConfigError("Ensemble: some of the models copy source words and some do not; their probabilities are of different words")
         self.models = nn.ModuleList(models)
 
     @property
@@ -100,6 +103,10 @@ class Ensemble(EncoderDecoder[EnsembleState]):
     def logits(self, readout: Tensor) -> Tensor:
         """Return the log-probabilities (..., V) unchanged."""
         return readout
+
+    def goals(self, target: Tensor, source: Tensor) -> Tensor:
+        """Return the entries (B, T) of targets; the same for all models."""
+        return self._models()[0].goals(target, source)
 
     def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
         """Return the summed loss of goals (B, T) after log-probabilities (B, T, V)."""

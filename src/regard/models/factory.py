@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -49,6 +49,7 @@ from regard.models.image_embedding import ImageEmbedding
 from regard.models.image_encoder import build_image_encoder
 from regard.models.initialization import initialize
 from regard.models.language_model import build_language_model
+from regard.models.pointer_generator import PointerGenerator
 from regard.models.readout import DeepReadout, Readout, TanhReadout
 from regard.models.rnn_attention import DecoderAttention, TwoAttentions
 from regard.models.rnn_cells import RecurrentStack
@@ -102,12 +103,6 @@ def build_for_run(config: RunConfig, *, source_size: int, target_size: int, clas
 AnyTransformer = TypeVar("AnyTransformer", Transformer, TransformerRecurrent)
 
 
-@overload
-def build(config: RNNConfig, *, source_size: int, target_size: int, second_size: int | None = None) -> RecurrentEncoderDecoder: ...
-@overload
-def build(
-    config: TransformerConfig | CrossedConfig, *, source_size: int, target_size: int, second_size: int | None = None
-) -> Transformer: ...
 def build(config: ModelConfig, *, source_size: int, target_size: int, second_size: int | None = None) -> EncoderDecoder[Any]:
     """Build the configured model, with new weights.
 
@@ -130,17 +125,24 @@ def build(config: ModelConfig, *, source_size: int, target_size: int, second_siz
     """
     if config.share_embeddings and source_size != target_size:
         raise ConfigError(f"model.share_embeddings: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
+    if config.copy_attention and source_size != target_size:
+        raise ConfigError(f"model.copy_attention: needs vocabulary.shared; the vocabularies have {source_size} and {target_size} entries")
+    model = _model(config, (source_size, source_size if second_size is None else second_size), target_size)
+    return PointerGenerator(model) if config.copy_attention else model
+
+
+def _model(config: ModelConfig, source_sizes: tuple[int, int], target_size: int) -> EncoderDecoder[Any]:
     match config:
         case RNNConfig():
-            return _recurrent(config, (source_size, source_size if second_size is None else second_size), target_size)
+            return _recurrent(config, source_sizes, target_size)
         case TransformerConfig() | CrossedConfig() if config.second is not None:
-            return _settled(_two_inputs(config, (source_size, source_size if second_size is None else second_size), target_size), config)
+            return _settled(_two_inputs(config, source_sizes, target_size), config)
         case TransformerConfig() if config.decoder == "recurrent":
-            return _settled(_transformer_recurrent(config, source_size, target_size), config)
+            return _settled(_transformer_recurrent(config, source_sizes[0], target_size), config)
         case TransformerConfig():
-            return _settled(_transformer(config, source_size, target_size), config)
+            return _settled(_transformer(config, source_sizes[0], target_size), config)
         case CrossedConfig():
-            return _settled(_crossed(config, source_size, target_size), config)
+            return _settled(_crossed(config, source_sizes[0], target_size), config)
 
 
 def _settled(model: AnyTransformer, config: TransformerSettings) -> AnyTransformer:

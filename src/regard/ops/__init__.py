@@ -9,6 +9,7 @@ from regard.ops.area_attention import area_attention, area_path, native_takes_it
 from regard.ops.area_windows import area_count, area_spans, window_maxima, window_moments, window_sums
 from regard.ops.attention_penalties import doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.cached_attention import cached_attention
+from regard.ops.copying import copy_goals, copy_log_probs, copy_loss, copy_places
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
 from regard.ops.flex_attention import attention, attention_blocks
 from regard.ops.hard import (
@@ -65,6 +66,10 @@ __all__ = [
     "cached_attention",
     "cached_by_owner",
     "causal_mask",
+    "copy_goals",
+    "copy_log_probs",
+    "copy_loss",
+    "copy_places",
     "cosine_scores",
     "dot_scores",
     "doubly_stochastic_penalty",

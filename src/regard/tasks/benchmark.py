@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +97,7 @@ def _attention(heads: int, length: int) -> dict[str, Callable[[], object]]:
 def _model(area: AreaConfig | None) -> Transformer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return build(TransformerConfig(**SIZES, area=area), source_size=VOCABULARY, target_size=VOCABULARY)
+        return cast(Transformer, build(TransformerConfig(**SIZES, area=area), source_size=VOCABULARY, target_size=VOCABULARY))
 
 
 def _batch() -> SequenceBatch:

@@ -79,20 +79,22 @@ def add_methods(
     return replace(record, maps=[*record.maps, *maps])
 
 
-def token_alternatives(model: Any, readout: Tensor, vocabulary: Vocabulary) -> list[list[tuple[str, float]]]:
+def token_alternatives(model: Any, readout: Tensor, vocabulary: Vocabulary, *, copied: Sequence[str] = ()) -> list[list[tuple[str, float]]]:
     """Return the most probable tokens at each position, with their probabilities.
 
     Args:
         model: a model with an output layer, `logits`.
         readout: (T, R).
         vocabulary: the output vocabulary.
+        copied: the source words that further outputs stand for, of a model that copies.
     """
-    found = []
+    found, size = [], len(vocabulary)
     with torch.inference_mode():
         for rows in readout.split(ROWS):
             probabilities = model.logits(rows).float().softmax(-1)
             best = probabilities.topk(min(ALTERNATIVES, probabilities.shape[-1]))
             for values, ids in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                names = ["</s>" if token == EOS else piece for token, piece in zip(ids, vocabulary.pieces(ids), strict=True)]
+                names = [copied[token - size] if token >= size else vocabulary.pieces([token])[0] for token in ids]
+                names = ["</s>" if token == EOS else piece for token, piece in zip(ids, names, strict=True)]
                 found.append(list(zip(names, values, strict=True)))
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.lines import stream_bytes
-from regard.data.vocabulary import UNK, Vocabulary
+from regard.data.vocabulary import Vocabulary, has_unknown
 from regard.decoding import Phrase
 from regard.errors import DataError, shown
 
@@ -149,10 +149,10 @@ class ForcedText(NamedTuple):
     def of(cls, vocabulary: Vocabulary, begin: str, terms: Sequence[str], *, most: int) -> ForcedText:
         """Encode prefix and terms of a translation, with at most `most` tokens of terms."""
         prefix = vocabulary.encode_ids([begin.rstrip()])[0]
-        made = cls(begin, [], [], [begin]) if UNK in prefix else cls(begin, prefix, [], [])
+        made = cls(begin, [], [], [begin]) if has_unknown(prefix) else cls(begin, prefix, [], [])
         for text in terms:
             phrase = encode_term(vocabulary, text)
-            if not phrase.tokens or UNK in phrase.tokens or made.room + _longest(phrase) > most:
+            if not phrase.tokens or has_unknown(phrase.tokens) or made.room + _longest(phrase) > most:
                 made.unplaced.append(text)
             else:
                 made.phrases.append((text, phrase))
@@ -184,4 +184,4 @@ def encode_term(vocabulary: Vocabulary, text: str) -> Phrase:
     text = " ".join(text.split())
     first = [text, text[:1].upper() + text[1:]] if text == text.lower() else [text]
     inside, *rows = vocabulary.encode_ids([" " + text if vocabulary.kind in ("bpe", "character") else text, *first])
-    return Phrase(inside, [row for row in rows if row != inside and UNK not in row])
+    return Phrase(inside, [row for row in rows if row != inside and not has_unknown(row)])

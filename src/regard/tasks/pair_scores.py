@@ -105,7 +105,7 @@ def target_log_probs(model: EncoderDecoder[Any], batch: SequenceBatch) -> Tensor
     """Return the log-probability of each target token of a batch, EOS included: (B, T), nats, 0 at padding."""
     readout = model.decode(batch.source, batch.source_lengths, batch.target_input, need_weights=False).readout
     real = ops.length_mask(batch.target_lengths, batch.target_output.shape[1])
-    rows, goals = readout[real], batch.target_output[real]
+    rows, goals = readout[real], model.goals(batch.target_output, batch.source)[real]
     found = [
         model.logits(some).log_softmax(-1).gather(-1, goal.unsqueeze(-1)).squeeze(-1)
         for some, goal in zip(rows.split(BATCH_ROWS), goals.split(BATCH_ROWS), strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,11 +143,18 @@ def add_alternatives(run: TranslationRun, record: AttentionRecord, source: Seque
     batch = collate([list(source)], [list(target)[: rows - 1]], (0,)).to(device_of(run.model))
     with torch.inference_mode():
         readout = run.model.decode(batch.source, batch.source_lengths, batch.target_input, need_weights=False).readout[0, :rows]
-    return replace(record, alternatives={"target": token_alternatives(run.model, readout, run.vocabularies.target)})
+    copied = record.items["source"].tokens
+    return replace(record, alternatives={"target": token_alternatives(run.model, readout, run.vocabularies.target, copied=copied)})
 
 
 def hypothesis_records(
-    vocabulary: Vocabulary, hypotheses: Sequence[Hypothesis], texts: Sequence[str], *, key: str = "source", columns: int | None = None
+    vocabulary: Vocabulary,
+    hypotheses: Sequence[Hypothesis],
+    texts: Sequence[str],
+    *,
+    key: str = "source",
+    columns: int | None = None,
+    words: Mapping[int, str] | None = None,
 ) -> list[Shown]:
     """Return the hypotheses of a search as parts of a record; empty for a single one.
 
@@ -157,10 +164,11 @@ def hypothesis_records(
         texts: their texts.
         key: name of the items they attend to.
         columns: number of these items; None: all.
+        words: texts of unknown words that were copied, by id.
     """
     shown = []
     for found, text in zip(hypotheses, texts, strict=True) if len(hypotheses) > 1 else ():
-        pieces = vocabulary.pieces([token for token in found.tokens if token != EOS])
+        pieces = vocabulary.pieces([token for token in found.tokens if token != EOS], words)
         weights = None if found.attention is None else found.attention[:, :columns]
         tokens = [*pieces, "</s>"][: len(found.tokens)]
         shown.append(Shown(tokens, found.score, text, found.log_probs[: len(tokens)], key, weights))

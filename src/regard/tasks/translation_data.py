@@ -27,6 +27,7 @@ from regard.data.subsample import in_sample
 from regard.data.text_encoder import TextEncoder, usable_lines
 from regard.data.token_arrays import FlatTokens, TokenFile, TokenSource, TokenWriter, smallest_dtype
 from regard.data.token_cache import TOKENS, new_cache, open_cache, read_cache
+from regard.data.vocabulary import NAMES, Vocabulary
 from regard.errors import DataError
 from regard.progress import stage
 from regard.strict_json import parse_json
@@ -257,6 +258,8 @@ class TrainingText:
         }
         if data.languages is not None:
             about["languages"] = list(data.languages)
+        if vocabularies.source.names_unknown:
+            about["unknown"] = "named"
         if isinstance(vocabularies.source, PairVocabulary):
             about["inputs"] = "either" if vocabularies.source.optional else "both"
         if vocabularies.images is not None:
@@ -342,7 +345,11 @@ def _linked_pairs(numbers: Sequence[int], texts: Sequence[Sequence[bytes]], usab
 
 
 def _dtypes(vocabularies: Vocabularies) -> dict[str, str]:
-    return {side: smallest_dtype(len(vocabulary)) for side, vocabulary in zip(("source", "target"), vocabularies, strict=True)}
+    return {side: _dtype(vocabulary) for side, vocabulary in zip(("source", "target"), vocabularies, strict=True)}
+
+
+def _dtype(vocabulary: Vocabulary) -> str:
+    return smallest_dtype(2 * NAMES if vocabulary.names_unknown else len(vocabulary))
 
 
 def _join(folder: Path, parts: Sequence[Path], dtypes: Mapping[str, str], kept: dict[str, Any]) -> None:

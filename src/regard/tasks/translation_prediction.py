@@ -17,8 +17,8 @@ from regard.data.batching import collate
 from regard.data.lines import single_line
 from regard.data.markup import place_markup, split_markup
 from regard.data.shortlist import Shortlist
-from regard.data.vocabulary import EOS, UNK, TokenizedText, Vocabulary
-from regard.decoding import ForcedPhrases, Hypothesis, SamplingOptions
+from regard.data.vocabulary import EOS, NAMES, UNK, TokenizedText, Vocabulary
+from regard.decoding import ForcedPhrases, Hypothesis, Phrase, SamplingOptions
 from regard.errors import ConfigError, DataError
 from regard.ops import OutputShortlist
 from regard.tasks.chunking import in_chunks
@@ -187,12 +187,13 @@ class Translator(Predictor[TranslationRun]):
             # At most twice the source length; longer translations are degenerate.
             room = [min(decoding.max_length, 2 * len(ids) + 30 + each.room) for ids, each in zip(sources, own, strict=True)]
             beam_size = max(decoding.beam_size, MIN_BEAM) if own[0].phrases else decoding.beam_size
+            copied = [True] * batch.source.shape[1] if self.run.config.model.copy_attention else []  # entries of source words
             options = generation.options(
                 decoding.model_copy(update={"beam_size": beam_size}),
                 n_best,
                 max_length=[limit + len(each.prefix) for limit, each in zip(room, own, strict=True)],
                 prefix=[each.prefix for each in own] if any(each.prefix for each in own) else None,
-                phrases=ForcedPhrases([[phrase for _, phrase in each.phrases] for each in own], follow) if own[0].phrases else None,
+                phrases=ForcedPhrases(wanted, follow + copied) if (wanted := [_phrases(each) for each in own])[0] else None,
                 source_lengths=batch.source_lengths.tolist(),
                 need_attention=(need_attention or decoding.replace_unknown) and model.attends,
             )
@@ -200,7 +201,8 @@ class Translator(Predictor[TranslationRun]):
             step, at_once = model.decoding_step, model.greedy
             if decoding.shortlist:
                 step, at_once = (partial(one, shortlist=self._shortlist_of(sources, own)) for one in (step, at_once))
-            return generation.run(start, step, rows, options, device=device_of(model), at_once=at_once)
+            found = generation.run(start, step, rows, options, device=device_of(model), at_once=at_once)
+            return self._named(found, sources)
 
         rows = [row for row in longest_first([len(item.ids) for item in encoded]) if encoded[row].ids]
         found: dict[int, list[Hypothesis]] = {}
@@ -212,7 +214,8 @@ class Translator(Predictor[TranslationRun]):
         for row, (line, item, truncated) in enumerate(zip(lines, encoded, cut, strict=True)):
             hypotheses = found.get(row, [])
             texts = [self._text(hypothesis, item, line, decoding.replace_unknown) for hypothesis in hypotheses]
-            unplaced = forced[row].missed(hypotheses[0].tokens if hypotheses else [], follow)
+            known = [UNK if token >= NAMES else token for token in hypotheses[0].tokens] if hypotheses else []
+            unplaced = forced[row].missed(known, follow)
             confidence = self.calibration.expect(hypotheses[0].log_probs, len(item.ids)) if self.calibration and hypotheses else None
             translations.append(Translation(texts[0] if texts else "", texts, hypotheses, item, truncated, unplaced, confidence))
         left = iter(translations)
@@ -225,6 +228,17 @@ class Translator(Predictor[TranslationRun]):
         vocabulary, limit = self.run.vocabularies.source, self.run.config.data.max_length
         parts = [divide_line(line, vocabulary, limit) if more else [line] for line, more in zip(lines, cut, strict=True)]
         return parts if any(len(own) > 1 for own in parts) else []
+
+    def _named(self, found: list[list[Hypothesis]], sources: Sequence[Sequence[int]]) -> list[list[Hypothesis]]:
+        # A model that copies numbers an unknown word by its position in the source; give it the word's own id.
+        if not self.run.config.model.copy_attention:
+            return found
+        size = len(self.run.vocabularies.target)
+
+        def named(one: Hypothesis, source: Sequence[int]) -> Hypothesis:
+            return one._replace(tokens=[token if token < size else source[token - size] for token in one.tokens])
+
+        return [[named(one, source) for one in own] for own, source in zip(found, sources, strict=True)]
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -329,7 +343,7 @@ class Translator(Predictor[TranslationRun]):
             return None
         hypothesis = translation.hypotheses[rank]
         ids = [token for token in hypothesis.tokens if token != EOS]
-        pieces = self.run.vocabularies.target.pieces(ids)
+        pieces = self.run.vocabularies.target.pieces(ids, translation.source.words())
         assert hypothesis.attention is not None
         found = _record(
             translation.source.pieces,
@@ -345,7 +359,7 @@ class Translator(Predictor[TranslationRun]):
         vocabulary, columns = self.run.vocabularies.target, len(found.items["source"])
         told = {} if translation.confidence is None or rank else {"confidence": f"{translation.confidence:.0f} (expected chrF)"}
         told |= {"could not be placed": ", ".join(translation.unplaced)} if translation.unplaced else {}
-        shown = hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns)
+        shown = hypothesis_records(vocabulary, translation.hypotheses, translation.texts, columns=columns, words=translation.source.words())
         return replace(found, hypotheses=shown, meta={**found.meta, **told})
 
     def _encode_pair(self, line: str, target: str) -> list[TokenizedText]:
@@ -386,7 +400,7 @@ class Translator(Predictor[TranslationRun]):
         target: Vocabulary = self.run.vocabularies.target
         ids = [token for token in hypothesis.tokens if token != EOS]
         if not replace or UNK not in ids:
-            return target.decode(ids)
+            return target.decode(ids, source.words())
         assert hypothesis.attention is not None
         looked = hypothesis.attention[: len(ids), : len(source.ids)]
         # The EOS between two inputs cannot replace an unknown word, nor can an image.
@@ -394,7 +408,7 @@ class Translator(Predictor[TranslationRun]):
         words_end = end if self.run.vocabularies.images is not None else len(source.ids)
         unusable = torch.tensor([at == end or at >= words_end for at in range(len(source.ids))])
         looked = looked.masked_fill(unusable, -1).argmax(-1).tolist()
-        pieces = target.pieces(ids)
+        pieces = target.pieces(ids, source.words())
         words = (line[slice(*source.offsets[at])] if token == UNK else piece for token, piece, at in zip(ids, pieces, looked, strict=True))
         return single_line(" ".join(words))
 
@@ -425,6 +439,10 @@ def _joined_source(parts: Sequence[TokenizedText], lines: Sequence[str]) -> Toke
     return found
 
 
+def _phrases(forced: ForcedText) -> list[Phrase]:
+    return [phrase for _, phrase in forced.phrases]
+
+
 def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, attends: bool | None = None) -> None:
     """Check decoding settings against a run's model and vocabulary.
 
@@ -449,6 +467,8 @@ def check_decoding(config: TranslationConfig, decoding: DecodingConfig, *, atten
         raise ConfigError("decoding.replace_unknown: this model has no attention to tell which source word to take")
     if decoding.coverage_penalty and not attends:
         raise ConfigError("decoding.coverage_penalty: this model has no attention, so nothing is covered")
+    if decoding.shortlist and config.model.copy_attention:
+        raise ConfigError("decoding.shortlist: not with model.copy_attention, which needs the probabilities of all tokens")
 
 
 def _record(

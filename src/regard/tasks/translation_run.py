@@ -171,6 +171,8 @@ def load_vocabularies(folder: Path, config: TranslationConfig) -> Vocabularies:
         image = config.second.image
         other = second[0] if image is None else _image_tokens(image, config)
         source = PairVocabulary(source, other, optional=config.second.drop > 0)
+    if config.model.copy_attention:
+        source.names_unknown = target.names_unknown = True
     return Vocabularies(source, target)
 
 

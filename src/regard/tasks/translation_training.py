@@ -84,6 +84,8 @@ def check_translation_settings(config: TranslationConfig) -> None:
     # An imported model may split each side with its own model, and share the entries.
     if config.model.share_embeddings and not config.vocabulary.shared and config.vocabulary.kind != IMPORTED:
         raise ConfigError("model.share_embeddings: needs vocabulary.shared true, a row of the table is one entry of both sides")
+    if config.model.copy_attention and not config.vocabulary.shared:
+        raise ConfigError("model.copy_attention: needs vocabulary.shared true, so that a copied word is the same word on both sides")
     _check_inputs(config)
     _check_links(config)
     check_decoding(config, config.decoding)
