@@ -29,6 +29,8 @@ NOT_DIFFERENTIABLE = {
     "dropout": "a draw; tests/ops/test_residual.py finds the gradient where nothing was dropped",
     "joint_linear": "several calls of linear",
     "greedy_positions": "a choice",
+    "copy_goals": "whole numbers",
+    "copy_places": "whole numbers",
     "packed_weights": "a context",
     "cached_by_owner": "anything, made once within a context",
     "recurrent_steps": "a context; linear inside of it is below",
@@ -100,6 +102,7 @@ def learned() -> tuple[Tensor, ...]:
     return draw(S, 2), draw(1, 1), draw(A, 1), draw(2, 6), draw(2, 2)
 
 
+COPIED = ops.copy_places(torch.tensor([[4, 900, 4, 5, 900, 700, 2, 1][:S]] * B), 6)
 CASES: dict[str, Case] = {
     "additive_scores": (ops.additive_scores, lambda: (draw(B, T, D), draw(B, S, D), draw(D))),
     "area_attention": (lambda q, k, v: ops.area_attention(q, k, v, max_area=A, mask=holes(1, 1, T, 6)), heads),
@@ -140,6 +143,15 @@ CASES: dict[str, Case] = {
     "residual": (ops.residual, lambda: (draw(T, D), draw(T, D), draw(D), draw(D))),
     "lstm_gates": (ops.lstm_gates, lambda: (draw(B, 12), draw(B, 3))),
     "masked_softmax": (lambda x: ops.masked_softmax(x, holes(T, S)), lambda: (draw(T, S),)),
+    "copy_log_probs": (
+        lambda x, g, w: ops.copy_log_probs(x, g, w.softmax(-1), COPIED)[..., :6],
+        lambda: (draw(B, T, 6), draw(B, T), draw(B, T, S)),
+    ),
+    "copy_loss": (
+        lambda x, g, w: ops.copy_loss(x, g, w.softmax(-1), COPIED, COPIED[:, :T], real=torch.ones(B, T, dtype=torch.bool)).loss,
+        lambda: (draw(B, T, 6), draw(B, T), draw(B, T, S)),
+    ),
+    "coverage_loss": (lambda w: ops.coverage_loss(w.softmax(-1), query_mask=holes(B, T)), lambda: (draw(B, T, S),)),
     "sparsemax": (lambda x: ops.sparsemax(x, holes(T, S)), lambda: (draw(T, S),)),
     "entmax15": (lambda x: ops.entmax15(x, holes(T, S)), lambda: (draw(T, S),)),
     "normalize": (lambda x: ops.normalize(x, holes(T, S), normalizer="entmax15"), lambda: (draw(T, S),)),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Size, checked
+from regard.errors import ConfigError
 
 
 class AdditiveScore(nn.Module):
@@ -26,14 +27,21 @@ class AdditiveScore(nn.Module):
     with c the query, y_i keys and values, W_c = W, W_y = U and w = v. Luong's "concat", `v . tanh(W [q; k])`, is also the same function,
     with one matrix [W, U].
 
+    With `coverage` the score of a key also depends on the attention that it got so far (See et al. 2017, arXiv:1704.04368, Eq. 11):
+
+        v . tanh(W q + U k + w_c c + b),   c = sum of the weights of all earlier steps
+
+    Coverage is added to the projected keys, by `covered`, before each step of a decoder.
+
     Differs from the paper: torch's default initialisation for W and U; v has variance 1 / A (the paper: 0.001 and zeros).
 
-    Parameters: query.weight (A, Dq), key.weight (A, Dk), key.bias (A,), vector (A,): W, U, b, v.
+    Parameters: query.weight (A, Dq), key.weight (A, Dk), key.bias (A,), vector (A,): W, U, b, v; with coverage also coverage (A,), w_c.
 
     Args:
         query_dim: Dq, size of a query.
         key_dim: Dk, size of a key.
         attention_dim: A, width of the hidden layer.
+        coverage: score by coverage, too; w_c starts at zero.
 
     Example:
         >>> score = AdditiveScore(3, 5, 7)
@@ -42,16 +50,27 @@ class AdditiveScore(nn.Module):
     """
 
     @checked
-    def __init__(self, query_dim: Size, key_dim: Size, attention_dim: Size) -> None:
+    def __init__(self, query_dim: Size, key_dim: Size, attention_dim: Size, *, coverage: bool = False) -> None:
         super().__init__()
         self.query = ops.Linear(query_dim, attention_dim, bias=False)
         self.key = ops.Linear(key_dim, attention_dim, bias=True)
         self.vector = nn.Parameter(torch.empty(attention_dim))
+        self.coverage = nn.Parameter(torch.zeros(attention_dim)) if coverage else None
         nn.init.normal_(self.vector, std=1 / math.sqrt(attention_dim))
 
     def project(self, key: Tensor) -> Tensor:
         """Map keys (..., S, Dk) to (..., S, A)."""
         return self.key(key)
+
+    def covered(self, key: Tensor, coverage: Tensor) -> Tensor:
+        """Add the coverage (..., S) of keys to projected keys (..., S, A).
+
+        Raises:
+            ConfigError: the score has no coverage.
+        """
+        if self.coverage is None:
+            raise ConfigError("AdditiveScore.covered: made without coverage=True")
+        return key + coverage.unsqueeze(-1).to(key.dtype) * self.coverage.to(key.dtype)
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Score (..., T, Dq) against projected keys (..., S, A): (..., T, S)."""

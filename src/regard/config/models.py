@@ -43,6 +43,8 @@ class AttentionConfig(Frozen):
     radius: int = Field(default=10, ge=1, le=MAX_SIZE, description="D: a local window spans 2D+1 positions")
     input_feeding: bool = Field(default=False, description="feed the last attentional state to the next step (current only)")
     max_source_length: int = Field(default=200, ge=1, le=MAX_SIZE, description="positions a location score can reach")
+    coverage: bool = Field(default=False, description="score by the attention of all earlier steps, too (additive only; See et al. 2017)")
+    coverage_loss: float = Field(default=0.0, ge=0, le=MAX_RATE, description="lambda of the loss on attending twice; 1 in the paper")
 
     @model_validator(mode="after")
     def _check(self) -> AttentionConfig:
@@ -50,6 +52,10 @@ class AttentionConfig(Frozen):
             raise ValueError("input_feeding needs query_state: current (with previous, the context already enters the cell)")
         if self.num_heads is not None and (self.score, self.window) != ("scaled_dot", "global"):
             raise ValueError(f"num_heads needs score: scaled_dot and window: global, found {self.score} and {self.window}")
+        if self.coverage and (self.score, self.num_heads, self.area) != ("additive", None, None):
+            raise ValueError(f"coverage needs score: additive, without num_heads and area; found score {self.score}")
+        if self.coverage_loss and not self.coverage:
+            raise ValueError("coverage_loss needs coverage: true, so that the attention can see what it attended to")
         if self.area is not None and self.score == "location":
             raise ValueError("area: a location score has no keys that an area could be made of")
         return self
@@ -125,6 +131,8 @@ class RNNConfig(Frozen):
             raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
         if self.attention is None and self.second is not None and self.second.kind not in ("joined", "flat"):
             raise ValueError(f"second.kind {self.second.kind} combines two attentions, but attention is null; joined and flat need none")
+        if self.second is not None and self.attention is not None and self.attention.coverage:
+            raise ValueError("attention.coverage: of one source, but second is set")
         if self.second is not None and self.second.image is not None:
             raise ValueError("second.image: a recurrent model reads two texts; type=transformer and type=crossed read images")
         if self.copy_attention and self.attention is None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 from torch import nn
 
 from regard.attention import AdditiveScore, Attention, MultiHeadAttention
+from regard.errors import ConfigError
 from regard.integrations.graph import ModelGraphs, Value
 from regard.integrations.graph_attention import Attended, Heads, Items, attend_heads, attend_items, encode
 from regard.integrations.graph_generator import Generator, Source, carry_layers, layer_states, source_heads, source_items, step_stack
@@ -15,7 +16,7 @@ from regard.integrations.graph_inputs import Rows, join_rows
 from regard.integrations.graph_parts import Final, embed, encode_recurrent, linear, positions, sums_to_one, text_input
 from regard.models import Encoder, RecurrentEncoderDecoder
 from regard.models.readout import DeepReadout, Readout
-from regard.models.rnn_attention import TwoAttentions
+from regard.models.rnn_attention import TwoAttentions, covers
 from regard.models.rnn_decoder import Bridge
 from regard.models.rnn_encoder import RecurrentEncoder
 from regard.models.rnn_two_inputs import TwoInputRecurrent
@@ -57,6 +58,8 @@ class Memory(NamedTuple):
 def recurrent_graphs(model: RecurrentEncoderDecoder, *, maps: bool) -> ModelGraphs:
     """Write a recurrent translation model as graphs; see `regard.integrations.graph_models.model_graphs`."""
     generator, decoder = Generator(model, maps=maps), model.decoder
+    if covers(decoder.attention):
+        raise ConfigError("model.attention.coverage: true, but the export keeps no coverage")
     encoded = _encode(generator, model)
     layers = layer_states(generator, _bridge(model.bridge, encoded.final), decoder.stack.hidden_size)
     feed = None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.attention import record_weights
-from regard.constructor_checks import Share, checked
+from regard.constructor_checks import Share, Weight, checked
 from regard.models.attention_maps import LayerAttention, collect_attention
 from regard.models.link_guide import LinkGuide, TaughtHead
 from regard.models.rnn_decoder import Bridge, DecoderOutput, RecurrentDecoder
@@ -29,6 +29,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
 
     Attributes:
         output: readout (R) to vocabulary (V).
+        coverage_loss: lambda of `regard.ops.coverage_loss` in training.
 
     Example:
         >>> from regard.config import TransformerConfig
@@ -38,6 +39,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
     """
 
     output: ops.Linear
+    coverage_loss: float = 0.0
 
     @property
     def attends(self) -> bool:
@@ -127,7 +129,7 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
         label_smoothing: float = 0.0,
         guide: LinkGuide | None = None,
     ) -> ops.SequenceLoss:
-        """Return the summed loss of the targets, skipping padding in the output layer.
+        """Return the summed loss of the targets, skipping padding in the output layer; in training with the coverage loss.
 
         Args:
             source: (B, S) tokens, EOS included.
@@ -138,14 +140,23 @@ class EncoderDecoder(nn.Module, ABC, Generic[AnyState]):
             label_smoothing: eps of the smoothed cross-entropy.
             guide: links that an attention learns; adds their loss.
         """
-        goals = self.goals(target_output, source)
         if guide is None:
-            readout = self.decode(source, source_lengths, target_input, need_weights=False).readout
-            return self.sums(readout, goals, target_lengths, label_smoothing=label_smoothing)
-        readout, weights = self.decode_taught(source, source_lengths, target_input, guide.taught)
-        assert weights is not None
-        sums = self.sums(readout, goals, target_lengths, label_smoothing=label_smoothing)
-        return sums._replace(loss=sums.loss + guide.loss(weights))
+            covered = self.training and self.coverage_loss > 0
+            readout, weights = self.decode(source, source_lengths, target_input, need_weights=covered)
+        else:
+            readout, weights = self.decode_taught(source, source_lengths, target_input, guide.taught)
+        sums = self.sums(readout, self.goals(target_output, source), target_lengths, label_smoothing=label_smoothing)
+        if guide is not None:
+            assert weights is not None
+            sums = sums._replace(loss=sums.loss + guide.loss(weights))
+        return self.with_coverage(sums, weights, target_lengths)
+
+    def with_coverage(self, sums: ops.SequenceLoss, weights: Tensor | None, lengths: Tensor) -> ops.SequenceLoss:
+        """Add the coverage loss of weights (B, T, S), in training and if there is one."""
+        if weights is None or not (self.training and self.coverage_loss > 0):
+            return sums
+        found = ops.coverage_loss(weights, query_mask=ops.length_mask(lengths, weights.shape[1]))
+        return sums._replace(loss=sums.loss + self.coverage_loss * found)
 
     def sums(self, readout: Tensor, goals: Tensor, lengths: Tensor, *, label_smoothing: float) -> ops.SequenceLoss:
         """Return the summed loss of goals (B, T) of these lengths after readouts (B, T, R)."""
@@ -180,6 +191,7 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         decoder: target decoder.
         output: readout (R) to vocabulary (V).
         dropout: on source embeddings.
+        coverage_loss: lambda of `regard.ops.coverage_loss` in training; 0: none.
 
     Example:
         >>> import torch
@@ -202,8 +214,10 @@ class RecurrentEncoderDecoder(EncoderDecoder[DecoderState | PackedState]):
         output: ops.Linear,
         *,
         dropout: Share,
+        coverage_loss: Weight = 0.0,
     ) -> None:
         super().__init__()
+        self.coverage_loss = coverage_loss
         self.source_embedding = source_embedding
         self.encoder = encoder
         self.bridge = bridge

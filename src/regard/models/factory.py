@@ -204,7 +204,9 @@ def _recurrent(config: RNNConfig, source_sizes: tuple[int, int], target_size: in
     if config.tie_embeddings:
         output.weight = target_embedding.weight
     if config.second is None:
-        model = RecurrentEncoderDecoder(source_embedding, encoder, bridge, decoder, output, dropout=config.dropout)
+        weight = 0.0 if attention is None else attention.coverage_loss
+        parts = (source_embedding, encoder, bridge, decoder, output)
+        model = RecurrentEncoderDecoder(*parts, dropout=config.dropout, coverage_loss=weight)
     else:
         tables = (source_embedding, target_embedding if config.share_embeddings else embedding(source_sizes[1], config.embed_dim))
         encoders = (encoder,) if config.second.kind == "joined" else (encoder, _recurrent_encoder(config))
@@ -268,7 +270,7 @@ def _areas(config: AreaSettings | None, dim: int) -> Areas | None:
 def _score(config: AttentionConfig, query_dim: int, key_dim: int) -> ScoreModule:
     match config.score:
         case "additive":
-            return AdditiveScore(query_dim, key_dim, config.attention_dim)
+            return AdditiveScore(query_dim, key_dim, config.attention_dim, coverage=config.coverage)
         case "concat":
             return ConcatScore(query_dim, key_dim, config.attention_dim)
         case "general":

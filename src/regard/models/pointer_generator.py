@@ -137,7 +137,7 @@ class PointerGenerator(EncoderDecoder[CopyState]):
         if guide is not None:
             raise ConfigError("PointerGenerator: its attention learns to copy, so it cannot learn links")
         readout, weights = self._decode(source, source_lengths, target_input)
-        return ops.copy_loss(
+        sums = ops.copy_loss(
             self.model.logits(readout),
             self.gate(readout).squeeze(-1),
             weights,
@@ -146,6 +146,7 @@ class PointerGenerator(EncoderDecoder[CopyState]):
             real=ops.length_mask(target_lengths, target_output.shape[1]),
             label_smoothing=label_smoothing,
         )
+        return self.model.with_coverage(sums, weights, target_lengths)
 
     def attention_maps(self, source: Tensor, source_lengths: Tensor, target_input: Tensor, *, areas: bool = False) -> list[LayerAttention]:
         """Return the weights of the model's attentions; see there."""

@@ -121,6 +121,40 @@ def attention_memory(attention: DecoderAttention, encoded: EncoderOutput, *, for
     return cache_source(attention, Source(encoded.states, mask), for_decoding=for_decoding)
 
 
+def covers(attention: DecoderAttention | None) -> bool:
+    """Return whether an attention scores by coverage, step by step.
+
+    Example:
+        >>> covers(Attention(AdditiveScore(5, 6, 7, coverage=True))), covers(Attention(AdditiveScore(5, 6, 7)))
+        (True, False)
+    """
+    score = attention.score if isinstance(attention, Attention) else None
+    return isinstance(score, AdditiveScore) and score.coverage is not None
+
+
+def attend_covered(
+    attention: DecoderAttention, query: Tensor, memory: DecoderMemory, coverage: Tensor, *, position: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    """Attend with one step of hypotheses (B, K, H) of coverage (B, K, S): contexts (B, K, C), and weights (B, K, S).
+
+    Example:
+        >>> attention = Attention(AdditiveScore(5, 6, 7, coverage=True))
+        >>> memory = attention_memory(attention, EncoderOutput(torch.ones(2, 3, 6), torch.tensor([3, 1]), []), for_decoding=True)
+        >>> attend_covered(attention, torch.ones(2, 4, 5), memory, torch.zeros(2, 4, 3), position=0)[1].shape
+        torch.Size([2, 4, 3])
+    """
+    assert isinstance(attention, Attention)
+    assert isinstance(attention.score, AdditiveScore)
+    assert isinstance(memory, Memory)
+    batch, beams = query.shape[:2]
+    if beams > 1:  # each hypothesis has its own keys
+        memory = memory.rows(torch.arange(batch, device=query.device).repeat_interleave(beams))
+    memory = memory._replace(key=attention.score.covered(memory.key, coverage.flatten(0, 1)))
+    found = attention.attend(query.reshape(batch * beams, 1, -1), memory, position=position, need_weights=True)
+    assert found.weights is not None
+    return found.context.view(batch, beams, -1), found.weights.view(batch, beams, -1)
+
+
 def attend_memory(
     attention: DecoderAttention, query: Tensor, memory: DecoderMemory, *, position: int | Tensor, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:

@@ -12,7 +12,7 @@ from regard import ops
 from regard.attention.recorder import is_recording
 from regard.constructor_checks import Share, Size, checked
 from regard.models.readout import Readout
-from regard.models.rnn_attention import DecoderAttention, attend_memory, attention_memory
+from regard.models.rnn_attention import DecoderAttention, attend_covered, attend_memory, attention_memory, covers
 from regard.models.rnn_cells import CellKind, Layers, RecurrentStack
 from regard.models.rnn_encoder import EncoderOutput
 from regard.models.rnn_native_step import PackedState, native_greedy, native_step, plan_of
@@ -137,7 +137,8 @@ class RecurrentDecoder(nn.Module):
         batch = encoded.states.shape[0]
         feed = layers[0][0].new_zeros(batch, 1, self.readout.output_dim) if self.input_feeding else None
         if self.attention is not None:
-            return DecoderState(layers, attention_memory(self.attention, encoded, for_decoding=for_decoding), None, feed, 0)
+            coverage = layers[0][0].new_zeros(batch, 1, encoded.states.shape[1]) if covers(self.attention) else None
+            return DecoderState(layers, attention_memory(self.attention, encoded, for_decoding=for_decoding), None, feed, 0, coverage)
         directions = encoded.states.shape[-1] // encoded.final[-1][0].shape[-1]
         context = torch.cat([parts[0] for parts in encoded.final[-directions:]], -1).unsqueeze(1)
         return DecoderState(layers, None, context, feed, 0)
@@ -145,7 +146,7 @@ class RecurrentDecoder(nn.Module):
     @property
     def stepwise(self) -> bool:
         """Whether attention depends on the previous step, so that whole targets attend token by token."""
-        return self.attend_first or self.input_feeding
+        return self.attend_first or self.input_feeding or covers(self.attention)
 
     def forward(self, target: Tensor, state: DecoderState, *, need_weights: bool = True) -> DecoderOutput:
         """Run over whole targets (B, T), shifted by one.
@@ -157,7 +158,7 @@ class RecurrentDecoder(nn.Module):
         if not steps:
             return DecoderOutput(embedded.new_zeros(*target.shape, self.readout.output_dim), None)
         with ops.recurrent_steps():
-            if self.input_feeding:
+            if self.stepwise and not self.attend_first:
                 return self._forward_fed(steps, embedded, state, need_weights)
             hidden, contexts, weights = [], [], []
             for gates in steps:
@@ -212,7 +213,7 @@ class RecurrentDecoder(nn.Module):
 
     def _attend_first(self, gates: Tensor, state: DecoderState, need_weights: bool) -> tuple[DecoderState, Tensor, Tensor | None]:
         context, weights = self._context(state.top, state, state.position, need_weights)
-        state = replace(state, layers=self.stack(gates, state.layers, context), position=state.position + 1)
+        state = replace(state.cover(weights), layers=self.stack(gates, state.layers, context), position=state.position + 1)
         return state, context, weights
 
     def _attend_last(
@@ -222,12 +223,15 @@ class RecurrentDecoder(nn.Module):
         state = replace(state, layers=layers)
         context, weights = self._context(state.top, state, state.position, need_weights)
         readout = self._read(state.top, embedded, context)
+        state = state.cover(weights)
         return readout, weights, replace(state, feed=readout) if self.input_feeding else state
 
     def _context(self, query: Tensor, state: DecoderState, position: int | Tensor, need_weights: bool) -> tuple[Tensor, Tensor | None]:
         if self.attention is None or state.memory is None:
             assert state.context is not None
             return state.context, None
+        if state.coverage is not None:
+            return attend_covered(self.attention, query, state.memory, state.coverage, position=position)
         return attend_memory(self.attention, query, state.memory, position=position, need_weights=need_weights)
 
     def _read(self, top: Tensor, embedded: Tensor, context: Tensor) -> Tensor:

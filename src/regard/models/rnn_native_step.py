@@ -103,6 +103,8 @@ def plan_of(decoder: RecurrentDecoder, dtype: torch.dtype = torch.float32) -> Re
         return None
     if attention.window is not None or attention.areas is not None or attention.choice is not None or attention.normalizer != "softmax":
         return None
+    if isinstance(attention.score, AdditiveScore) and attention.score.coverage is not None:
+        return None
     parts = (decoder.embedding, attention.score, decoder.readout)
     if any(type(part) not in known for part, known in zip(parts, _KNOWN, strict=True)) or decoder.embedding.max_norm is not None:
         return None

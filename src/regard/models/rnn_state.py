@@ -37,6 +37,7 @@ class DecoderState:
         context: (B, K, C) or (B, 1, C): the fixed context without attention, else None.
         feed: (B, K, R) the last attentional state when it is fed back, else None.
         position: number of target tokens so far.
+        coverage: (B, K, S) sum of the attention of all steps so far, for a score that reads it; else None.
     """
 
     layers: Layers
@@ -44,11 +45,16 @@ class DecoderState:
     context: Tensor | None
     feed: Tensor | None
     position: int
+    coverage: Tensor | None = None
 
     @property
     def top(self) -> Tensor:
         """The output of the last layer, (B, K, H)."""
         return self.layers[-1][0]
+
+    def cover(self, weights: Tensor | None) -> DecoderState:
+        """Add the attention (B, K, S) of a step to the coverage, if it is kept."""
+        return self if self.coverage is None or weights is None else replace(self, coverage=self.coverage + weights)
 
     def repeat(self, hypotheses: int) -> DecoderState:
         """Repeat the only hypothesis of each sentence."""
@@ -57,7 +63,8 @@ class DecoderState:
             return part.expand(-1, hypotheses, -1)
 
         layers = tuple(tuple(spread(part) for part in layer) for layer in self.layers)
-        return replace(self, layers=layers, feed=None if self.feed is None else spread(self.feed))
+        feed, coverage = (None if part is None else spread(part) for part in (self.feed, self.coverage))
+        return replace(self, layers=layers, feed=feed, coverage=coverage)
 
     def select(self, rows: Tensor, beams: Tensor) -> DecoderState:
         """Keep sentences `rows` (B',) and their hypotheses `beams` (B', K')."""
@@ -72,4 +79,5 @@ class DecoderState:
             memory=self.memory if same or self.memory is None else self.memory.rows(rows),
             context=self.context if same or self.context is None else self.context.index_select(0, rows),
             feed=None if self.feed is None else pick(self.feed),
+            coverage=None if self.coverage is None else pick(self.coverage),
         )

@@ -7,7 +7,7 @@ and zero gradients. Errors state the sizes they found.
 
 from regard.ops.area_attention import area_attention, area_path, native_takes_items
 from regard.ops.area_windows import area_count, area_spans, window_maxima, window_moments, window_sums
-from regard.ops.attention_penalties import doubly_stochastic_penalty, redundancy_penalty
+from regard.ops.attention_penalties import coverage_loss, doubly_stochastic_penalty, redundancy_penalty
 from regard.ops.cached_attention import cached_attention
 from regard.ops.copying import copy_goals, copy_log_probs, copy_loss, copy_places
 from regard.ops.cross_entropy import SequenceLoss, linear_cross_entropy
@@ -71,6 +71,7 @@ __all__ = [
     "copy_loss",
     "copy_places",
     "cosine_scores",
+    "coverage_loss",
     "dot_scores",
     "doubly_stochastic_penalty",
     "dropout",

@@ -1,4 +1,4 @@
-"""Penalties on attention weights: doubly stochastic attention, and redundancy among hops."""
+"""Penalties on attention weights: doubly stochastic attention, coverage, and redundancy among hops."""
 
 from __future__ import annotations
 
@@ -78,6 +78,38 @@ def doubly_stochastic_penalty(
     if key_mask is not None:
         return missing.sum() / key_mask.sum().clamp_min(1)
     return missing.sum() / max(1, missing.numel())
+
+
+def coverage_loss(weights: Tensor, *, query_mask: Tensor | None = None) -> Tensor:
+    """Penalise attention to what was attended before, summed over the batch.
+
+        loss = sum over t, s of min(a[t, s], c[t, s]),   c[t] = sum of a[t'] over t' < t
+
+    See et al. 2017 (arXiv:1704.04368), Eq. 10, 12 and 13, before the factor lambda.
+
+    Args:
+        weights: (B, T, S) attention of each step.
+        query_mask: (B, T) bool, True = real target; None: all.
+
+    Returns:
+        A scalar; at most 1 a step where rows sum to 1.
+
+    Raises:
+        ShapeError: weights are not (B, T, S), or the mask is not boolean (B, T).
+
+    Example:
+        >>> coverage_loss(torch.tensor([[[1.0, 0.0], [0.25, 0.75], [0.5, 0.5]]])).item()  # 0 + 0.25 + 1
+        1.25
+    """
+    if weights.dim() != 3 or (query_mask is not None and query_mask.shape != weights.shape[:2]):
+        found = [None if part is None else tuple(part.shape) for part in (weights, query_mask)]
+        raise ShapeError(f"coverage_loss: expected weights (B, T, S) and query_mask (B, T), found {found}")
+    if query_mask is not None:
+        check_boolean(query_mask, "coverage_loss: query_mask")
+        weights = weights.masked_fill(~query_mask.unsqueeze(-1), 0.0)
+    weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+    before = weights.cumsum(1) - weights
+    return torch.minimum(weights, before).sum()
 
 
 def redundancy_penalty(weights: Tensor, *, reduction: Literal["sum", "mean"] = "sum") -> Tensor:

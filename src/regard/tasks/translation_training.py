@@ -122,6 +122,8 @@ def _check_links(config: TranslationConfig) -> None:
         raise ConfigError(f"training.{name}: needs a model of one input, not model.second")
     if not model.attends:
         raise ConfigError(f"training.{name}: this model has no attention to learn links")
+    if model.copy_attention:
+        raise ConfigError(f"training.{name}: not with model.copy_attention, whose attention learns to copy")
     heads = {"links_layer": training.links_layer, "links_head": training.links_head}
     limits: dict[str, int] = {}
     if not isinstance(model, RNNConfig) and model.decoder_attentions:
