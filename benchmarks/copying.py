@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from explain import RECURRENT, TRANSFORMER
+from explain import SMALL, SMALL_RECURRENT
 from harness import RESULTS, machine, options, write
 
 from regard.config import load_config
@@ -47,20 +47,20 @@ SETTINGS = [
 ]
 NAMES_SETTINGS = [*SETTINGS, "vocabulary.size=60", "training.batch_tokens=800", "training.max_updates=300"]
 REVERSE_SETTINGS = [*SETTINGS, "training.batch_tokens=1500", "training.max_updates=400"]
-ADDITIVE = [*RECURRENT, "model.attention.score=additive", "model.attention.attention_dim=48"]
+ADDITIVE = [*SMALL_RECURRENT, "model.attention.score=additive", "model.attention.attention_dim=48"]
 COPIES = "model.copy_attention=true"
 COVERS = ["model.attention.coverage=true", "model.attention.coverage_loss=1.0"]
 COPYING = {
     "recurrent": ADDITIVE,
     "recurrent, copies": [*ADDITIVE, COPIES],
     "recurrent, copies, coverage": [*ADDITIVE, COPIES, *COVERS],
-    "Transformer": ["model.type=transformer", *TRANSFORMER],
-    "Transformer, copies": ["model.type=transformer", *TRANSFORMER, COPIES],
+    "Transformer": ["model.type=transformer", *SMALL],
+    "Transformer, copies": ["model.type=transformer", *SMALL, COPIES],
 }
 NORMALIZERS = ("softmax", "entmax15", "sparsemax")
 SPARSE = {
     "recurrent": lambda name: [*ADDITIVE, f"model.attention.normalizer={name}"],
-    "Transformer": lambda name: ["model.type=transformer", *TRANSFORMER, f"model.normalizer={name}"],
+    "Transformer": lambda name: ["model.type=transformer", *SMALL, f"model.normalizer={name}"],
 }
 METHODS = ("weights", "value-norms", "integrated-gradients")
 COPYING_COLUMNS = ["model", "seeds", "unknown words copied, %", "with replace_unknown, %", "exact match, %"]

@@ -179,6 +179,29 @@ def test_a_gru_step_equals_the_loops():
 
 
 @pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
+def test_a_reversed_encoder_reads_each_source_from_its_end_and_keeps_its_order(cell):
+    torch.manual_seed(31)
+    settings = {"num_layers": 2, "bidirectional": False, "dropout": 0.0}
+    forward, backward = RecurrentEncoder(cell, 3, 5, **settings), RecurrentEncoder(cell, 3, 5, **settings, reverse=True)
+    backward.load_state_dict(forward.state_dict())
+    words, lengths = torch.randn(2, 7, 3), torch.tensor([7, 4])
+    flipped = torch.stack([torch.cat([row[:size].flip(0), row[size:]]) for row, size in zip(words, lengths, strict=True)])
+    found, expected = backward(words, lengths), forward(flipped, lengths)
+    for row, size in enumerate(lengths):
+        torch.testing.assert_close(found.states[row, :size], expected.states[row, :size].flip(0))
+    for ours, theirs in zip(found.final, expected.final, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_both_directions_are_not_reversed():
+    with pytest.raises(ConfigError, match="reverse=True needs bidirectional=False"):
+        RecurrentEncoder("gru", 3, 5, num_layers=1, bidirectional=True, dropout=0.0, reverse=True)
+    with pytest.raises(ValueError, match="reverse_source needs bidirectional: false"):
+        RNNConfig(reverse_source=True)
+    assert build(RNNConfig(reverse_source=True, bidirectional=False), source_size=SOURCE, target_size=TARGET).encoder.reverse
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "tanh"])
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_the_encoder_equals_torchs_packed_one(cell, bidirectional):
     torch.default_generator.manual_seed(41)

@@ -53,6 +53,7 @@ FURTHER: dict[str, dict[str, Any]] = {
         "attention": {"attention_dim": 3, "window": "local_p", "radius": 2, "area": {"max_area": 3, "key_mode": "features"}},
     },
     "one direction": {**RECURRENT, "bidirectional": False, "encoder_layers": 2, "attention": None},
+    "reversed": {**RECURRENT, "bidirectional": False, "encoder_layers": 2, "reverse_source": True},
 }
 # From random weights the same few tokens come again and again; larger ones differ by line.
 SPREAD = 4.0

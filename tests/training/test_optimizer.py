@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 
 from regard.config import TrainingConfig
 from regard.training import build_optimizer, learning_rate
+from regard.training.optimizer import STATE_KEYS
 from tests.training import tiny
 
 PEAK = 0.3
@@ -51,15 +53,25 @@ def test_without_warm_up_the_first_update_has_the_full_rate() -> None:
     assert rate(1, schedule="inverse_sqrt") == PEAK
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+KINDS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "adamw": (torch.optim.AdamW, {"betas": (0.9, 0.999), "fused": True}),
+    "adam": (torch.optim.Adam, {"betas": (0.9, 0.999), "fused": True}),
+    "sgd": (torch.optim.SGD, {"fused": True}),
+    "adadelta": (torch.optim.Adadelta, {"rho": 0.7}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.7}),
+    "adagrad": (torch.optim.Adagrad, {}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_updates_are_those_of_torch(kind: Any) -> None:
-    config = TrainingConfig(optimizer=kind, weight_decay=0.1)
+    config = TrainingConfig(optimizer=kind, weight_decay=0.1, rho=0.7, eps=1e-6)
     own = nn.Linear(3, 2)
     other = copy.deepcopy(own)
     optimizer = build_optimizer(own, config)
-    shared = {"lr": config.learning_rate, "fused": True} | ({} if kind == "sgd" else {"betas": config.betas, "eps": config.eps})
     groups = [{"params": [other.weight], "weight_decay": 0.1}, {"params": [other.bias], "weight_decay": 0.0}]
-    reference = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[kind](groups, **shared)
+    make, settings = KINDS[kind]
+    reference = make(groups, **{"lr": config.learning_rate} | ({} if kind == "sgd" else {"eps": 1e-6}) | settings)
     for _ in range(3):
         for model, steps in ((own, optimizer), (other, reference)):
             steps.zero_grad()
@@ -70,6 +82,26 @@ def test_updates_are_those_of_torch(kind: Any) -> None:
     assert torch.equal(own.bias, other.bias)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_named_state_is_that_of_torch(kind: Any) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(model, TrainingConfig(optimizer=kind))
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    assert set(optimizer.state[model.weight]) == set(STATE_KEYS[kind])
+
+
+def test_a_rate_is_halved_after_some_updates_and_then_again_and_again() -> None:
+    found = [rate(step, schedule="halving", halve_after=8, halve_every=3) for step in (1, 8, 9, 11, 12, 14, 15)]
+    assert found == [PEAK, PEAK, PEAK / 2, PEAK / 2, PEAK / 4, PEAK / 4, PEAK / 8]
+
+
+@pytest.mark.parametrize("changes", [{"schedule": "halving"}, {"schedule": "halving", "halve_after": 3}, {"halve_every": 3}])
+def test_halving_needs_both_of_its_settings_and_others_neither(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="halving needs halve_after and halve_every"):
+        TrainingConfig(**changes)
+
+
 LIGHT = """
 import sys, torch
 from torch import nn
@@ -77,7 +109,7 @@ from regard.config import TrainingConfig
 from regard.training import build_optimizer
 from regard.training.memory_check import check_memory
 check_memory(lambda: nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2), nn.LSTM(2, 2)))
-for kind in ("adamw", "adam", "sgd"):
+for kind in ("adamw", "adam", "sgd", "adadelta", "rmsprop", "adagrad"):
     model = nn.Linear(3, 2)
     optimizer = build_optimizer(model, TrainingConfig(optimizer=kind))
     model(torch.ones(3)).sum().backward()
@@ -91,7 +123,7 @@ def test_a_training_does_not_import_the_compiler_of_torch() -> None:
     assert subprocess.run([sys.executable, "-c", LIGHT], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_matrices_and_embeddings_decay_and_vectors_do_not(kind: Any) -> None:
     model = tiny.model()
     optimizer = build_optimizer(model, TrainingConfig(optimizer=kind, weight_decay=0.1))

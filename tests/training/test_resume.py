@@ -19,6 +19,9 @@ FEATURES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16", "gradient_accumulation_steps": 2},
     "fp16": {"precision": "fp16", "optimizer": "adam"},
     "averages": {"ema_decay": 0.9, "average_checkpoints": 3, "optimizer": "sgd"},
+    "adadelta": {"optimizer": "adadelta", "learning_rate": 1.0, "schedule": "halving", "halve_after": 5, "halve_every": 4},
+    "rmsprop": {"optimizer": "rmsprop"},
+    "adagrad": {"optimizer": "adagrad"},
 }
 # Epochs end at updates 7, 14 and 21; accumulating two batches, with one left over, at 4, 8 and 12.
 MOMENTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -110,13 +110,18 @@ class TrainingConfig(Frozen):
         le=MAX_COUNT,
         description="processes on a CPU, one thread each; absent: one per core; changes no result",
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "sgd", "adadelta", "rmsprop", "adagrad"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0, le=MAX_RATE)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    eps: float = Field(default=1e-8, gt=0, le=MAX_RATE)
+    rho: Beta = Field(default=0.95, description="adadelta, rmsprop: decay of the running mean of squared gradients")
+    eps: float = Field(default=1e-8, gt=0, le=MAX_RATE, description="adadelta starts too slowly with less than 1e-6")
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_RATE)
-    schedule: Literal["constant", "inverse_sqrt", "cosine", "linear"] = "constant"
+    schedule: Literal["constant", "inverse_sqrt", "cosine", "linear", "halving"] = "constant"
     warmup_updates: int = Field(default=0, ge=0, le=MAX_COUNT, description="updates of linear warm-up")
+    halve_after: int | None = Field(default=None, ge=1, le=MAX_COUNT, description="halving: updates at the full learning rate")
+    halve_every: int | None = Field(
+        default=None, ge=1, le=MAX_COUNT, description="halving: updates between halvings, the first right after `halve_after`"
+    )
     final_fraction: float = Field(default=0.0, ge=0, le=1, description="cosine, linear: last learning rate as a fraction of the peak")
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     clip_norm: float | None = Field(default=1.0, gt=0, le=MAX_RATE)
@@ -148,6 +153,13 @@ class TrainingConfig(Frozen):
         le=MAX_WATCHED,
         description="validation examples whose attention is recorded before training and at each evaluation; 0: none",
     )
+
+    @model_validator(mode="after")
+    def _check_halving(self) -> Self:
+        halving = self.schedule == "halving"
+        if any((value is not None) != halving for value in (self.halve_after, self.halve_every)):
+            raise ValueError("schedule: halving needs halve_after and halve_every, and no other schedule has them")
+        return self
 
     @field_validator("eval_metrics", mode="before")
     @classmethod

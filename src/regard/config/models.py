@@ -112,6 +112,9 @@ class RNNConfig(Frozen):
     encoder_dim: int = Field(default=256, ge=1, le=MAX_SIZE, description="hidden size of each encoder direction")
     encoder_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     bidirectional: bool = True
+    reverse_source: bool = Field(
+        default=False, description="the encoder reads the source from its end (Sutskever et al. 2014); needs bidirectional: false"
+    )
     decoder_dim: int = Field(default=512, ge=1, le=MAX_SIZE)
     decoder_layers: int = Field(default=1, ge=1, le=MAX_LAYERS)
     attention: AttentionConfig | None = Field(default=AttentionConfig(), description="null: a fixed context vector")
@@ -129,6 +132,8 @@ class RNNConfig(Frozen):
     def _check(self) -> RNNConfig:
         if self.tie_embeddings and self.readout_dim != self.embed_dim:
             raise ValueError(f"tie_embeddings needs readout_dim ({self.readout_dim}) = embed_dim ({self.embed_dim})")
+        if self.reverse_source and self.bidirectional:
+            raise ValueError("reverse_source needs bidirectional: false (both directions read the source either way)")
         if self.attention is None and self.second is not None and self.second.kind not in ("joined", "flat"):
             raise ValueError(f"second.kind {self.second.kind} combines two attentions, but attention is null; joined and flat need none")
         if self.second is not None and self.attention is not None and self.attention.coverage:

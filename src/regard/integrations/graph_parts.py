@@ -126,7 +126,8 @@ def encode_recurrent(encoder: RecurrentEncoder, x: Value, lengths: Value) -> tup
         outputs = []
         for direction in range(encoder.directions):
             cell, gates = cast(RecurrentCell, encoder.cells[index + direction]), cast(nn.Linear, encoder.inputs[index + direction])
-            output, last = _layer(cell, gates, states, counts, f"encoder.layer.{id(encoder)}.{index + direction}", direction == 1)
+            backward = direction == 1 or encoder.reverse
+            output, last = _layer(cell, gates, states, counts, f"encoder.layer.{id(encoder)}.{index + direction}", backward)
             outputs.append(output)
             final.append(last)
         states = graph.concat(outputs, 2)

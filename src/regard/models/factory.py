@@ -161,6 +161,7 @@ def _recurrent_encoder(config: RNNConfig) -> RecurrentEncoder:
         num_layers=config.encoder_layers,
         bidirectional=config.bidirectional,
         dropout=config.dropout,
+        reverse=config.reverse_source,
     )
 
 

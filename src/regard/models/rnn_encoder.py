@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard import ops
 from regard.constructor_checks import Share, Size, checked
+from regard.errors import ConfigError
 from regard.models.rnn_cells import CellKind, GateInput, RecurrentCell
 from regard.models.rnn_native_step import plan_of_cell
 
@@ -45,6 +46,11 @@ class RecurrentEncoder(nn.Module):
         num_layers: stacked layers.
         bidirectional: use both directions.
         dropout: between layers.
+        reverse: the only direction is the backward one (Sutskever et al. 2014 reverse the source; so do Luong et al. 2015). States keep the
+            order of the source.
+
+    Raises:
+        ConfigError: `reverse` with both directions.
 
     Example:
         >>> encoder = RecurrentEncoder("gru", 3, 5, num_layers=2, bidirectional=True, dropout=0.0)
@@ -54,9 +60,20 @@ class RecurrentEncoder(nn.Module):
 
     @checked
     def __init__(
-        self, kind: CellKind, input_dim: Size, hidden_size: Size, *, num_layers: Size, bidirectional: bool, dropout: Share
+        self,
+        kind: CellKind,
+        input_dim: Size,
+        hidden_size: Size,
+        *,
+        num_layers: Size,
+        bidirectional: bool,
+        dropout: Share,
+        reverse: bool = False,
     ) -> None:
         super().__init__()
+        if bidirectional and reverse:
+            raise ConfigError("RecurrentEncoder: reverse=True needs bidirectional=False, both directions read the source either way")
+        self.reverse = reverse
         self.directions = 2 if bidirectional else 1
         self.output_dim = hidden_size * self.directions
         layers, directions = range(num_layers), range(self.directions)
@@ -76,12 +93,13 @@ class RecurrentEncoder(nn.Module):
             for direction in range(self.directions):
                 cell, projected = self.cells[index + direction], self.inputs[index + direction](states)
                 assert isinstance(cell, RecurrentCell)
+                backward = direction == 1 or self.reverse
                 plan = ops.cached_by_owner(cell, lambda dtype, cell=cell: plan_of_cell(cell, dtype))
                 if plan is None:
-                    output, last = _run(cell, projected, mask, backward=direction == 1)
+                    output, last = _run(cell, projected, mask, backward=backward)
                 else:
                     output = projected.new_empty(*projected.shape[:2], cell.hidden_size)
-                    last = plan.run(projected, lengths, output, backward=direction == 1)
+                    last = plan.run(projected, lengths, output, backward=backward)
                 outputs.append(output)
                 final.append(last)
             states = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard.config import TrainingConfig
 from regard.errors import ConfigError
+from regard.training.optimizer import STATE_KEYS
 
 AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
@@ -106,8 +107,9 @@ def format_bytes(count: int) -> str:
 
 
 def _copies(training: TrainingConfig) -> int:
-    # Weights and gradients, two running means of Adam, the moving average.
-    return 2 + 2 * (training.optimizer != "sgd") + (training.ema_decay is not None)
+    # Weights and gradients, the optimizer's running means, the moving average.
+    means = [key for key in STATE_KEYS[training.optimizer] if key != "step"]
+    return 2 + len(means) + (training.ema_decay is not None)
 
 
 @contextmanager

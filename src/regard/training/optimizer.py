@@ -16,7 +16,14 @@ from regard.config import TrainingConfig
 FACTOR = "learning_rate_factor"
 """Attribute of a module: by what the learning rate of its parameters is multiplied."""
 
-STATE_KEYS = {"adamw": ("step", "exp_avg", "exp_avg_sq"), "adam": ("step", "exp_avg", "exp_avg_sq"), "sgd": ()}
+STATE_KEYS = {
+    "adamw": ("step", "exp_avg", "exp_avg_sq"),
+    "adam": ("step", "exp_avg", "exp_avg_sq"),
+    "sgd": (),
+    "adadelta": ("step", "square_avg", "acc_delta"),
+    "rmsprop": ("step", "square_avg"),
+    "adagrad": ("step", "sum"),
+}
 """Optimizer state per parameter after its first gradient."""
 
 
@@ -24,8 +31,8 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     """Build the configured optimizer; every update sets its learning rate, times each group's `factor`.
 
     Weight decay applies to tensors of two or more dimensions (matrices and embeddings), not to biases and norms, as in most Transformer
-    code. It is decoupled in `adamw` and part of the gradient in `adam` and `sgd`. `sgd` has no momentum. The fused kernels need one pass
-    over memory and are deterministic.
+    code. It is decoupled in `adamw` and part of the gradient in all others. `sgd` and `rmsprop` have no momentum. The fused kernels need
+    one pass over memory and are deterministic; `adadelta` and `rmsprop` have none and loop over the parameters.
 
     Example:
         >>> optimizer = build_optimizer(nn.Linear(3, 2), TrainingConfig(optimizer="adam", weight_decay=0.1))
@@ -41,10 +48,19 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         for decay, wide in ((config.weight_decay, True), (0.0, False))
         if (own := [p for p in parameters if (p.ndim >= 2) == wide and slower.get(id(p), 1.0) == factor])
     ]
-    if config.optimizer == "sgd":
-        return _SGD(groups, lr=config.learning_rate, fused=True)
-    kind = _AdamW if config.optimizer == "adamw" else _Adam
-    return kind(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps, fused=True)
+    rate = config.learning_rate
+    match config.optimizer:
+        case "sgd":
+            return _SGD(groups, lr=rate, fused=True)
+        case "adadelta":
+            return _Adadelta(groups, lr=rate, rho=config.rho, eps=config.eps, foreach=False)
+        case "rmsprop":
+            return _RMSprop(groups, lr=rate, alpha=config.rho, eps=config.eps, foreach=False)
+        case "adagrad":
+            return _Adagrad(groups, lr=rate, eps=config.eps, fused=True)
+        case "adam" | "adamw":
+            kind = _AdamW if config.optimizer == "adamw" else _Adam
+            return kind(groups, lr=rate, betas=config.betas, eps=config.eps, fused=True)
 
 
 def _uncompiled(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,16 +89,35 @@ class _AdamW(torch.optim.AdamW):
     zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
 
 
+class _Adadelta(torch.optim.Adadelta):
+    step = _uncompiled(torch.optim.Adadelta.step)
+    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
+    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
+
+
+class _RMSprop(torch.optim.RMSprop):
+    step = _uncompiled(torch.optim.RMSprop.step)
+    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
+    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
+
+
+class _Adagrad(torch.optim.Adagrad):
+    step = _uncompiled(torch.optim.Adagrad.step)
+    add_param_group = _uncompiled(torch.optim.Optimizer.add_param_group)
+    zero_grad = _uncompiled(torch.optim.Optimizer.zero_grad)
+
+
 def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
     """Return the learning rate of an update, a pure function of its number.
 
     Rises linearly to `learning_rate` over `warmup` updates. Then `constant`; `inverse_sqrt`, proportional to 1 / sqrt(step) and continuous
     with the warm-up (Vaswani et al. 2017, section 5.3); or `cosine` and `linear`, which reach `final_fraction * learning_rate` at update
-    `total` and stay there.
+    `total` and stay there; or `halving`, at the full rate for `halve_after` updates, then half of it, and half again after every
+    `halve_every` updates (Luong et al. 2015, section 4.1, halve once per epoch after some epochs).
 
     Args:
         step: number of the update, from 1.
-        config: gives schedule, learning_rate, warmup and final_fraction.
+        config: gives schedule, learning_rate, warm-up and what the schedule needs.
         total: updates of the whole run.
 
     Example:
@@ -97,6 +132,8 @@ def learning_rate(step: int, config: TrainingConfig, *, total: int) -> float:
         return peak
     if config.schedule == "inverse_sqrt":
         return peak * math.sqrt(max(warmup, 1) / step)
+    if config.halve_after is not None and config.halve_every is not None:
+        return peak * 0.5 ** max(0, 1 + (step - config.halve_after - 1) // config.halve_every)
     done = min(1.0, (step - warmup) / max(1, total - warmup))
     left = 1.0 - done if config.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
     return peak * (config.final_fraction + (1.0 - config.final_fraction) * left)
